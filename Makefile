@@ -1,0 +1,40 @@
+# Every target works on a fresh clone: it creates .venv when there is none.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: help setup test lint format bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(VENV)/.setup: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.setup
+	$(PIP) -e '.[bench]'
+	@touch $@
+
+setup: $(VENV)/.setup  ## create .venv with the package and its development tools
+
+test: $(VENV)/.setup  ## run the whole test suite, doctests and README snippets included
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.setup  ## ruff (style) and mypy (types)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench  ## time and memory of the solver beside GeomLoss, POT and OTT-JAX
+	$(BIN)/python benchmarks/sinkhorn_peers.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

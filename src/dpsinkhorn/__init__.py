@@ -1,0 +1,5 @@
+"""Differentially private optimal transport."""
+
+from importlib.metadata import version
+
+__version__ = version("dpsinkhorn")

@@ -1,0 +1,30 @@
+"""Optimal transport, pure: knows nothing of privacy or networks."""
+
+from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean, with_labels
+from dpsinkhorn.ot.divergence import (
+    SinkhornLoss,
+    debiased_loss,
+    empirical_loss,
+    semi_debiased_loss,
+    transport_loss,
+)
+from dpsinkhorn.ot.problem import MatrixProblem, Problem
+from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
+
+__all__ = [
+    "L1L2",
+    "Cityblock",
+    "ConvergenceWarning",
+    "Cost",
+    "MatrixProblem",
+    "Problem",
+    "SinkhornLoss",
+    "SinkhornResult",
+    "SquaredEuclidean",
+    "debiased_loss",
+    "empirical_loss",
+    "semi_debiased_loss",
+    "solve",
+    "transport_loss",
+    "with_labels",
+]

@@ -1,0 +1,233 @@
+"""Maximising the semi-dual: the solver's loop, written once for every way to store the cost.
+
+Sinkhorn's iteration is the ascent step ``g += λ log(b / P^T 1)``. It is safe and cheap, but at the
+papers' regularizations, where costs are thousands of λ, it needs tens of thousands of steps. The loop
+below takes damped Newton steps instead, along a sequence of decreasing λ (ε-scaling), and falls back on
+Sinkhorn's step where Newton's fails; some tens of evaluations then reach any tolerance. Each evaluation
+costs what one Sinkhorn iteration costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot.semidual import Curvature, SemiDual, SemiDualPoint
+
+Method = Literal["newton", "sinkhorn"]
+
+# ε-scaling: λ starts at a tenth of the range of the costs and shrinks by a factor; a stage ends at this error.
+_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.1, 0.25, 0.02, 50
+# Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
+# shrinks when one fails (Newton's model of an exponential is good over a few λ only).
+_FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
+_SUFFICIENT = 1e-4  # Armijo's constant
+_PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
+# Up to this many columns Newton's system is solved by Cholesky, beyond by conjugate gradients.
+_DIRECT_COLUMNS = 1024
+_CG_ITERATIONS = 120
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where the ascent ended: potentials ``(B, n)`` and ``(B, m)``, and each problem's L1 error."""
+
+    f: Tensor
+    g: Tensor
+    value: Tensor
+    error: Tensor
+    iterations: int
+
+
+def maximise(
+    dual: SemiDual, regularization: float, *, tolerance: float, max_iterations: int, method: Method
+) -> Ascent:
+    """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``."""
+    climber = _Climber(dual, max_iterations, method)
+    stages = schedule(regularization, dual.highest - dual.lowest)
+    for stage in stages[:-1]:
+        climber.climb(stage, _STAGE_ERROR, limit=_STAGE_ITERATIONS)
+    climber.climb(stages[-1], tolerance)
+    value, error = climber.scalars
+    return Ascent(climber.f, climber.g, value, error, climber.iterations)
+
+
+def schedule(regularization: float, cost_range: float) -> list[float]:
+    """Decreasing regularizations, from a tenth of the costs' range to the one asked for.
+
+    >>> schedule(1.0, 200.0)
+    [20.0, 5.0, 1.25, 1.0]
+    """
+    stages = []
+    stage = _START * cost_range
+    while stage > regularization:
+        stages.append(stage)
+        stage *= _SHRINK
+    return [*stages, regularization]
+
+
+@dataclass(slots=True)
+class _Walker:
+    """How one problem of the batch gets on at one λ: plain numbers, no tensors."""
+
+    value: float = -math.inf
+    error: float = math.inf
+    slope: float = 0.0  # of the value, along the direction
+    step: float = 1.0  # part of the direction to try
+    reach: float = _FIRST_LIMIT  # longest direction allowed, in units of λ
+    limited: bool = False  # whether the direction was cut to the reach
+    least_error: float = math.inf
+    stalled: int = 0
+
+    def judge(self, value: float, error: float, slack: float) -> bool:
+        """Take or leave the trial point; ``slack`` is by how much a value may be off by rounding."""
+        taken = value >= self.value + _SUFFICIENT * self.step * self.slope - slack
+        progress = self.step * self.slope > slack
+        if taken:
+            progress |= error < 0.9 * self.least_error
+            self.value, self.error = value, error
+            self.least_error = min(self.least_error, error)
+            if self.limited and self.step == 1.0:
+                self.reach *= _LIMIT_FACTOR
+            self.step = 1.0
+        else:
+            self.step *= _BACKTRACK
+            self.reach = max(self.reach / _LIMIT_FACTOR, _LEAST_LIMIT)
+        self.stalled = 0 if progress else self.stalled + 1
+        return taken
+
+    def shorten(self, length: float) -> float:
+        """Factor that brings a direction of this length (in units of λ) within reach."""
+        self.limited = length > self.reach
+        return self.reach / length if self.limited else 1.0
+
+
+class _Climber:
+    """The state of the ascent: where each problem of the batch stands."""
+
+    def __init__(self, dual: SemiDual, max_iterations: int, method: Method) -> None:
+        self.dual, self.max_iterations, self.method = dual, max_iterations, method
+        self.iterations = 0
+        self.g = torch.zeros_like(dual.b)
+        self.f = torch.zeros_like(dual.a)
+        self.scalars = dual.a.new_empty(2, dual.batch)  # value and error
+        self.least_ridge = 1e-12 if dual.work == torch.float64 else 1e-6
+        self.ridge = [self.least_ridge] * dual.batch
+
+    def climb(self, regularization: float, target: float, limit: int | None = None) -> None:
+        """Ascend at one λ from the present ``g`` until all errors are at most ``target``."""
+        end = self.max_iterations if limit is None else min(self.max_iterations, self.iterations + limit)
+        walkers = [_Walker() for _ in range(self.dual.batch)]
+        trial = direction = self.g
+        while True:
+            point = self.dual.evaluate(trial, regularization)
+            self.iterations += 1
+            values, errors = point.scalars.tolist()
+            taken = [
+                walker.judge(value, error, self._rounding(value, regularization))
+                for walker, value, error in zip(walkers, values, errors, strict=True)
+            ]
+            self._keep(point, taken)
+            if self.iterations >= end or all(w.error <= target or w.stalled >= _PATIENCE for w in walkers):
+                return
+            if any(taken):
+                fresh = self._direction(point, regularization, walkers, taken)
+                direction = fresh if all(taken) else torch.where(_mask(taken, fresh), fresh, direction)
+            steps = [walker.step for walker in walkers]
+            trial = self.g + (direction if min(steps) == 1.0 else direction * _column(steps, direction))
+
+    def _keep(self, point: SemiDualPoint, taken: list[bool]) -> None:
+        if all(taken):
+            self.g, self.f, self.scalars = point.g, point.f, point.scalars
+        elif any(taken):
+            mask = _mask(taken, point.g)
+            self.g, self.f = torch.where(mask, point.g, self.g), torch.where(mask, point.f, self.f)
+            self.scalars = torch.where(mask.mT, point.scalars, self.scalars)
+
+    def _rounding(self, value: float, regularization: float) -> float:
+        scale = abs(value) + max(abs(self.dual.highest), abs(self.dual.lowest))
+        return 2**-50 * scale + 2 * torch.finfo(self.dual.work).eps * regularization
+
+    def _direction(
+        self, point: SemiDualPoint, regularization: float, walkers: list[_Walker], taken: list[bool]
+    ) -> Tensor:
+        """Newton's direction where it can be had and ascends, else Sinkhorn's; mean zero under b."""
+        if self.method == "sinkhorn":
+            return self._sinkhorn_direction(point, regularization)
+        if self.dual.columns <= _DIRECT_COLUMNS:
+            newton, solved = self._by_cholesky(point.curvature, point.residual)
+        else:
+            newton, solved = self._by_conjugate_gradients(point.curvature, point.residual, walkers)
+        newton = newton - (self.dual.b * newton).sum(-1, keepdim=True)
+        slopes, lengths = torch.stack([(point.residual * newton).sum(-1), newton.abs().amax(-1)]).tolist()
+        usable = [done and 0 < slope < math.inf for done, slope in zip(solved, slopes, strict=True)]
+        factors = []
+        for k, walker in enumerate(walkers):
+            self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if usable[k] else self.ridge[k] * 100
+            if taken[k]:
+                factors.append(walker.shorten(lengths[k]) if usable[k] else 1.0)
+                walker.slope = factors[k] * slopes[k] * regularization if usable[k] else 0.0
+            else:
+                factors.append(1.0)
+        newton = newton.mul_(_column([regularization * factor for factor in factors], newton))
+        if all(usable):
+            return newton
+        return torch.where(_mask(usable, newton), newton, self._sinkhorn_direction(point, regularization))
+
+    def _sinkhorn_direction(self, point: SemiDualPoint, regularization: float) -> Tensor:
+        b, floor = self.dual.b, torch.finfo(self.dual.work).tiny
+        ratio = b.clamp(min=floor) / point.curvature.column_marginal.clamp(min=floor)
+        direction = ratio.log_().mul_(regularization)
+        direction = torch.where(b > 0, direction, 0.0) if self.dual.has_empty_columns else direction
+        return direction.sub_((b * direction).sum(-1, keepdim=True))
+
+    def _by_cholesky(self, curvature: Curvature, residual: Tensor) -> tuple[Tensor, list[bool]]:
+        matrix = curvature.matrix(_column(self.ridge, residual))
+        if self.dual.has_empty_columns:  # columns without weight: decoupled, their direction is zero
+            matrix.diagonal(dim1=-2, dim2=-1).add_((self.dual.b == 0).to(matrix.dtype))
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        solution = torch.cholesky_solve(residual.to(matrix.dtype).unsqueeze(-1), factor).squeeze(-1)
+        return solution.double(), [code == 0 for code in info.tolist()]
+
+    def _by_conjugate_gradients(
+        self, curvature: Curvature, residual: Tensor, walkers: list[_Walker]
+    ) -> tuple[Tensor, list[bool]]:
+        """A truncated solution; loose far from the optimum, where a precise one would be wasted."""
+        marginal = curvature.column_marginal
+        ridge = marginal * _column(self.ridge, residual)
+        inverse = (curvature.diagonal().clamp_(min=0) + marginal * 1e-3 + ridge).reciprocal_()
+        inverse = torch.nan_to_num(inverse, posinf=0.0)
+        accuracy = min(0.1, max(1e-6, math.sqrt(max(walker.error for walker in walkers))))
+        solution = torch.zeros_like(residual)
+        rest, preconditioned = residual.clone(), inverse * residual
+        search, energy = preconditioned, (residual * preconditioned).sum(-1, keepdim=True)
+        goal = energy * accuracy**2
+        for _ in range(_CG_ITERATIONS):
+            image = curvature.times(search).add_(ridge * search)
+            bend = (search * image).sum(-1, keepdim=True)
+            active = (bend > 0) & (energy > goal)
+            if not bool(active.any()):
+                break
+            length = torch.where(active, energy / bend, 0.0)
+            solution = solution + length * search
+            rest = rest - length * image
+            preconditioned = inverse * rest
+            fresh = (rest * preconditioned).sum(-1, keepdim=True)
+            search = preconditioned + torch.where(active, fresh / energy, 0.0) * search
+            energy = fresh
+        return solution, [True] * len(walkers)
+
+
+def _mask(flags: list[bool], like: Tensor) -> Tensor:
+    return torch.tensor(flags, device=like.device).unsqueeze(-1)
+
+
+def _column(numbers: list[float], like: Tensor) -> Tensor | float:
+    """Numbers per problem, to be multiplied with a ``(B, m)`` tensor."""
+    if len(numbers) == 1:
+        return numbers[0]
+    return torch.tensor(numbers, dtype=torch.float64, device=like.device).unsqueeze(-1)

@@ -1,0 +1,185 @@
+"""Ground costs c(x, y): their pairwise values and plan-weighted gradients.
+
+A transport loss needs two things of its cost: the matrix ``C[i, j] = c(x_i, y_j)``, and, for gradients,
+the sums ``sum_j P[i, j] * grad_x c(x_i, y_j)`` under a plan ``P``. The costs here give both without ever
+building an ``n x m x d`` tensor. To add your own, subclass :class:`Cost` and write ``pairwise``; without
+a ``gradient`` of its own it is differentiated by autograd.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
+# fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
+_EXACT_PRODUCT_LIMIT = 2**33
+# Elements of the tile of differences in an L1 cost on the CPU.
+_L1_TILE = 2**20
+# Elements of the largest temporary in a gradient by signs.
+_SIGN_BLOCK = 2**24
+
+
+class Cost(ABC):
+    """A differentiable ground cost between two clouds of points.
+
+    Shapes: ``x`` is ``(..., n, d)``, ``y`` is ``(..., m, d)``, a plan is ``(..., n, m)``.
+    """
+
+    #: Whether c(x, y) = c(y, x). Gradients in ``y`` are then obtained from :meth:`gradient`.
+    symmetric: bool = True
+
+    @abstractmethod
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        """Cost of every pair, ``(..., n, m)``."""
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        """``sum_j plan[i, j] * grad_x c(x_i, y_j)``, of the shape of ``x``."""
+        return _autograd(self, x, y, plan, wrt=0)
+
+    def gradient_y(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        """``sum_i plan[i, j] * grad_y c(x_i, y_j)``, of the shape of ``y``."""
+        if self.symmetric:
+            return self.gradient(y, x, plan.mT)
+        return _autograd(self, x, y, plan, wrt=1)
+
+
+@dataclass(frozen=True)
+class SquaredEuclidean(Cost):
+    """``c(x, y) = |x - y|^2`` (no factor 1/2).
+
+    >>> x, y = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    >>> SquaredEuclidean().pairwise(x, y)
+    tensor([[25.,  1.]])
+    """
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        dtype = x.dtype
+        work = x.shape[-2] * y.shape[-2] * x.shape[-1]
+        if dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
+            x, y = x.double(), y.double()
+        centre = y.mean(-2, keepdim=True)  # distances do not change, cancellation does
+        x, y = x - centre, y - centre
+        squares = x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2)
+        return squares.sub_(x @ y.mT, alpha=2).clamp_(min=0).to(dtype)
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        return 2 * (plan.sum(-1, keepdim=True) * x - plan @ y)
+
+
+@dataclass(frozen=True)
+class Cityblock(Cost):
+    """``c(x, y) = |x - y|_1``, with the subgradient sign(0) = 0.
+
+    >>> Cityblock().pairwise(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, -4.0]]))
+    tensor([[7.]])
+    """
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        if x.device.type != "cpu":
+            return torch.cdist(x, y, p=1.0)
+        # On a CPU three vectorised passes over a tile that stays in cache are three times faster.
+        out = x.new_empty(*x.shape[:-1], y.shape[-2])
+        rows = max(1, _L1_TILE // max(1, y.numel()))
+        for at in range(0, x.shape[-2], rows):
+            tile = x[..., at : at + rows, None, :] - y[..., None, :, :]
+            torch.sum(tile.abs_(), dim=-1, out=out[..., at : at + rows, :])
+        return out
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        # Entries whose sum is below the rounding of the row's total can be left out; at the small
+        # regularizations of the papers that leaves a handful a row.
+        floor = plan.sum(-1, keepdim=True) * (torch.finfo(plan.dtype).eps / plan.shape[-1])
+        edges = (plan > floor).nonzero(as_tuple=True)
+        on_cpu = x.device.type == "cpu"  # the scatter below has no fixed order of summation on a GPU
+        if on_cpu and len(edges[0]) * 8 < plan.numel():
+            return _signs_over_edges(x, y, plan[edges], edges)
+        return _signs_over_pairs(x, y, plan)
+
+
+@dataclass(frozen=True)
+class L1L2(Cost):
+    """The papers' mixture ``c_m(x, y) = |x - y|^2 + l1_weight * |x - y|_1``.
+
+    >>> L1L2(l1_weight=2.0).pairwise(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, -4.0]]))
+    tensor([[39.]])
+    """
+
+    l1_weight: float = 1.0
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        squared = SquaredEuclidean().pairwise(x, y)
+        return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight) if self.l1_weight else squared
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        squared = SquaredEuclidean().gradient(x, y, plan)
+        return (
+            squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
+            if self.l1_weight
+            else squared
+        )
+
+
+def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: float = 15.0) -> Tensor:
+    """Append ``label_weight * onehot(label)`` to every point, so that any cost also sees the class.
+
+    This is the papers' class-conditional cost: both clouds are augmented, and pairs of different classes
+    become expensive (by ``2 * label_weight**2`` under the squared L2 cost). Gradients flow to ``points``.
+
+    >>> with_labels(torch.zeros(2, 1), torch.tensor([0, 1]), classes=2, label_weight=3.0)
+    tensor([[0., 3., 0.],
+            [0., 0., 3.]])
+    """
+    if labels.shape != points.shape[:-1]:
+        raise ValueError(f"labels: expected shape {tuple(points.shape[:-1])}, got {tuple(labels.shape)}")
+    if labels.is_floating_point():
+        raise ValueError(f"labels: expected integers from 0 to {classes - 1}, got {labels.dtype}")
+    if labels.numel() and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise ValueError(f"labels: expected integers from 0 to {classes - 1}")
+    onehot = torch.nn.functional.one_hot(labels.long(), classes).to(points)
+    return torch.cat([points, label_weight * onehot], dim=-1)
+
+
+def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tensor:
+    with torch.enable_grad():
+        leaves = [x.detach(), y.detach()]
+        leaves[wrt].requires_grad_()
+        total = (plan.detach() * cost.pairwise(*leaves)).sum()
+        (gradient,) = torch.autograd.grad(total, leaves[wrt])
+    return gradient
+
+
+def _signs_over_edges(x: Tensor, y: Tensor, weights: Tensor, edges: tuple[Tensor, ...]) -> Tensor:
+    """``sum_j plan[i, j] * sign(x_i - y_j)`` over the listed entries of the plan alone."""
+    *batch, row, column = edges
+    if batch:  # clouds of a batch are laid end to end
+        row, column = batch[0] * x.shape[-2] + row, batch[0] * y.shape[-2] + column
+    xs, ys = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    out = torch.zeros_like(xs)
+    chunk = max(1, _SIGN_BLOCK // max(1, x.shape[-1]))
+    for at in range(0, len(row), chunk):
+        i, j, w = row[at : at + chunk], column[at : at + chunk], weights[at : at + chunk]
+        out.index_add_(0, i, (xs[i] - ys[j]).sign_().mul_(w.to(xs.dtype).unsqueeze(-1)))
+    return out.reshape(x.shape)
+
+
+def _signs_over_pairs(x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+    """``sum_j plan[i, j] * sign(x_i - y_j)`` over all pairs: the backward pass of ``cdist`` at p = 1."""
+    # On a GPU that pass holds rows x m x d elements at a time, so the rows go through in blocks.
+    rows = x.shape[-2]
+    if x.device.type != "cpu":
+        rows = max(1, _SIGN_BLOCK // max(1, y.numel()))
+    parts = [
+        torch.ops.aten._cdist_backward(
+            plan[..., at : at + rows, :].contiguous(),
+            x[..., at : at + rows, :].contiguous(),
+            y.contiguous(),
+            1.0,
+            plan[..., at : at + rows, :].contiguous(),  # the distances, which p = 1 does not read
+        )
+        for at in range(0, x.shape[-2], rows)
+    ]
+    return torch.cat(parts, dim=-2)

@@ -1,0 +1,180 @@
+"""A transport problem: two weighted clouds of points and a cost, or a given cost matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot.costs import Cost, SquaredEuclidean
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Move the weights ``a`` at points ``x`` to the weights ``b`` at points ``y`` at least cost.
+
+    Args:
+        x: points ``(n, d)``, or ``(batch, n, d)`` for several problems of one size.
+        y: points ``(m, d)`` or ``(batch, m, d)``.
+        cost: the ground cost, by default the squared L2 distance.
+        a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
+        b: weights of ``y``, likewise.
+
+    Bad input raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
+
+    >>> Problem(torch.rand(5, 2), torch.rand(7, 2)).shape
+    (1, 5, 7)
+    """
+
+    x: Tensor
+    y: Tensor
+    cost: Cost = field(default_factory=SquaredEuclidean)
+    a: Tensor | None = None
+    b: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        x, y = self.x, self.y
+        for name, points in (("x", x), ("y", y)):
+            _check_array(name, points, dims=(2, 3), what="points: (n, d) or (batch, n, d)")
+        _check_alike("x", x, "y", y)
+        if x.ndim != y.ndim or x.shape[:-2] != y.shape[:-2]:
+            raise ValueError(f"x and y: batch shapes {tuple(x.shape[:-2])} and {tuple(y.shape[:-2])} differ")
+        if x.shape[-1] != y.shape[-1]:
+            raise ValueError(f"x and y: dimensions {x.shape[-1]} and {y.shape[-1]} differ")
+        object.__setattr__(self, "x", x.detach())
+        object.__setattr__(self, "y", y.detach())
+        object.__setattr__(self, "a", _weights("a", self.a, x))
+        object.__setattr__(self, "b", _weights("b", self.b, y))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of problems, of points ``x`` and of points ``y``."""
+        batch = self.x.shape[0] if self.x.ndim == 3 else 1
+        return batch, self.x.shape[-2], self.y.shape[-2]
+
+    @property
+    def batched(self) -> bool:
+        """Whether results carry a leading batch dimension."""
+        return self.x.ndim == 3
+
+    @property
+    def points(self) -> Tensor:
+        """A tensor of the problem's dtype and device."""
+        return self.x
+
+    def block(self, rows: slice) -> Tensor:
+        """Costs of some rows against all columns, ``(batch, rows, m)``, computed anew at each call."""
+        costs = self.cost.pairwise(self.x[..., rows, :], self.y)
+        return costs if self.batched else costs.unsqueeze(0)
+
+    def flipped(self) -> Problem:
+        """The same problem with the roles of ``x`` and ``y`` exchanged."""
+        return Problem(
+            self.y, self.x, self.cost if self.cost.symmetric else _Flipped(self.cost), self.b, self.a
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixProblem:
+    """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``.
+
+    >>> MatrixProblem(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).shape
+    (1, 2, 2)
+    """
+
+    matrix: Tensor
+    a: Tensor | None = None
+    b: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check_array("matrix", self.matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
+        object.__setattr__(self, "matrix", self.matrix.detach())
+        object.__setattr__(self, "a", _weights("a", self.a, self.matrix))
+        object.__setattr__(self, "b", _weights("b", self.b, self.matrix.mT))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of problems, of rows and of columns."""
+        batch = self.matrix.shape[0] if self.matrix.ndim == 3 else 1
+        return batch, self.matrix.shape[-2], self.matrix.shape[-1]
+
+    @property
+    def batched(self) -> bool:
+        """Whether results carry a leading batch dimension."""
+        return self.matrix.ndim == 3
+
+    @property
+    def points(self) -> Tensor:
+        """A tensor of the problem's dtype and device."""
+        return self.matrix
+
+    def block(self, rows: slice) -> Tensor:
+        """Some rows of the matrix, ``(batch, rows, m)``."""
+        block = self.matrix[..., rows, :]
+        return block if self.batched else block.unsqueeze(0)
+
+    def flipped(self) -> MatrixProblem:
+        """The same problem with rows and columns exchanged."""
+        return MatrixProblem(self.matrix.mT.contiguous(), self.b, self.a)
+
+
+@dataclass(frozen=True)
+class _Flipped(Cost):
+    """A cost that is not symmetric, seen from the other side: c'(y, x) = c(x, y)."""
+
+    base: Cost
+    symmetric = False
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.base.pairwise(y, x).mT
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        return self.base.gradient_y(y, x, plan.mT)
+
+    def gradient_y(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        return self.base.gradient(y, x, plan.mT)
+
+
+def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> None:
+    if not isinstance(array, Tensor):
+        raise ValueError(f"{name}: expected a torch.Tensor, got {type(array).__name__}; use torch.as_tensor")
+    if array.dtype not in _DTYPES:
+        raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
+    if array.ndim not in dims:
+        raise ValueError(f"{name}: expected {what}, got shape {tuple(array.shape)}")
+    if 0 in array.shape[-2:]:
+        raise ValueError(f"{name}: is empty, shape {tuple(array.shape)}")
+    if not bool(torch.isfinite(array).all()):
+        raise ValueError(f"{name}: has NaN or infinite entries")
+
+
+def _check_alike(first: str, x: Tensor, second: str, y: Tensor) -> None:
+    if x.dtype != y.dtype:
+        raise ValueError(f"{first} and {second}: types {x.dtype} and {y.dtype} differ")
+    if x.device != y.device:
+        raise ValueError(f"{first} and {second}: on different devices, {x.device} and {y.device}")
+
+
+def _weights(name: str, weights: Tensor | None, points: Tensor) -> Tensor:
+    """Weights in float64, summing to one along the last dimension."""
+    shape = points.shape[:-1]
+    if weights is None:
+        return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device)
+    if not isinstance(weights, Tensor):
+        raise ValueError(
+            f"{name}: expected a torch.Tensor, got {type(weights).__name__}; use torch.as_tensor"
+        )
+    if weights.shape not in (shape, shape[-1:]):
+        raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(weights.shape)}")
+    weights = weights.detach().to(device=points.device, dtype=torch.float64)
+    if not bool(torch.isfinite(weights).all()):
+        raise ValueError(f"{name}: has NaN or infinite entries")
+    if bool((weights < 0).any()):
+        raise ValueError(f"{name}: has negative entries")
+    total = weights.sum(-1, keepdim=True)
+    if bool((total <= 0).any()):
+        raise ValueError(f"{name}: all weights are zero")
+    return (weights / total).expand(shape)

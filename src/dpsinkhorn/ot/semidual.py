@@ -1,0 +1,212 @@
+"""The entropic semi-dual and its derivatives: the one primitive that the solver's loop calls.
+
+With f the (c, λ)-transform of g,
+
+    f_i(g) = -λ log sum_j b_j exp((g_j - C_ij) / λ),
+
+the function ``F(g) = <a, f(g)> + <b, g>`` is concave, its maximum is the entropic transport cost, its
+gradient is ``b - P^T 1`` with the plan ``P_ij = a_i b_j exp((f_i + g_j - C_ij) / λ)``, whose rows sum to
+``a`` by construction, and ``-λ`` times its Hessian is ``diag(P^T 1) - P^T diag(1/a) P``.
+
+Everything is computed by blocks of rows. A block comes from a stored cost matrix or is computed from the
+points when it is needed; nothing else differs between the two. Exponents are differences of large
+numbers (a cost of hundreds over a λ of hundredths), so they are formed in float64 and only then rounded
+to the working type; powers are of two, which vectorises better than ``exp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot.problem import MatrixProblem, Problem
+
+LN2 = math.log(2.0)
+# Elements in a block: about what stays in a core's cache; on a GPU, enough to fill it.
+_BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**22, 2**26
+
+
+@dataclass(frozen=True)
+class SemiDualPoint:
+    """The semi-dual and its gradient at one ``g``, with what second derivatives need."""
+
+    g: Tensor  # (B, m), float64
+    f: Tensor  # (B, n), float64
+    residual: Tensor  # (B, m), b minus the column marginal: the gradient of F
+    scalars: Tensor  # (2, B), value and L1 norm of the residual
+    curvature: Curvature
+
+
+class SemiDual:
+    """``F`` of one problem (or batch of problems of one size), for any g and λ.
+
+    Args:
+        problem: what to solve; its ``y`` side carries the variable g.
+        stored: keep the cost matrix in memory, or compute each block of it when needed.
+        work: type of the kernel's entries, float32 or float64.
+        kernel_limit: largest number of kernel entries kept between a point and its second derivatives.
+    """
+
+    def __init__(
+        self, problem: Problem | MatrixProblem, *, stored: bool, work: torch.dtype, kernel_limit: int
+    ) -> None:
+        assert problem.a is not None
+        assert problem.b is not None
+        self.batch, self.rows, self.columns = problem.shape
+        self.problem = problem
+        self.work = work
+        self.a = problem.a.reshape(self.batch, self.rows)
+        self.b = problem.b.reshape(self.batch, self.columns)
+        self.device = self.a.device
+        self.log2_b = self.b.log2()
+        self.sqrt_a = self.a.sqrt()
+        self.has_empty_columns = bool((self.b == 0).any())
+        self._slices = self._row_slices(stored)
+        self._stored = self._store() if stored else None
+        keep = self.batch * self.rows * self.columns <= kernel_limit
+        shape = (self.batch, self.rows, self.columns)
+        self._kernel = torch.empty(shape, dtype=work, device=self.device) if keep else None
+        self.lowest, self.highest = self._range()
+
+    def evaluate(self, g: Tensor, regularization: float) -> SemiDualPoint:
+        """``F`` and its gradient at ``g``, ``(B, m)``. Overwrites the kernel of the point before."""
+        scale = 1.0 / (regularization * LN2)
+        shifted = (g * scale).add_(self.log2_b).unsqueeze(-2)  # (B, 1, m)
+        tops, sums, marginal = [], [], None
+        for rows, costs in self._blocks():
+            exponents = torch.add(shifted, costs, alpha=-scale)  # (B, r, m), float64
+            top = exponents.amax(-1, keepdim=True)
+            kernel = self._round(exponents, top, rows).exp2_()  # in [0, 1], each row has a 1
+            total = kernel.sum(-1)  # (B, r)
+            weight = self._cast(self.a[:, rows] / total).unsqueeze(-2)
+            part = torch.matmul(weight, kernel).squeeze(-2)  # (B, m)
+            marginal = part.double() if marginal is None else marginal.add_(part)
+            tops.append(top.squeeze(-1))
+            sums.append(total)
+        assert marginal is not None
+        top, total = _join(tops), _join(sums)
+        f = total.log2().add_(top) if total.dtype == top.dtype else total.double().log2_().add_(top)
+        f.div_(-scale)
+        residual = self.b - marginal
+        value = (self.a * f).sum(-1) + (self.b * g).sum(-1)
+        scalars = torch.stack([value, residual.abs().sum(-1)])
+        return SemiDualPoint(g, f, residual, scalars, Curvature(self, shifted, scale, top, total, marginal))
+
+    def plan_blocks(
+        self, f: Tensor, g: Tensor, regularization: float
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows, their costs and their part of the plan, block by block, for given potentials."""
+        scale = 1.0 / (regularization * LN2)
+        shifted = (g * scale + self.log2_b).unsqueeze(-2)
+        offset = (f * scale + self.a.log2()).unsqueeze(-1)
+        for rows, costs in self._blocks():
+            exponents = torch.add(shifted, costs, alpha=-scale).add_(offset[:, rows])
+            yield rows, costs, exponents.to(self.work).exp2_()
+
+    def kernel_blocks(self, shifted: Tensor, scale: float, top: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The kernel of the last evaluated point: kept, or computed again."""
+        if self._kernel is not None:
+            yield slice(0, self.rows), self._kernel
+            return
+        for rows, costs in self._blocks():
+            exponents = torch.add(shifted, costs, alpha=-scale)
+            yield rows, self._round(exponents, top[:, rows].unsqueeze(-1), rows).exp2_()
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype == self.work else tensor.to(self.work)
+
+    def _round(self, exponents: Tensor, top: Tensor, rows: slice) -> Tensor:
+        if self._kernel is not None:
+            return torch.sub(exponents, top, out=self._kernel[:, rows])
+        return exponents.sub_(top).to(self.work)
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for rows in self._slices:
+            yield rows, self.problem.block(rows) if self._stored is None else self._stored[:, rows]
+
+    def _store(self) -> Tensor:
+        if isinstance(self.problem, MatrixProblem):
+            stored = self.problem.block(slice(None))
+        elif len(self._slices) == 1:
+            stored = self.problem.block(slice(None)).contiguous()
+        else:
+            shape = (self.batch, self.rows, self.columns)
+            stored = torch.empty(shape, dtype=self.problem.points.dtype, device=self.device)
+            for rows in self._slices:
+                stored[:, rows] = self.problem.block(rows)
+        return stored.double() if self.work == torch.float64 else stored
+
+    def _row_slices(self, stored: bool) -> list[slice]:
+        size = _BLOCK_GPU if self.device.type != "cpu" else _BLOCK_CPU if stored else _BLOCK_CPU_STREAMED
+        step = max(1, size // (self.batch * self.columns))
+        return [slice(at, min(at + step, self.rows)) for at in range(0, self.rows, step)]
+
+    def _range(self) -> tuple[float, float]:
+        """Least and greatest cost. Raises where a cost is not finite."""
+        ends = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
+        lowest, highest = torch.stack(ends).double().unbind(-1)
+        low, high = float(lowest.min()), float(highest.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(
+                f"cost: has values that are not finite in {self.problem.points.dtype}; "
+                "scale the points down or use float64"
+            )
+        return low, high
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """``H = diag(P^T 1) - P^T diag(1/a) P``, -λ times the Hessian of ``F``; positive semi-definite.
+
+    Valid until the next call of :meth:`SemiDual.evaluate`.
+    """
+
+    dual: SemiDual
+    shifted: Tensor
+    scale: float
+    top: Tensor  # (B, n)
+    total: Tensor  # (B, n)
+    column_marginal: Tensor  # (B, m)
+
+    # P = (a / total) * kernel, so P^T diag(1/a) P = kernel^T diag(a / total^2) kernel.
+
+    def matrix(self, ridge: Tensor | float = 0.0) -> Tensor:
+        """``H + ridge * diag(P^T 1)`` as a dense ``(B, m, m)`` tensor of the working type."""
+        weights = self.dual._cast(self.dual.sqrt_a / self.total).unsqueeze(-1)
+        gram: Tensor | None = None
+        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+            scaled = kernel * weights[:, rows]
+            part = scaled.mT @ scaled
+            gram = part if gram is None else gram.add_(part)
+        assert gram is not None
+        gram.neg_().diagonal(dim1=-2, dim2=-1).add_(self.column_marginal * (1.0 + ridge))
+        return gram
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of ``H``, ``(B, m)``, float64."""
+        weights = self.dual._cast(self._row_weights())
+        out = self.column_marginal.clone()
+        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+            out.sub_((weights[:, rows].unsqueeze(-2) @ kernel.square()).squeeze(-2))
+        return out
+
+    def _row_weights(self) -> Tensor:
+        return self.dual.a / self.total.double().square()
+
+    def times(self, v: Tensor) -> Tensor:
+        """``H v`` for ``v`` of shape ``(B, m)``, float64."""
+        weights = self._row_weights()
+        column = self.dual._cast(v).unsqueeze(-1)
+        out = self.column_marginal * v
+        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+            image = (kernel @ column).squeeze(-1) * weights[:, rows]
+            out.sub_((self.dual._cast(image).unsqueeze(-2) @ kernel).squeeze(-2))
+        return out
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

@@ -1,0 +1,175 @@
+"""Entropic optimal transport: ``solve`` a problem, get a frozen result."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot.ascent import Method, maximise
+from dpsinkhorn.ot.problem import MatrixProblem, Problem
+from dpsinkhorn.ot.semidual import SemiDual
+
+Storage = Literal["auto", "dense", "streamed"]
+
+# More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
+DENSE_LIMIT = 2**27
+# Float32 problems up to this size are solved in float64: it takes no longer, launches dominate.
+_SMALL = 2**16
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve ended before it reached its tolerance."""
+
+
+@dataclass(frozen=True, eq=False)
+class SinkhornResult:
+    """Solution of an entropic transport problem. Batched problems give a leading dimension everywhere.
+
+    Attributes:
+        f: potential at the points ``x``, ``(n,)``. Potentials are float64 whatever the points are.
+        g: potential at the points ``y``, ``(m,)``.
+        value: the regularised cost ``<C, P> + λ KL(P | a b^T)``, computed as the dual value
+            ``<a, f> + <b, g>``; the losses and their gradients are built on it.
+        marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``.
+        converged: whether ``marginal_error`` reached the tolerance.
+        iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
+        regularization: λ.
+    """
+
+    f: Tensor
+    g: Tensor
+    value: Tensor
+    marginal_error: Tensor
+    converged: Tensor
+    iterations: int
+    regularization: float
+    _dual: SemiDual = field(repr=False)
+    _flipped: bool = field(repr=False)
+
+    @cached_property
+    def plan(self) -> Tensor:
+        """The transport plan, ``(n, m)``, computed and stored when first asked for."""
+        blocks = [plan for _, _, plan in self._plan_blocks()]
+        plan = torch.cat(blocks, dim=-2).to(self._dtype)
+        return self._outward(plan.mT if self._flipped else plan)
+
+    @cached_property
+    def value_linear(self) -> Tensor:
+        """The transport cost ``<C, P>`` without the entropy, computed when first asked for."""
+        parts = [(costs.double() * plan).sum((-1, -2)) for _, costs, plan in self._plan_blocks()]
+        return self._outward(torch.stack(parts).sum(0))
+
+    def gradients(self, *, wrt_x: bool = True, wrt_y: bool = True) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of ``value`` in the points, in closed form: the plan-weighted gradient of the cost.
+
+        Exact at convergence by the envelope theorem. What is not asked for is ``None``.
+        """
+        if not isinstance(self._dual.problem, Problem):
+            raise ValueError("problem: a cost given by its matrix has no gradient in the points")
+        want_rows, want_columns = (wrt_y, wrt_x) if self._flipped else (wrt_x, wrt_y)
+        rows, columns = self._gradients(self._dual.problem, want_rows, want_columns)
+        return (columns, rows) if self._flipped else (rows, columns)
+
+    def _gradients(
+        self, problem: Problem, want_rows: bool, want_columns: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        parts: list[Tensor] = []
+        columns: Tensor | None = None
+        for rows, _, plan in self._plan_blocks():
+            plan = plan.to(self._dtype)
+            plan = plan if problem.batched else plan.squeeze(0)
+            x = problem.x[..., rows, :]
+            if want_rows:
+                parts.append(problem.cost.gradient(x, problem.y, plan))
+            if want_columns:
+                part = problem.cost.gradient_y(x, problem.y, plan)
+                columns = part if columns is None else columns.add_(part)
+        return (torch.cat(parts, dim=-2) if want_rows else None), columns
+
+    def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        shape_f, shape_g = self._dual.a.shape, self._dual.b.shape
+        f, g = (self.g, self.f) if self._flipped else (self.f, self.g)
+        return self._dual.plan_blocks(f.reshape(shape_f), g.reshape(shape_g), self.regularization)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._dual.problem.points.dtype
+
+    def _outward(self, tensor: Tensor) -> Tensor:
+        return tensor if self._dual.problem.batched else tensor.squeeze(0)
+
+
+def solve(
+    problem: Problem | MatrixProblem,
+    regularization: float,
+    *,
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+    method: Method = "newton",
+    storage: Storage = "auto",
+) -> SinkhornResult:
+    """Solve entropic optimal transport, ``min <C, P> + λ KL(P | a b^T)`` over plans from ``a`` to ``b``.
+
+    Args:
+        problem: the clouds, weights and cost, or a cost matrix.
+        regularization: λ, in the units of the cost.
+        tolerance: L1 error of the marginals to reach; by default 1e-9 in float64, 1e-6 in float32.
+        max_iterations: evaluations of the dual at most, over all stages of ε-scaling.
+        method: ``"newton"``, or ``"sinkhorn"`` for the plain iteration (a reference: slow at small λ).
+        storage: ``"dense"`` keeps the cost matrix, ``"streamed"`` computes it in blocks whenever it is
+            needed, ``"auto"`` streams above ``DENSE_LIMIT`` entries.
+
+    A solve that does not converge says so in its result and warns; it never returns NaN.
+
+    >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [2.0]])
+    >>> result = solve(Problem(x, y), regularization=0.01)
+    >>> round(result.value_linear.item(), 4), bool(result.converged)
+    (0.5, True)
+    """
+    if not regularization > 0 or regularization == float("inf"):
+        raise ValueError(f"regularization: expected a positive number, got {regularization}")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    if method not in ("newton", "sinkhorn"):
+        raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
+    if storage not in ("auto", "dense", "streamed"):
+        raise ValueError(f"storage: expected 'auto', 'dense' or 'streamed', got {storage!r}")
+
+    batch, n, m = problem.shape
+    size = batch * n * m
+    dtype = problem.points.dtype
+    if tolerance is None:
+        tolerance = 1e-9 if dtype == torch.float64 else 1e-6
+    flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
+    stored = size <= DENSE_LIMIT if storage == "auto" else storage == "dense"
+    dual = SemiDual(
+        problem.flipped() if flipped else problem,
+        stored=stored,
+        work=torch.float64 if size <= _SMALL else dtype,
+        kernel_limit=DENSE_LIMIT if stored else 0,
+    )
+    with torch.no_grad():
+        end = maximise(
+            dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method
+        )
+    converged = end.error <= tolerance
+    if not bool(converged.all()):
+        warnings.warn(
+            f"the transport problem did not converge: marginal error {float(end.error.max()):.1e} after "
+            f"{end.iterations} iterations, tolerance {tolerance:.1e}; raise max_iterations, regularization "
+            "or tolerance",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    parts = (end.g, end.f) if flipped else (end.f, end.g)
+    tensors = (*parts, end.value, end.error, converged)
+    f, g, value, error, done = tensors if problem.batched else (t.squeeze(0) for t in tensors)
+    return SinkhornResult(f, g, value, error, done, end.iterations, regularization, dual, flipped)
