@@ -52,7 +52,7 @@ def speed(count: int) -> None:
 
 
 def repeats(count: int, block: int) -> None:
-    """Half of the draws seeded, half secure, in steps of a million, hashed over every window of `block` draws."""
+    """Half of the draws seeded, half secure, in steps of a million; every window of `block` is hashed."""
     start = time.perf_counter()
     cells = np.empty(count, dtype=np.int64)
     sources = [SeededNoise(0), SecureNoise()]

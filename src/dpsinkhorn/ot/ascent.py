@@ -20,12 +20,17 @@ from dpsinkhorn.ot.semidual import Curvature, SemiDual, SemiDualPoint
 
 Method = Literal["newton", "sinkhorn"]
 
-# ε-scaling: λ starts at a tenth of the range of the costs and shrinks by a factor; a stage ends at this error.
+# ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
+# marginal error is below this, or after so many evaluations.
 _START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.1, 0.25, 0.02, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
 _SUFFICIENT = 1e-4  # Armijo's constant
+_NEWTON_ERROR = 0.5  # farther from the marginals than this, Sinkhorn's step does better
+# Columns that together weigh less than this part of the error sought are left out of the ascent: they
+# cannot matter, and potentials where there is next to no weight would hold back all others.
+_NEGLIGIBLE = 1e-3
 _PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
 # Up to this many columns Newton's system is solved by Cholesky, beyond by conjugate gradients.
 _DIRECT_COLUMNS = 1024
@@ -50,8 +55,11 @@ def maximise(
     climber = _Climber(dual, max_iterations, method)
     stages = schedule(regularization, dual.highest - dual.lowest)
     for stage in stages[:-1]:
-        climber.climb(stage, _STAGE_ERROR, limit=_STAGE_ITERATIONS)
-    climber.climb(stages[-1], tolerance)
+        if climber.iterations < max_iterations - 1:
+            climber.climb(stage, _STAGE_ERROR, limit=_STAGE_ITERATIONS)
+    light = dual.least_weight <= _NEGLIGIBLE * _STAGE_ERROR / dual.columns
+    for target in targets(tolerance) if light else [tolerance]:
+        climber.climb(regularization, target)
     value, error = climber.scalars
     return Ascent(climber.f, climber.g, value, error, climber.iterations)
 
@@ -68,6 +76,20 @@ def schedule(regularization: float, cost_range: float) -> list[float]:
         stages.append(stage)
         stage *= _SHRINK
     return [*stages, regularization]
+
+
+def targets(tolerance: float) -> list[float]:
+    """Errors to reach one after the other at the last λ: columns of little weight join in gradually.
+
+    >>> targets(1e-5)
+    [0.02, 0.0002, 1e-05]
+    """
+    levels = []
+    level = _STAGE_ERROR
+    while level > 10 * tolerance:
+        levels.append(level)
+        level /= 100
+    return [*levels, tolerance]
 
 
 @dataclass(slots=True)
@@ -120,8 +142,10 @@ class _Climber:
 
     def climb(self, regularization: float, target: float, limit: int | None = None) -> None:
         """Ascend at one λ from the present ``g`` until all errors are at most ``target``."""
-        end = self.max_iterations if limit is None else min(self.max_iterations, self.iterations + limit)
+        end = self.max_iterations if limit is None else min(self.max_iterations - 1, self.iterations + limit)
         walkers = [_Walker() for _ in range(self.dual.batch)]
+        patience = _PATIENCE if self.method == "newton" else self.max_iterations
+        self.dual.leave_out(_NEGLIGIBLE * target / self.dual.columns)
         trial = direction = self.g
         while True:
             point = self.dual.evaluate(trial, regularization)
@@ -132,7 +156,8 @@ class _Climber:
                 for walker, value, error in zip(walkers, values, errors, strict=True)
             ]
             self._keep(point, taken)
-            if self.iterations >= end or all(w.error <= target or w.stalled >= _PATIENCE for w in walkers):
+            if self.iterations >= end or all(w.error <= target or w.stalled >= patience for w in walkers):
+                self.g = self.dual.extend(self.f, self.g, regularization)
                 return
             if any(taken):
                 fresh = self._direction(point, regularization, walkers, taken)
@@ -155,40 +180,57 @@ class _Climber:
     def _direction(
         self, point: SemiDualPoint, regularization: float, walkers: list[_Walker], taken: list[bool]
     ) -> Tensor:
-        """Newton's direction where it can be had and ascends, else Sinkhorn's; mean zero under b."""
+        """Newton's direction where it can be had and ascends, else Sinkhorn's; in units of the cost."""
+        sinkhorn = self._sinkhorn_direction(point)
         if self.method == "sinkhorn":
-            return self._sinkhorn_direction(point, regularization)
-        if self.dual.columns <= _DIRECT_COLUMNS:
-            newton, solved = self._by_cholesky(point.curvature, point.residual)
+            direction, usable = sinkhorn, [False] * len(walkers)
         else:
-            newton, solved = self._by_conjugate_gradients(point.curvature, point.residual, walkers)
-        newton = newton - (self.dual.b * newton).sum(-1, keepdim=True)
-        slopes, lengths = torch.stack([(point.residual * newton).sum(-1), newton.abs().amax(-1)]).tolist()
-        usable = [done and 0 < slope < math.inf for done, slope in zip(solved, slopes, strict=True)]
-        factors = []
+            direction, usable = self._newton_direction(point, sinkhorn, walkers)
+        slopes = (point.residual * direction).sum(-1).tolist()
+        lengths = direction.abs().amax(-1).tolist()
+        factors = [regularization] * len(walkers)
         for k, walker in enumerate(walkers):
-            self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if usable[k] else self.ridge[k] * 100
             if taken[k]:
-                factors.append(walker.shorten(lengths[k]) if usable[k] else 1.0)
-                walker.slope = factors[k] * slopes[k] * regularization if usable[k] else 0.0
-            else:
-                factors.append(1.0)
-        newton = newton.mul_(_column([regularization * factor for factor in factors], newton))
-        if all(usable):
-            return newton
-        return torch.where(_mask(usable, newton), newton, self._sinkhorn_direction(point, regularization))
+                factors[k] *= walker.shorten(lengths[k]) if usable[k] else 1.0
+                walker.slope = factors[k] * slopes[k]
+        return direction * _column(factors, direction)
 
-    def _sinkhorn_direction(self, point: SemiDualPoint, regularization: float) -> Tensor:
+    def _newton_direction(
+        self, point: SemiDualPoint, sinkhorn: Tensor, walkers: list[_Walker]
+    ) -> tuple[Tensor, list[bool]]:
+        """Newton's direction for ``log P^T 1 = log b``, in units of λ, and for which problems it is one.
+
+        The logarithm makes a column that is far from its weight move by what Sinkhorn's step would give
+        it; Newton's method on ``P^T 1 = b`` would ask for exponentially more.
+        """
+        target = point.residual
+        if self.dual.columns <= _DIRECT_COLUMNS:
+            newton, solved = self._by_cholesky(point.curvature, target)
+        else:
+            newton, solved = self._by_conjugate_gradients(point.curvature, target, walkers)
+        newton = newton - (self.dual.b * newton).sum(-1, keepdim=True)
+        if self.dual.left_out is not None:
+            newton.masked_fill_(self.dual.left_out, 0.0)
+        slopes = (point.residual * newton).sum(-1).tolist()
+        usable = [
+            done and 0 < slope < math.inf and walker.error <= _NEWTON_ERROR
+            for done, slope, walker in zip(solved, slopes, walkers, strict=True)
+        ]
+        for k, good in enumerate(usable):
+            self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if good else self.ridge[k] * 100
+        return (newton if all(usable) else torch.where(_mask(usable, newton), newton, sinkhorn)), usable
+
+    def _sinkhorn_direction(self, point: SemiDualPoint) -> Tensor:
+        """Sinkhorn's step in units of λ: ``log b - log P^T 1``."""
         b, floor = self.dual.b, torch.finfo(self.dual.work).tiny
-        ratio = b.clamp(min=floor) / point.curvature.column_marginal.clamp(min=floor)
-        direction = ratio.log_().mul_(regularization)
-        direction = torch.where(b > 0, direction, 0.0) if self.dual.has_empty_columns else direction
-        return direction.sub_((b * direction).sum(-1, keepdim=True))
+        direction = (b / point.curvature.column_marginal.clamp(min=floor)).clamp_(min=floor).log_()
+        left_out = self.dual.left_out
+        return direction if left_out is None else direction.masked_fill_(left_out, 0.0)
 
     def _by_cholesky(self, curvature: Curvature, residual: Tensor) -> tuple[Tensor, list[bool]]:
         matrix = curvature.matrix(_column(self.ridge, residual))
-        if self.dual.has_empty_columns:  # columns without weight: decoupled, their direction is zero
-            matrix.diagonal(dim1=-2, dim2=-1).add_((self.dual.b == 0).to(matrix.dtype))
+        if self.dual.left_out is not None:  # decoupled: their row and column of the matrix are zero
+            matrix.diagonal(dim1=-2, dim2=-1).add_(self.dual.left_out.to(matrix.dtype))
         factor, info = torch.linalg.cholesky_ex(matrix)
         solution = torch.cholesky_solve(residual.to(matrix.dtype).unsqueeze(-1), factor).squeeze(-1)
         return solution.double(), [code == 0 for code in info.tolist()]

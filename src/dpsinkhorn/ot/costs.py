@@ -112,7 +112,9 @@ class L1L2(Cost):
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         squared = SquaredEuclidean().pairwise(x, y)
-        return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight) if self.l1_weight else squared
+        if self.l1_weight:
+            squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
+        return squared
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         squared = SquaredEuclidean().gradient(x, y, plan)

@@ -193,7 +193,7 @@ class _TransportLoss(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         scale = upstream[..., None, None]
         gradients = [None if saved is None else scale * saved for saved in ctx.saved_tensors]
         return (*gradients, None, None, None, None, None)

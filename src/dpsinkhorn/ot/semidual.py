@@ -63,14 +63,34 @@ class SemiDual:
         self.b = problem.b.reshape(self.batch, self.columns)
         self.device = self.a.device
         self.log2_b = self.b.log2()
+        self.left_out: Tensor | None = None  # (B, m), columns that take no part
         self.sqrt_a = self.a.sqrt()
-        self.has_empty_columns = bool((self.b == 0).any())
+        self.least_weight = float(self.b.min())
         self._slices = self._row_slices(stored)
         self._stored = self._store() if stored else None
         keep = self.batch * self.rows * self.columns <= kernel_limit
         shape = (self.batch, self.rows, self.columns)
         self._kernel = torch.empty(shape, dtype=work, device=self.device) if keep else None
         self.lowest, self.highest = self._range()
+
+    def leave_out(self, weight: float) -> None:
+        """Leave columns of at most this weight out of :meth:`evaluate`; their g has no effect."""
+        self.left_out = self.b <= weight if self.least_weight <= weight else None
+        self.log2_b = self.b.log2()
+        if self.left_out is not None:
+            self.log2_b.masked_fill_(self.left_out, -math.inf)
+
+    def extend(self, f: Tensor, g: Tensor, regularization: float) -> Tensor:
+        """``g`` with its columns that were left out set to the transform of ``f``, as the others are."""
+        if self.left_out is None:
+            return g
+        scale = 1.0 / (regularization * LN2)
+        offset = (f * scale + self.a.log2()).unsqueeze(-1)  # (B, n, 1)
+        total = torch.full_like(g, -math.inf)
+        for rows, costs in self._blocks():
+            exponents = torch.add(offset[:, rows], costs, alpha=-scale).mul_(LN2)
+            total = torch.logaddexp(total, exponents.logsumexp(-2))
+        return torch.where(self.left_out, total * -regularization, g)
 
     def evaluate(self, g: Tensor, regularization: float) -> SemiDualPoint:
         """``F`` and its gradient at ``g``, ``(B, m)``. Overwrites the kernel of the point before."""
@@ -101,7 +121,7 @@ class SemiDual:
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, their costs and their part of the plan, block by block, for given potentials."""
         scale = 1.0 / (regularization * LN2)
-        shifted = (g * scale + self.log2_b).unsqueeze(-2)
+        shifted = (g * scale + self.b.log2()).unsqueeze(-2)
         offset = (f * scale + self.a.log2()).unsqueeze(-1)
         for rows, costs in self._blocks():
             exponents = torch.add(shifted, costs, alpha=-scale).add_(offset[:, rows])

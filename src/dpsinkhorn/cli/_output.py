@@ -1,0 +1,81 @@
+"""What all commands share: how results, and bad input, reach the user."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+BAD_INPUT = 2
+
+
+class BadInputError(Exception):
+    """What is wrong with the input and what to do, in one line."""
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run an application. Bad input of any kind becomes one line on stderr and exit status 2."""
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(args=arguments, prog_name="dpsinkhorn", standalone_mode=False)
+    except BadInputError as error:
+        return _refuse(str(error))
+    except typer.Abort:
+        return _refuse("stopped")
+    except Exception as error:
+        # click's usage errors (unknown option, value of the wrong type) all have this method
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().strip().rstrip(".")
+        # without any arguments the help has been printed already and there is nothing to add
+        return _refuse(f"{message}; see --help") if message else BAD_INPUT
+    return status if isinstance(status, int) else 0
+
+
+def _refuse(message: str) -> int:
+    print("dpsinkhorn: " + " ".join(message.split()), file=sys.stderr)
+    return BAD_INPUT
+
+
+def warn(message: str) -> None:
+    """One line on stderr; the command goes on."""
+    print("dpsinkhorn: warning: " + message, file=sys.stderr)
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One JSON object on stdout. Infinite numbers become null, since JSON has none."""
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in result.items()
+    }
+    print(json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def print_table(title: str, rows: Sequence[tuple[str, str]], sentences: Sequence[str]) -> None:
+    """A small two-column table, and what it means in plain words."""
+    console = Console(highlight=False)
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    for sentence in sentences:
+        console.print(sentence, soft_wrap=False)
+
+
+def check_plot_path(path: Path | None) -> None:
+    """Refuse a picture that could not be written, before any work is done."""
+    if path is None:
+        return
+    if path.suffix.lower() != ".png":
+        raise BadInputError(f"--plot writes PNG pictures: {path} must end in .png")
+    if not path.parent.is_dir():
+        raise BadInputError(f"the folder of --plot {path} does not exist; create it first")
+    if path.is_dir():
+        raise BadInputError(f"--plot {path} is a folder; name a file")

@@ -1,0 +1,326 @@
+"""`dpsinkhorn privacy`: what training costs in privacy, and what a budget allows."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
+from dpsinkhorn.privacy import (
+    Accountant,
+    CalibrationError,
+    Charge,
+    ImageMechanism,
+    calibrate,
+    epsilon,
+    event_to_json,
+    published_epsilon,
+)
+
+app = typer.Typer(
+    help="What training costs in privacy (epsilon), and what a budget allows (calibrate).",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class MechanismName(str, enum.Enum):
+    record = "record"
+    batch = "batch"
+    image = "image"
+    parameter = "parameter"
+
+
+class AccountantName(str, enum.Enum):
+    pld = "pld"
+    rdp = "rdp"
+    rdp_classic = "rdp-classic"
+
+
+MechanismOption = Annotated[
+    MechanismName, typer.Option("--mechanism", help="Where clipping and noise stand.")
+]
+NoiseOption = Annotated[
+    float | None,
+    typer.Option(
+        "--noise-multiplier", help="Noise / sensitivity; for image that of one row, as in the papers."
+    ),
+]
+RateOption = Annotated[
+    str | None,
+    typer.Option("--sampling-rate", help="Chance of a record to be in a step's sample: 0.01 or 1/1200."),
+]
+BatchSizeOption = Annotated[
+    float | None, typer.Option("--batch-size", help="Expected batch; with --records, in place of the rate.")
+]
+RecordsOption = Annotated[int | None, typer.Option("--records", help="Number of private records.")]
+StepsOption = Annotated[int | None, typer.Option("--steps", help="Number of training steps.")]
+DeltaOption = Annotated[
+    float, typer.Option("--delta", help="Chance that the guarantee fails; well below 1/records.")
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option("--rows", help="Separately clipped rows of a step; for image, and required there."),
+]
+AccountantOption = Annotated[AccountantName, typer.Option("--accountant", help="pld is the tightest.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", help="Draw epsilon against steps into this .png file.")
+]
+
+
+@app.command("epsilon")
+def epsilon_command(
+    mechanism: MechanismOption = MechanismName.record,
+    noise_multiplier: NoiseOption = None,
+    sampling_rate: RateOption = None,
+    batch_size: BatchSizeOption = None,
+    records: RecordsOption = None,
+    steps: StepsOption = None,
+    delta: DeltaOption = 1e-5,
+    rows: RowsOption = None,
+    accountant: AccountantOption = AccountantName.pld,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The epsilon that a training run spends.
+
+    Example:
+
+        dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
+    """
+    rate = _rate(sampling_rate, batch_size, records)
+    noise = _required(noise_multiplier, "--noise-multiplier")
+    count = _required(steps, "--steps")
+    if rate is None:
+        raise BadInputError("give --sampling-rate, or --batch-size and --records")
+    setting = Setting(mechanism.value, noise, rate, count, delta, _rows(mechanism, rows), _name(accountant))
+    setting.check()
+    check_plot_path(plot)
+    _report(setting, epsilon(setting.charge, delta, setting.accountant), records, as_json, plot)
+
+
+@app.command("calibrate")
+def calibrate_command(
+    target: Annotated[float, typer.Option("--epsilon", help="The budget.")],
+    mechanism: MechanismOption = MechanismName.record,
+    noise_multiplier: NoiseOption = None,
+    sampling_rate: RateOption = None,
+    batch_size: BatchSizeOption = None,
+    records: RecordsOption = None,
+    steps: StepsOption = None,
+    delta: DeltaOption = 1e-5,
+    rows: RowsOption = None,
+    accountant: AccountantOption = AccountantName.pld,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The noise, the steps or the sampling rate that a budget allows: whichever of the three is left out.
+
+    Example:
+
+        dpsinkhorn privacy calibrate --epsilon 10 --sampling-rate 0.1 --steps 1000
+    """
+    rate = _rate(sampling_rate, batch_size, records)
+    count_rows = _rows(mechanism, rows)
+    if sum(value is None for value in (noise_multiplier, rate, steps)) != 1:
+        raise BadInputError(
+            "give exactly two of --noise-multiplier, --sampling-rate (or --batch-size and --records) and "
+            "--steps; the third is solved for"
+        )
+    if not (target > 0 and math.isfinite(target)):
+        raise BadInputError(f"--epsilon must be a positive number, not {target}")
+    given = Setting(
+        mechanism.value,
+        1.0 if noise_multiplier is None else noise_multiplier,
+        1.0 if rate is None else rate,
+        1 if steps is None else steps,
+        delta,
+        count_rows,
+        _name(accountant),
+    )
+    given.check()
+    check_plot_path(plot)
+    try:
+        found = calibrate(
+            target,
+            delta,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=rate,
+            steps=steps,
+            rows=count_rows,
+            accountant=given.accountant,
+        )
+    except CalibrationError as error:
+        raise BadInputError(str(error)) from error
+    setting = Setting(
+        mechanism.value,
+        found.noise_multiplier,
+        found.sampling_rate,
+        found.steps,
+        delta,
+        count_rows,
+        given.accountant,
+    )
+    _report(setting, found.epsilon, records, as_json, plot)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A training run as the command line names it."""
+
+    mechanism: str
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    delta: float
+    rows: int
+    accountant: Accountant
+
+    def check(self) -> None:
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise BadInputError(f"--noise-multiplier must be a positive number, not {self.noise_multiplier}")
+        if not 0 < self.sampling_rate <= 1:
+            raise BadInputError(
+                f"the sampling rate must be above 0 and at most 1, not {self.sampling_rate:g}"
+            )
+        if self.steps < 1:
+            raise BadInputError(f"--steps must be 1 or more, not {self.steps}")
+        if not 0 < self.delta < 1:
+            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
+
+    @property
+    def image(self) -> ImageMechanism:
+        """The noise of a step. The clipping bound plays no part in ε; one row is `batch` and its like."""
+        return ImageMechanism(1.0, self.noise_multiplier, self.rows)
+
+    @property
+    def charge(self) -> Charge:
+        return self.image.sampled(self.sampling_rate, self.steps)
+
+    @property
+    def published(self) -> float:
+        return published_epsilon(self.image, self.sampling_rate, self.steps, self.delta)
+
+
+def _required(value: Any, flag: str) -> Any:
+    if value is None:
+        raise BadInputError(f"give {flag}")
+    return value
+
+
+def _name(accountant: AccountantName) -> Accountant:
+    value: Accountant = accountant.value
+    return value
+
+
+def _rows(mechanism: MechanismName, rows: int | None) -> int:
+    if mechanism is not MechanismName.image:
+        if rows is not None:
+            raise BadInputError(f"--rows is for --mechanism image; leave it out for {mechanism.value}")
+        return 1
+    if rows is None:
+        raise BadInputError("--mechanism image needs --rows, the number of generated images of a step")
+    if rows < 1:
+        raise BadInputError(f"--rows must be 1 or more, not {rows}")
+    return rows
+
+
+def _rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
+    """The sampling rate, from a number, a fraction, or a batch size and a number of records."""
+    if records is not None and records < 1:
+        raise BadInputError(f"--records must be 1 or more, not {records}")
+    if rate is not None:
+        if batch_size is not None:
+            raise BadInputError("give --sampling-rate or --batch-size, not both")
+        top, slash, bottom = rate.partition("/")
+        try:
+            return float(top) / float(bottom) if slash else float(rate)
+        except (ValueError, ZeroDivisionError):
+            raise BadInputError(
+                f"--sampling-rate must be a number like 0.01 or a fraction like 1/1200, not {rate}"
+            ) from None
+    if batch_size is not None:
+        if records is None:
+            raise BadInputError("--batch-size needs --records, the number of private records")
+        if not 0 < batch_size <= records:
+            raise BadInputError(
+                f"--batch-size must be above 0 and at most --records {records}, not {batch_size:g}"
+            )
+        return batch_size / records
+    return None
+
+
+def _report(setting: Setting, spent: float, records: int | None, as_json: bool, plot: Path | None) -> None:
+    charge = setting.charge
+    is_image = setting.mechanism == "image"
+    published = setting.published if is_image else None
+    if records is not None and setting.delta >= 1 / records:
+        warn(
+            f"delta {setting.delta:g} is not below 1/records = {1 / records:.2g}; "
+            "publishing a whole record picked at random would be allowed"
+        )
+    if plot is not None:
+        from dpsinkhorn.cli._plots import draw_epsilon_against_steps
+
+        try:
+            draw_epsilon_against_steps(setting, plot)
+        except OSError as error:
+            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+    if as_json:
+        result: dict[str, Any] = {
+            "epsilon": spent,
+            "delta": setting.delta,
+            "noise_multiplier": setting.noise_multiplier,
+            "accountant": setting.accountant,
+            "adjacency": charge.adjacency.value,
+            "event": event_to_json(charge.event),
+            "mechanism": setting.mechanism,
+            "sampling_rate": setting.sampling_rate,
+            "steps": setting.steps,
+        }
+        if is_image:
+            result["rows"] = setting.rows
+            result["effective_noise_multiplier"] = setting.image.noise_multiplier
+            result["published_epsilon"] = published
+            result["published_epsilon_is_a_guarantee"] = False
+        print_json(result)
+        return
+    rows = [
+        ("epsilon", f"{spent:.4g}"),
+        ("delta", f"{setting.delta:g}"),
+        ("mechanism", setting.mechanism),
+        ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
+        ("sampling rate", f"{setting.sampling_rate:.5g}"),
+        ("steps", f"{setting.steps:,}"),
+        ("accountant", setting.accountant),
+        ("adjacency", charge.adjacency.value),
+    ]
+    sentences = [_meaning(spent, setting.delta)]
+    if is_image and published is not None:
+        rows.insert(4, ("rows", str(setting.rows)))
+        rows.insert(5, ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}"))
+        rows.append(("published epsilon (not a guarantee)", f"{published:.4g}"))
+        sentences.append(
+            f"The papers count {setting.rows} separately sampled queries a step and arrive at epsilon "
+            f"{published:.4g}; all rows share one sample, so that this is not a valid guarantee."
+        )
+    print_table("Privacy of a training run", rows, sentences)
+    if plot is not None:
+        typer.echo(f"Drawn: {plot}")
+
+
+def _meaning(spent: float, delta: float) -> str:
+    if spent > 700:
+        factor = f"e^{spent:.0f}"
+    else:
+        factor = f"{math.exp(spent):,.2f}" if spent < 10 else f"{math.exp(spent):.2g}"
+    return (
+        f"Adding or removing any one record changes the probability of anything that can be done with the "
+        f"release by a factor of at most {factor} (e^epsilon), apart from a probability of {delta:g} (delta)."
+    )

@@ -1,0 +1,236 @@
+"""Mechanisms as frozen values: what is clipped, to what, how much noise, under which adjacency, at what cost.
+
+A mechanism says how large its `sensitivity` is under its `adjacency`, how much noise goes on every released
+coordinate (`noise_std`), and which `event` one use costs. `noise_multiplier` is always noise / sensitivity.
+Nobody re-derives a privacy cost elsewhere: `mechanism.sampled(rate, steps)` and `mechanism.charge(uses)`
+hand out the `Charge` that the accountants and the ledger read. Proofs: `docs/proofs/`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dp_accounting as dp  # type: ignore[import-untyped]
+
+from dpsinkhorn.privacy.charges import Adjacency, Charge
+from dpsinkhorn.privacy.errors import MixedAdjacencyError
+from dpsinkhorn.privacy.events import Event
+
+__all__ = [
+    "BatchMechanism",
+    "GaussianMechanism",
+    "ImageMechanism",
+    "LaplaceMechanism",
+    "Mechanism",
+    "NonPrivate",
+    "ParameterMechanism",
+    "RecordMechanism",
+]
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a positive number, not {value}")
+
+
+class Mechanism(ABC):
+    """What every mechanism value offers."""
+
+    adjacency: Adjacency
+
+    @property
+    @abstractmethod
+    def event(self) -> Event:
+        """The cost of one use on all of the data it sees."""
+
+    def charge(self, uses: int = 1) -> Charge:
+        """The cost of `uses` uses on the whole data set."""
+        if uses < 0:
+            raise ValueError(f"uses must not be negative, not {uses}")
+        return Charge(dp.SelfComposedDpEvent(self.event, uses), self.adjacency)
+
+    def sampled(self, sampling_rate: float, steps: int) -> Charge:
+        """The cost of `steps` uses, each on a fresh Poisson sample of the records."""
+        if not 0 < sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must be above 0 and at most 1, not {sampling_rate}")
+        if steps < 0:
+            raise ValueError(f"steps must not be negative, not {steps}")
+        if self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+            # a replace-one sensitivity does not bound what a record that is drawn adds to the sample
+            raise MixedAdjacencyError("Poisson sampling is accounted for under add-or-remove-one")
+        return Charge(
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(sampling_rate, self.event), steps), self.adjacency
+        )
+
+
+@dataclass(frozen=True)
+class NonPrivate(Mechanism):
+    """No protection at all; epsilon is infinite. A run without privacy says so instead of leaving it out."""
+
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    @property
+    def event(self) -> Event:
+        return dp.NonPrivateDpEvent()
+
+    def sampled(self, sampling_rate: float, steps: int) -> Charge:
+        """Sampling hides nothing reliably: still not private."""
+        del sampling_rate
+        return self.charge(min(steps, 1))
+
+
+class _Gaussian(Mechanism):
+    """A value of bounded L2 sensitivity plus independent Gaussian noise per coordinate."""
+
+    if TYPE_CHECKING:  # fields in some mechanisms, computed in others; never abstract at run time
+
+        @property
+        def sensitivity(self) -> float: ...
+
+        @property
+        def noise_multiplier(self) -> float: ...
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on every coordinate."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def event(self) -> Event:
+        return dp.GaussianDpEvent(self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class GaussianMechanism(_Gaussian):
+    """A vector of L2 sensitivity `sensitivity`, plus N(0, (noise_multiplier * sensitivity)^2).
+
+    >>> GaussianMechanism(sensitivity=2.0, noise_multiplier=3.0).noise_std
+    6.0
+    """
+
+    sensitivity: float
+    noise_multiplier: float
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism(Mechanism):
+    """A vector of L1 sensitivity `sensitivity`, plus Laplace noise of `scale`; one use is 1 / multiplier-DP.
+
+    >>> LaplaceMechanism(sensitivity=2.0, noise_multiplier=4.0).scale
+    8.0
+    """
+
+    sensitivity: float
+    noise_multiplier: float
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def scale(self) -> float:
+        """Scale b of the noise density exp(-|x| / b) / 2b."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on every coordinate."""
+        return math.sqrt(2) * self.scale
+
+    @property
+    def event(self) -> Event:
+        return dp.LaplaceDpEvent(self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class BatchMechanism(_Gaussian):
+    """Sanitizer `batch`: the whole gradient matrix of a step is clipped to `clip` (Algorithm 1).
+
+    Two matrices of norm at most Δ are at most 2Δ apart, whatever the batches, the empty one included; noise
+    2Δσ. Proof: docs/proofs/batch-sensitivity.md.
+
+    >>> mechanism = BatchMechanism(clip=0.5, noise_multiplier=1.1)
+    >>> mechanism.sensitivity, mechanism.noise_std
+    (1.0, 1.1)
+    """
+
+    clip: float
+    noise_multiplier: float
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * self.clip
+
+
+@dataclass(frozen=True)
+class ParameterMechanism(BatchMechanism):
+    """Sanitizer `parameter`: the generator's whole parameter gradient is clipped; accounted as `batch`."""
+
+
+@dataclass(frozen=True)
+class ImageMechanism(_Gaussian):
+    """Sanitizer `image`: each of `rows` gradient rows is clipped to `clip` on its own.
+
+    The papers' σ, `row_noise_multiplier`, is noise / sensitivity of one row, 2Δ. All rows see the same
+    sample, so that their joint sensitivity, 2Δ√rows, is what counts. Proof: docs/proofs/image-sensitivity.md.
+
+    >>> mechanism = ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=9)
+    >>> mechanism.sensitivity, mechanism.noise_std, mechanism.noise_multiplier
+    (3.0, 1.5, 0.5)
+    """
+
+    clip: float
+    row_noise_multiplier: float
+    rows: int
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(clip=self.clip, row_noise_multiplier=self.row_noise_multiplier, rows=self.rows)
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * self.clip * math.sqrt(self.rows)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The effective σ/√rows."""
+        return self.row_noise_multiplier / math.sqrt(self.rows)
+
+
+@dataclass(frozen=True)
+class RecordMechanism(_Gaussian):
+    """Sanitizer `record`: a sum over records, each record's share clipped to `clip`.
+
+    `appended` is the norm bound κ of statistics appended to a record's share and clipped apart from it (soft
+    counts, one-hot labels): the sensitivity is √(C² + κ²) and it remains one event, with the same noise on
+    all coordinates. Proof: docs/proofs/record-sensitivity.md.
+
+    >>> RecordMechanism(clip=3.0, noise_multiplier=2.0, appended=4.0).noise_std
+    10.0
+    """
+
+    clip: float
+    noise_multiplier: float
+    appended: float = 0.0
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+        if not (self.appended >= 0 and math.isfinite(self.appended)):
+            raise ValueError(f"appended must be zero or a positive number, not {self.appended}")
+
+    @property
+    def sensitivity(self) -> float:
+        return math.hypot(self.clip, self.appended)

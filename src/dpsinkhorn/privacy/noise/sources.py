@@ -1,0 +1,201 @@
+"""Noise sources: `SecureNoise` for releases, `SeededNoise` for tests and research.
+
+Both expand a 256-bit key with ChaCha20, on the device that asks, and both sample exactly. They differ in
+one thing only: who knows the key. The secure source takes a fresh key from the operating system for every
+request for bits and forgets it, so it holds nothing that could be stored, copied, or repeated in a forked
+process. The seeded one derives its key from a seed and counts its requests, so it can be replayed, by
+anyone with the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+import torch
+
+from dpsinkhorn.privacy.noise.chacha import KEY_BYTES, key_stream
+from dpsinkhorn.privacy.noise.exact import LAPLACE, NORMAL, Staircase, WordSource
+
+__all__ = ["LATTICE_BITS", "NoiseSource", "SecureNoise", "SeededNoise", "laplace_cells", "normal_cells"]
+
+LATTICE_BITS = 30  # noise comes in steps of its scale times 2^-30
+
+
+@runtime_checkable
+class NoiseSource(Protocol):
+    """Where noise and random bits come from.
+
+    To noise private values use `add_gaussian` or `add_laplace`, not a floating-point sum with the draws
+    below: the last bits of such a sum can give the private value away.
+    """
+
+    @property
+    def secure(self) -> bool:
+        """Whether nobody can predict the draws. Only then may a result be released."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What the source is and what it protects against, in a sentence."""
+        ...
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+        """`count` uniform 64-bit words as signed int64."""
+        ...
+
+    def gaussian(
+        self,
+        shape: tuple[int, ...],
+        std: float = 1.0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Normal draws of mean 0 and standard deviation `std`, in steps of std 2^-30."""
+        ...
+
+    def laplace(
+        self,
+        shape: tuple[int, ...],
+        scale: float = 1.0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Laplace draws of mean 0 and scale `scale`, in steps of scale 2^-30."""
+        ...
+
+
+def normal_cells(
+    noise: WordSource, shape: tuple[int, ...], *, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Exact draws of floor(X 2^30), X standard normal: int64. May be drawn ahead, for `add_gaussian`."""
+    return _cells(NORMAL, noise, shape, device)
+
+
+def laplace_cells(
+    noise: WordSource, shape: tuple[int, ...], *, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Exact draws of floor(X 2^30), X Laplace of scale 1: int64. May be drawn ahead, for `add_laplace`."""
+    return _cells(LAPLACE, noise, shape, device)
+
+
+def _cells(
+    density: Staircase, noise: WordSource, shape: tuple[int, ...], device: torch.device | str
+) -> torch.Tensor:
+    count = math.prod(shape)
+    cells = density.cells(noise, count, bits=LATTICE_BITS, signed=True, device=torch.device(device))
+    return cells.reshape(shape)
+
+
+class _Source:
+    """What follows from uniform words alone."""
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+        raise NotImplementedError
+
+    def gaussian(
+        self,
+        shape: tuple[int, ...],
+        std: float = 1.0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Normal draws of mean 0 and standard deviation `std`, in steps of std 2^-30."""
+        return _centred(normal_cells(self, shape, device=device), std).to(dtype)
+
+    def laplace(
+        self,
+        shape: tuple[int, ...],
+        scale: float = 1.0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Laplace draws of mean 0 and scale `scale`, in steps of scale 2^-30."""
+        return _centred(laplace_cells(self, shape, device=device), scale).to(dtype)
+
+
+def _centred(cells: torch.Tensor, scale: float) -> torch.Tensor:
+    """The middles of the cells, so that the mean is 0."""
+    return (cells.double() + 0.5) * (scale * 2.0**-LATTICE_BITS)
+
+
+class SecureNoise(_Source):
+    """Noise that nobody can predict or replay: the source for releases.
+
+    Every request for bits is ChaCha20 under a fresh 256-bit key from the operating system. The key is used
+    once and dropped, so there is no state: nothing to save, and a forked process shares nothing with its
+    parent.
+
+    >>> noise = SecureNoise()
+    >>> noise.secure
+    True
+    >>> bool((noise.gaussian((4,)) == noise.gaussian((4,))).any())
+    False
+    """
+
+    secure = True
+    description = (
+        "ChaCha20 under a fresh key from the operating system for every request; exact sampling. "
+        "Secure against anyone who cannot read this machine's memory or time its draws. On a GPU the same "
+        "generator runs there, and the key passes through the GPU's memory."
+    )
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+        """`count` uniform 64-bit words as signed int64."""
+        return key_stream(os.urandom(KEY_BYTES), 0, count, torch.device(device))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secure noise source cannot be stored or sent: make a new one where it is needed")
+
+
+class SeededNoise(_Source):
+    """Noise that replays, for tests and research. Who knows the seed knows the noise: not for release.
+
+    `state()` is plain JSON; a source made by `SeededNoise.restore(state)` goes on bit for bit where this
+    one is.
+
+    >>> noise = SeededNoise(0)
+    >>> _ = noise.gaussian((3,))
+    >>> resumed = SeededNoise.restore(noise.state())
+    >>> bool((resumed.gaussian((3,)) == noise.gaussian((3,))).all())
+    True
+    """
+
+    secure = False
+    description = (
+        "ChaCha20 under a key derived from a seed; replayable by anyone with the seed: not for release."
+    )
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"a seed is a whole number, not {seed!r}")
+        self._seed = seed
+        self._requests = 0
+        self._key = hashlib.sha256(f"dpsinkhorn seeded noise, version 1: {seed}".encode()).digest()
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+        """`count` uniform 64-bit words as signed int64, the same ones on every device."""
+        stream = key_stream(self._key, self._requests, count, torch.device(device))
+        self._requests += 1
+        return stream
+
+    def state(self) -> dict[str, int]:
+        """What `restore` needs, as JSON values."""
+        return {"seed": self._seed, "requests": self._requests}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> SeededNoise:
+        """A source that continues from a `state()`."""
+        source = cls(state["seed"])
+        requests = state["requests"]
+        if isinstance(requests, bool) or not isinstance(requests, int) or not 0 <= requests < 2**96:
+            raise ValueError(f"not a state of a seeded source: {dict(state)!r}")
+        source._requests = requests
+        return source

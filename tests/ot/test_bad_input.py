@@ -1,0 +1,83 @@
+"""Bad input ends in one ``ValueError`` that names the argument."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpsinkhorn.ot import L1L2, MatrixProblem, Problem, solve, transport_loss
+
+NAN, INF = float("nan"), float("inf")
+X, Y = torch.rand(4, 2), torch.rand(5, 2)
+
+
+def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
+    points = points.clone()
+    points[1, 1] = value
+    return points
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("x", {"x": with_entry(X, NAN)}),
+        ("y", {"y": with_entry(Y, INF)}),
+        ("x", {"x": torch.empty(0, 2)}),
+        ("y", {"y": torch.empty(0, 2)}),
+        ("x", {"x": torch.empty(4, 0), "y": torch.empty(5, 0)}),
+        ("x", {"x": torch.rand(4)}),
+        ("x", {"x": torch.rand(2, 2, 2, 2)}),
+        ("x", {"x": [[0.0, 1.0]]}),
+        ("x", {"x": torch.zeros(4, 2, dtype=torch.int64)}),
+        ("x", {"x": torch.zeros(4, 2, dtype=torch.float16)}),
+        ("x and y", {"y": torch.rand(5, 3)}),
+        ("x and y", {"y": torch.rand(5, 2, dtype=torch.float64)}),
+        ("x and y", {"y": torch.rand(3, 5, 2)}),
+        ("x and y", {"x": torch.rand(2, 4, 2), "y": torch.rand(3, 5, 2)}),
+        ("a", {"a": torch.tensor([1.0, -1.0, 1.0, 1.0])}),
+        ("a", {"a": torch.zeros(4)}),
+        ("b", {"b": torch.zeros(5)}),
+        ("b", {"b": torch.tensor([1.0, NAN, 1.0, 1.0, 1.0])}),
+        ("b", {"b": torch.ones(4)}),
+        ("a", {"a": [1.0, 1.0, 1.0, 1.0]}),
+    ],
+)
+def test_problem(name: str, arguments: dict):
+    with pytest.raises(ValueError, match=rf"^{name}: "):
+        Problem(**{"x": X, "y": Y, **arguments})
+
+
+@pytest.mark.parametrize(
+    "matrix", [torch.empty(0, 3), torch.tensor([[NAN]]), torch.rand(3), torch.ones(2, 2).int()]
+)
+def test_matrix(matrix: torch.Tensor):
+    with pytest.raises(ValueError, match="^matrix: "):
+        MatrixProblem(matrix)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("regularization", {"regularization": 0.0}),
+        ("regularization", {"regularization": -1.0}),
+        ("regularization", {"regularization": NAN}),
+        ("regularization", {"regularization": INF}),
+        ("tolerance", {"tolerance": 0.0}),
+        ("max_iterations", {"max_iterations": 0}),
+        ("method", {"method": "magic"}),
+        ("storage", {"storage": "cloud"}),
+    ],
+)
+def test_solve(name: str, arguments: dict):
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        solve(Problem(X, Y), **{"regularization": 1.0, **arguments})
+
+
+def test_costs_that_overflow_are_named():
+    with pytest.raises(ValueError, match="^cost: .*float64"):
+        solve(Problem(X * 1e30, -Y * 1e30), 1.0)
+
+
+def test_losses_check_too():
+    with pytest.raises(ValueError, match="^y: "):
+        transport_loss(X, with_entry(Y, NAN), 1.0, cost=L1L2())

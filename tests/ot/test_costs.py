@@ -1,0 +1,164 @@
+"""Costs against their definitions, and their gradients against autograd on the definitions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, Problem, SquaredEuclidean, solve, with_labels
+
+
+@dataclass(frozen=True)
+class KernelCost(Cost):
+    """A user's cost, of value and gradient: the squared distance in a Gaussian kernel's feature space."""
+
+    width: float = 2.0
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return 2 - 2 * torch.exp(-torch.cdist(x, y).square() / (2 * self.width**2))
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        weights = plan * torch.exp(-torch.cdist(x, y).square() / (2 * self.width**2)) * 2 / self.width**2
+        return weights.sum(-1, keepdim=True) * x - weights @ y
+
+
+@dataclass(frozen=True)
+class LazyKernelCost(Cost):
+    """The same without a gradient of its own."""
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return KernelCost().pairwise(x, y)
+
+
+@dataclass(frozen=True)
+class Uphill(Cost):
+    """A cost that is not symmetric: moving up costs three times as much as moving down."""
+
+    symmetric = False
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        rise = (y.unsqueeze(-3) - x.unsqueeze(-2)).sum(-1)
+        return rise.square() * torch.where(rise > 0, 3.0, 1.0)
+
+
+def by_definition(cost: Cost, x: Tensor, y: Tensor) -> Tensor:
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    squared, absolute = difference.square().sum(-1), difference.abs().sum(-1)
+    match cost:
+        case SquaredEuclidean():
+            return squared
+        case Cityblock():
+            return absolute
+        case L1L2():
+            return squared + cost.l1_weight * absolute
+        case _:
+            return cost.pairwise(x, y)
+
+
+ALL = [SquaredEuclidean(), Cityblock(), L1L2(3.0), L1L2(0.0), KernelCost(), LazyKernelCost(), Uphill()]
+DTYPES = [torch.float32, torch.float64]
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("cost", ALL, ids=str)
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pairwise(cost: Cost, batch: tuple[int, ...], dtype: torch.dtype):
+    x, y = draw(*batch, 9, 4, dtype=dtype), draw(*batch, 6, 4, seed=1, dtype=dtype)
+    values = cost.pairwise(x, y)
+    assert values.dtype == dtype
+    torch.testing.assert_close(values, by_definition(cost, x, y))
+
+
+@pytest.mark.parametrize("cost", ALL, ids=str)
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("sharp", [False, True], ids=["dense plan", "sparse plan"])
+def test_gradients(cost: Cost, batch: tuple[int, ...], sharp: bool):
+    x, y = draw(*batch, 40, 4).requires_grad_(), draw(*batch, 30, 4, seed=1).requires_grad_()
+    plan = torch.softmax(draw(*batch, 40, 30, seed=2) * (300 if sharp else 1), dim=-1) / 40
+    expected = torch.autograd.grad((plan * by_definition(cost, x, y)).sum(), (x, y))
+    x, y = x.detach(), y.detach()
+    torch.testing.assert_close(cost.gradient(x, y, plan), expected[0])
+    torch.testing.assert_close(cost.gradient_y(x, y, plan), expected[1])
+
+
+def test_sign_of_zero_is_zero():
+    x = torch.tensor([[1.0, 2.0]])
+    for plan_entries in (torch.ones(1, 1), torch.full((1, 1), 0.5)):
+        assert torch.equal(Cityblock().gradient(x, x, plan_entries), torch.zeros_like(x))
+
+
+def test_squared_euclidean_survives_a_large_offset():
+    """|x|^2 + |y|^2 - 2<x, y> taken naively in float32 is off by tens here."""
+    x, y = draw(20, 3, dtype=torch.float32), draw(20, 3, seed=1, dtype=torch.float32)
+    shifted = SquaredEuclidean().pairwise(x + 4096, y + 4096)
+    exact = (((x + 4096)[:, None].double() - (y + 4096).double()).square().sum(-1)).float()
+    torch.testing.assert_close(shifted, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_costs_are_never_negative_and_zero_at_equal_points():
+    x = draw(50, 100, dtype=torch.float32) * 100
+    for cost in (SquaredEuclidean(), Cityblock(), L1L2(1.0)):
+        costs = cost.pairwise(x, x)
+        assert costs.min() >= 0
+        assert costs.diagonal().max() <= 1e-6 * costs.max()
+
+
+def test_with_labels_is_the_papers_augmentation():
+    x, y = draw(6, 3), draw(5, 3, seed=1)
+    lx, ly = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([2, 2, 1, 0, 0])
+    augmented = L1L2(1.0).pairwise(with_labels(x, lx, 3, 15.0), with_labels(y, ly, 3, 15.0))
+    different = (lx[:, None] != ly).double()
+    torch.testing.assert_close(augmented, L1L2(1.0).pairwise(x, y) + different * (2 * 15.0**2 + 2 * 15.0))
+
+
+def test_with_labels_pushes_the_plan_to_equal_classes():
+    x, y = draw(12, 3), draw(12, 3, seed=1)
+    labels = torch.arange(12) % 3
+    plan = solve(Problem(with_labels(x, labels, 3), with_labels(y, labels.flip(0), 3)), 0.05).plan
+    assert (plan * (labels[:, None] != labels.flip(0))).sum() < 1e-9
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.tensor([0, 3]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0]), torch.tensor([0])]
+)
+def test_with_labels_rejects(labels: Tensor):
+    with pytest.raises(ValueError, match="labels"):
+        with_labels(torch.zeros(2, 1), labels, classes=3)
+
+
+def test_a_cost_that_is_not_symmetric_is_solved_from_either_side():
+    x, y = draw(7, 2), draw(11, 2, seed=1)  # fewer rows than columns: solved from the other side
+    result = solve(Problem(x, y, Uphill()), 0.3)
+    costs = Uphill().pairwise(x, y)
+    torch.testing.assert_close((result.plan * costs).sum(), result.value_linear)
+    torch.testing.assert_close(result.plan, torch.exp((result.f[:, None] + result.g - costs) / 0.3) / 77)
+    torch.testing.assert_close(
+        result.plan.sum(1), torch.full((7,), 1 / 7, dtype=torch.float64), atol=1e-8, rtol=0
+    )
+
+
+def test_no_tensor_of_pairs_times_dimensions_is_built():
+    """1500 x 1500 pairs in 784 dimensions are 7 GB in float32; a loss and its gradient stay far below."""
+    program = """
+import resource, torch
+from dpsinkhorn.ot import Cityblock, L1L2, SquaredEuclidean
+x, y = torch.rand(1500, 784), torch.rand(1500, 784)
+plan = torch.softmax(torch.rand(1500, 1500), 1) / 1500
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for cost in (SquaredEuclidean(), Cityblock(), L1L2(1.0)):
+    cost.pairwise(x, y)
+    cost.gradient(x, y, plan)
+    cost.gradient(x, y, torch.eye(1500) / 1500)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300_000  # kilobytes
