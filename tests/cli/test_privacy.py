@@ -151,6 +151,9 @@ class TestPlot:
         ("privacy epsilon --noise-multiplier 1 --sampling-rate 0.1", "--steps"),
         ("privacy epsilon --noise-multiplier 0 --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
         ("privacy epsilon --noise-multiplier nan --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
+        ("privacy epsilon --noise-multiplier -1 --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
+        ("privacy epsilon --noise-multiplier 1e-200 --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
+        ("privacy epsilon --noise-multiplier 1e200 --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
         ("privacy epsilon --noise-multiplier much --sampling-rate 0.1 --steps 9", "--noise-multiplier"),
         ("privacy epsilon --noise-multiplier 1 --sampling-rate 1/0 --steps 9", "1/1200"),
         ("privacy epsilon --noise-multiplier 1 --sampling-rate often --steps 9", "1/1200"),
@@ -163,6 +166,9 @@ class TestPlot:
         ("privacy epsilon --noise-multiplier 1 --batch-size 50 --records 5 --steps 9", "--batch-size"),
         ("privacy epsilon --noise-multiplier 1 --sampling-rate 0.1 --records 0 --steps 9", "--records"),
         (f"privacy epsilon {SMALL} --steps 0", "--steps"),
+        (f"privacy epsilon {SMALL} --steps {10**400}", "--steps"),
+        (f"privacy epsilon {SMALL} --records {10**400}", "--records"),
+        (f"privacy epsilon {SMALL} --mechanism image --rows {10**400}", "--rows"),
         (f"privacy epsilon {SMALL} --steps 1.5", "--steps"),
         (f"privacy epsilon {SMALL} --delta 0", "--delta"),
         (f"privacy epsilon {SMALL} --delta 1", "--delta"),
@@ -192,6 +198,14 @@ def test_bad_input_is_one_line_on_stderr_and_status_2(run, tmp_path, monkeypatch
     assert err.startswith("dpsinkhorn: ")
     assert says in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("noise", ["1e-50", "1e50"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-classic"])
+def test_the_largest_settings_are_accounted_for(result, noise, accountant):
+    largest = f"--mechanism image --rows {10**18} --steps {10**18} --sampling-rate 0.5"
+    found = result(f"privacy epsilon {largest} --noise-multiplier {noise} --accountant {accountant}")
+    assert found["epsilon"] > 0  # and no traceback; infinite would be null
 
 
 @pytest.mark.parametrize("command", ["privacy epsilon --help", "privacy calibrate --help"])

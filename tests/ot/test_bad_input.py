@@ -51,7 +51,7 @@ def test_problem(name: str, arguments: dict):
     "matrix", [torch.empty(0, 3), torch.tensor([[NAN]]), torch.rand(3), torch.ones(2, 2).int()]
 )
 def test_matrix(matrix: torch.Tensor):
-    with pytest.raises(ValueError, match="^matrix: "):
+    with pytest.raises(ValueError, match=r"^matrix: "):
         MatrixProblem(matrix)
 
 
@@ -74,10 +74,10 @@ def test_solve(name: str, arguments: dict):
 
 
 def test_costs_that_overflow_are_named():
-    with pytest.raises(ValueError, match="^cost: .*float64"):
+    with pytest.raises(ValueError, match=r"^cost: .*float64"):
         solve(Problem(X * 1e30, -Y * 1e30), 1.0)
 
 
 def test_losses_check_too():
-    with pytest.raises(ValueError, match="^y: "):
+    with pytest.raises(ValueError, match=r"^y: "):
         transport_loss(X, with_entry(Y, NAN), 1.0, cost=L1L2())

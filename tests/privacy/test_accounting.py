@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from decimal import Context, Decimal, localcontext
 
 import dp_accounting as dp
 import numpy as np
@@ -193,6 +194,7 @@ class AccountantContract:
             dp.PoissonSampledDpEvent(0.1, dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0))),
             dp.ComposedDpEvent([dp.GaussianDpEvent(1.0), dp.UnsupportedDpEvent()]),
             dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), -1),
+            dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 2.5),
             "Gaussian",
         ],
         ids=repr,
@@ -213,6 +215,9 @@ class AccountantContract:
             dp.LaplaceDpEvent(-1.0),
             dp.PoissonSampledDpEvent(1.5, dp.GaussianDpEvent(1.0)),
             dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(math.nan)),
+            dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e-200)),
+            dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e200)),
+            dp.dp_event.RepeatAndSelectDpEvent(dp.LaplaceDpEvent(0.0), 3.0, 1.0),
         ],
         ids=repr,
     )
@@ -296,6 +301,21 @@ class TestRdp(AccountantContract):
                 assert value == pytest.approx(renyi_of_sampled_gaussian(noise, rate, order), rel=1e-5)
             elif order in (1.5, 2.5, 4.5, 8.5):  # from a series of absolute values: an upper bound
                 assert value >= renyi_of_sampled_gaussian(noise, rate, order) * (1 - 1e-6)
+
+    @pytest.mark.parametrize(("noise", "rate"), [(3.0, 1e-9), (1.1, 1e-7), (1.1, 1 / 1200), (0.4, 0.001)])
+    def test_rounding_never_takes_the_curve_below_its_value(self, noise, rate):
+        """At whole orders the divergence is a finite sum: here in 60 digits."""
+        found = _rdp.curve(flatten(sampled(noise, rate).event), Adjacency.ADD_OR_REMOVE_ONE)
+        q, twice_variance = Decimal(rate), 2 * Decimal(noise) ** 2
+        with localcontext(Context(prec=60)):
+            for order, value in zip(_rdp.ORDERS, found, strict=True):
+                if order <= 256 and order == int(order) and math.isfinite(value):
+                    a = int(order)
+                    total = sum(
+                        math.comb(a, i) * (1 - q) ** (a - i) * q**i * (i * (i - 1) / twice_variance).exp()
+                        for i in range(a + 1)
+                    )
+                    assert Decimal(float(value)) >= total.ln() / (a - 1)
 
     def test_sampling_under_replace_one_is_left_to_pld(self):
         with pytest.raises(UnsupportedEventError, match="pld"):

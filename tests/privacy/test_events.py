@@ -45,6 +45,8 @@ def test_every_event_survives_a_round_trip_through_text(event: Any, adjacency: A
     [
         dp.dp_event.UnsupportedDpEvent(),
         dp.dp_event.ZCDpEvent(1.0),
+        dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 2.5),
+        dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), math.inf),
         dp.ComposedDpEvent([dp.GaussianDpEvent(1.0), dp.dp_event.UnsupportedDpEvent()]),
         "Gaussian",
         None,
@@ -66,6 +68,9 @@ def test_unknown_events_have_no_form(event: Any) -> None:
         {"type": "PoissonSampled", "sampling_rate": 0.1, "event": {"type": "Unknown"}},
         {"type": "Composed", "events": [1]},
         {"type": "SelfComposed", "count": None, "event": {"type": "NoOp"}},
+        {"type": "SelfComposed", "count": 1.9, "event": {"type": "NoOp"}},
+        {"type": "SelfComposed", "count": -1, "event": {"type": "NoOp"}},
+        {"type": "SelfComposed", "count": "3", "event": {"type": "NoOp"}},
     ],
 )
 def test_unknown_forms_are_refused(value: dict[str, Any]) -> None:

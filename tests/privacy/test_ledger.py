@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -9,7 +10,9 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -195,6 +198,47 @@ def test_one_writer_at_a_time(three: Path) -> None:
     Ledger.open(three, simple).close()
 
 
+def test_a_forked_child_does_not_keep_a_closed_ledger_locked(three: Path) -> None:
+    """A child, a data loader for instance, has a copy of the handle: here it is made by hand."""
+    ledger = Ledger.open(three, simple)
+    copy = os.dup(ledger._journal._lock)
+    try:
+        with pytest.raises(JournalLockedError):
+            Ledger.open(three, simple)
+        ledger.close()
+        Ledger.open(three, simple).close()
+    finally:
+        os.close(copy)
+
+
+def test_a_child_that_closes_its_copy_does_not_unlock_the_ledger(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(three, simple) as ledger:
+        copy = journal.Journal(three, os.dup(ledger._journal._lock), os.dup(ledger._journal._file), [])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            copy.close()
+        with pytest.raises(JournalLockedError):
+            Ledger.open(three, simple)
+
+
+def test_threads_cannot_pass_the_budget_together(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(1e-4))  # where another thread gets its turn
+
+    def spend(_: int) -> bool:
+        try:
+            ledger.spend(STEP, run="a")
+        except BudgetExceededError:
+            return False
+        return True
+
+    with Ledger.open(path, simple, budget=Budget(30.0, 0.0)) as ledger, ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(spend, range(40))) == 30
+        assert ledger.epsilon() == 30
+    assert steps_of(path) == 30  # the chain is sound, too
+
+
 def test_a_closed_ledger_and_a_foreign_process_cannot_spend(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,13 +396,13 @@ for turn in range(rounds):
     if not path.exists() and not Path(f"{path}.head").exists():
         assert used_here == 0
         continue
-    torn = path.exists() and not path.read_bytes().endswith(b"\\n")
     recorded = sum(spend.steps for spend in read_ledger(path).spends)
     assert recorded >= used_here, f"kill {kills}: used {used_here}, on record {recorded}"
     assert recorded - used_here <= 9, "more than one unfinished spend"
     unfinished += recorded > used_here
     used += used_here - before
     used_here = recorded  # the next round starts from what is on record
+assert used and unfinished, "the kills came too early or too late to show anything"
 print(f"{kills} kills, {used} steps used, {unfinished} kills in mid-spend, none missing")
 """
 
@@ -445,6 +489,17 @@ def test_any_flipped_byte_is_noticed(three: Path) -> None:
         )
         with pytest.raises(JournalDamagedError):
             read_ledger(three)
+
+
+@pytest.mark.parametrize("index", [-1, "0", None])
+def test_forged_head_is_refused(three: Path, index: object) -> None:
+    """A line that hashes to its own digest, but that no journal writes."""
+    content = journal._content(index, {}, "0" * 64)  # type: ignore[arg-type]
+    digest = hashlib.sha256(journal._canonical(content).encode()).hexdigest()
+    journal._write_head(three, journal.Entry(index, {}, "0" * 64, digest), pending=True)  # type: ignore[arg-type]
+    three.write_bytes(b"")
+    with pytest.raises(JournalDamagedError, match="head was changed"):
+        read_ledger(three)
 
 
 def test_older_head_is_refused(three: Path) -> None:

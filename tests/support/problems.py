@@ -32,7 +32,7 @@ class Generated:
 
 
 def generate(seed: int) -> Generated:
-    """Sizes of 1, rectangles, repeated points, zero and skewed weights, λ in [1e-3, 1e3], costs in [0, 1e4]."""
+    """Sizes of 1, rectangles, repeated points, zero and skewed weights, λ in [1e-3, 1e3], costs to 1e4."""
     rng = np.random.default_rng(seed)
     n = int(rng.choice([1, 2, 3, 10, 30, 60]))
     m = int(rng.choice([1, 2, 5, 10, 30, 60])) if rng.random() < 0.6 else n
@@ -108,7 +108,7 @@ def relative_error(value: float, reference: float, costs: Tensor) -> float:
 
 
 def gaussian_entropic_cost(mean: float, s: float, t: float, regularization: float) -> float:
-    """Entropic cost under |x - y|^2 between N(0, s^2) and N(mean, t^2), in closed form (Janati et al. 2020)."""
+    """Entropic cost under |x - y|^2 of N(0, s^2) and N(mean, t^2), in closed form (Janati et al. 2020)."""
     half = regularization / 2
     root = math.sqrt(4 * s**2 * t**2 + half**2)
     return mean**2 + s**2 + t**2 - root + half * (1 - math.log(2 * half)) + half * math.log(root + half)

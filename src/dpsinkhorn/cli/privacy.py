@@ -29,6 +29,9 @@ app = typer.Typer(
 )
 
 
+_LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
+
+
 class MechanismName(str, enum.Enum):
     record = "record"
     batch = "batch"
@@ -183,14 +186,15 @@ class Setting:
     accountant: Accountant
 
     def check(self) -> None:
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise BadInputError(f"--noise-multiplier must be a positive number, not {self.noise_multiplier}")
+        if not 1e-50 <= self.noise_multiplier <= 1e50:
+            raise BadInputError(
+                f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {self.noise_multiplier}"
+            )
         if not 0 < self.sampling_rate <= 1:
             raise BadInputError(
                 f"the sampling rate must be above 0 and at most 1, not {self.sampling_rate:g}"
             )
-        if self.steps < 1:
-            raise BadInputError(f"--steps must be 1 or more, not {self.steps}")
+        _check_count(self.steps, "--steps")
         if not 0 < self.delta < 1:
             raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
 
@@ -214,6 +218,11 @@ def _required(value: Any, flag: str) -> Any:
     return value
 
 
+def _check_count(value: int, flag: str) -> None:
+    if not 1 <= value <= _LARGEST_COUNT:
+        raise BadInputError(f"{flag} must be from 1 to 10^18, not {value}")
+
+
 def _name(accountant: AccountantName) -> Accountant:
     value: Accountant = accountant.value
     return value
@@ -226,15 +235,14 @@ def _rows(mechanism: MechanismName, rows: int | None) -> int:
         return 1
     if rows is None:
         raise BadInputError("--mechanism image needs --rows, the number of generated images of a step")
-    if rows < 1:
-        raise BadInputError(f"--rows must be 1 or more, not {rows}")
+    _check_count(rows, "--rows")
     return rows
 
 
 def _rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
     """The sampling rate, from a number, a fraction, or a batch size and a number of records."""
-    if records is not None and records < 1:
-        raise BadInputError(f"--records must be 1 or more, not {records}")
+    if records is not None:
+        _check_count(records, "--records")
     if rate is not None:
         if batch_size is not None:
             raise BadInputError("give --sampling-rate or --batch-size, not both")

@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot.semidual import Curvature, SemiDual, SemiDualPoint
+from dpsinkhorn.ot.newton import column, numbers, solve_curvature
+from dpsinkhorn.ot.semidual import SemiDual, SemiDualPoint
 
 Method = Literal["newton", "sinkhorn"]
 
@@ -32,9 +33,6 @@ _NEWTON_ERROR = 0.5  # farther from the marginals than this, Sinkhorn's step doe
 # cannot matter, and potentials where there is next to no weight would hold back all others.
 _NEGLIGIBLE = 1e-3
 _PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
-# Up to this many columns Newton's system is solved by Cholesky, beyond by conjugate gradients.
-_DIRECT_COLUMNS = 1024
-_CG_ITERATIONS = 120
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,7 @@ def maximise(
     light = dual.least_weight <= _NEGLIGIBLE * _STAGE_ERROR / dual.columns
     for target in targets(tolerance) if light else [tolerance]:
         climber.climb(regularization, target)
-    value, error = climber.scalars
-    return Ascent(climber.f, climber.g, value, error, climber.iterations)
+    return Ascent(climber.f, climber.g, climber.value, climber.error, climber.iterations)
 
 
 def schedule(regularization: float, cost_range: float) -> list[float]:
@@ -136,7 +133,7 @@ class _Climber:
         self.iterations = 0
         self.g = torch.zeros_like(dual.b)
         self.f = torch.zeros_like(dual.a)
-        self.scalars = dual.a.new_empty(2, dual.batch)  # value and error
+        self.value = self.error = dual.a.new_empty(dual.a.shape[:-1])
         self.least_ridge = 1e-12 if dual.work == torch.float64 else 1e-6
         self.ridge = [self.least_ridge] * dual.batch
 
@@ -150,7 +147,7 @@ class _Climber:
         while True:
             point = self.dual.evaluate(trial, regularization)
             self.iterations += 1
-            values, errors = point.scalars.tolist()
+            values, errors = numbers(point.value), numbers(point.error)
             taken = [
                 walker.judge(value, error, self._rounding(value, regularization))
                 for walker, value, error in zip(walkers, values, errors, strict=True)
@@ -163,15 +160,16 @@ class _Climber:
                 fresh = self._direction(point, regularization, walkers, taken)
                 direction = fresh if all(taken) else torch.where(_mask(taken, fresh), fresh, direction)
             steps = [walker.step for walker in walkers]
-            trial = self.g + (direction if min(steps) == 1.0 else direction * _column(steps, direction))
+            trial = self.g + (direction if min(steps) == 1.0 else direction * column(steps, direction))
 
     def _keep(self, point: SemiDualPoint, taken: list[bool]) -> None:
         if all(taken):
-            self.g, self.f, self.scalars = point.g, point.f, point.scalars
+            self.g, self.f, self.value, self.error = point.g, point.f, point.value, point.error
         elif any(taken):
-            mask = _mask(taken, point.g)
+            mask = _mask(taken, point.g)  # only a batch can be taken in part
             self.g, self.f = torch.where(mask, point.g, self.g), torch.where(mask, point.f, self.f)
-            self.scalars = torch.where(mask.mT, point.scalars, self.scalars)
+            self.value = torch.where(mask[:, 0], point.value, self.value)
+            self.error = torch.where(mask[:, 0], point.error, self.error)
 
     def _rounding(self, value: float, regularization: float) -> float:
         scale = abs(value) + max(abs(self.dual.highest), abs(self.dual.lowest))
@@ -181,44 +179,39 @@ class _Climber:
         self, point: SemiDualPoint, regularization: float, walkers: list[_Walker], taken: list[bool]
     ) -> Tensor:
         """Newton's direction where it can be had and ascends, else Sinkhorn's; in units of the cost."""
-        sinkhorn = self._sinkhorn_direction(point)
-        if self.method == "sinkhorn":
-            direction, usable = sinkhorn, [False] * len(walkers)
-        else:
-            direction, usable = self._newton_direction(point, sinkhorn, walkers)
-        slopes = (point.residual * direction).sum(-1).tolist()
-        lengths = direction.abs().amax(-1).tolist()
+        direction: Tensor | None = None
+        slopes: list[float] = []
+        usable = [walker.error <= _NEWTON_ERROR and self.method == "newton" for walker in walkers]
+        if any(usable):
+            direction, slopes, usable = self._newton_direction(point, walkers, usable)
+        if direction is None or not all(usable):
+            sinkhorn = self._sinkhorn_direction(point)
+            direction = (
+                sinkhorn if direction is None else torch.where(_mask(usable, sinkhorn), direction, sinkhorn)
+            )
+            slopes = numbers(torch.linalg.vecdot(point.residual, direction))
+        lengths = numbers(torch.linalg.vector_norm(direction, math.inf, -1))
         factors = [regularization] * len(walkers)
         for k, walker in enumerate(walkers):
             if taken[k]:
-                factors[k] *= walker.shorten(lengths[k]) if usable[k] else 1.0
+                factors[k] *= walker.shorten(lengths[k] if usable[k] else 0.0)
                 walker.slope = factors[k] * slopes[k]
-        return direction * _column(factors, direction)
+        return direction.mul_(column(factors, direction))
 
     def _newton_direction(
-        self, point: SemiDualPoint, sinkhorn: Tensor, walkers: list[_Walker]
-    ) -> tuple[Tensor, list[bool]]:
-        """Newton's direction for ``log P^T 1 = log b``, in units of λ, and for which problems it is one.
-
-        The logarithm makes a column that is far from its weight move by what Sinkhorn's step would give
-        it; Newton's method on ``P^T 1 = b`` would ask for exponentially more.
-        """
-        target = point.residual
-        if self.dual.columns <= _DIRECT_COLUMNS:
-            newton, solved = self._by_cholesky(point.curvature, target)
-        else:
-            newton, solved = self._by_conjugate_gradients(point.curvature, target, walkers)
-        newton = newton - (self.dual.b * newton).sum(-1, keepdim=True)
+        self, point: SemiDualPoint, walkers: list[_Walker], near: list[bool]
+    ) -> tuple[Tensor, list[float], list[bool]]:
+        """Newton's direction in units of λ, its slope, and for which problems of the batch it is one."""
+        accuracy = math.sqrt(max(walker.error for walker in walkers))
+        newton, solved = solve_curvature(point.curvature, point.residual, self.ridge, accuracy)
+        newton = newton - torch.linalg.vecdot(self.dual.b, newton).unsqueeze(-1)
         if self.dual.left_out is not None:
             newton.masked_fill_(self.dual.left_out, 0.0)
-        slopes = (point.residual * newton).sum(-1).tolist()
-        usable = [
-            done and 0 < slope < math.inf and walker.error <= _NEWTON_ERROR
-            for done, slope, walker in zip(solved, slopes, walkers, strict=True)
-        ]
-        for k, good in enumerate(usable):
+        slopes = numbers(torch.linalg.vecdot(point.residual, newton))
+        ascends = [done and 0 < slope < math.inf for done, slope in zip(solved, slopes, strict=True)]
+        for k, good in enumerate(ascends):
             self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if good else self.ridge[k] * 100
-        return (newton if all(usable) else torch.where(_mask(usable, newton), newton, sinkhorn)), usable
+        return newton, slopes, [good and close for good, close in zip(ascends, near, strict=True)]
 
     def _sinkhorn_direction(self, point: SemiDualPoint) -> Tensor:
         """Sinkhorn's step in units of λ: ``log b - log P^T 1``."""
@@ -227,49 +220,6 @@ class _Climber:
         left_out = self.dual.left_out
         return direction if left_out is None else direction.masked_fill_(left_out, 0.0)
 
-    def _by_cholesky(self, curvature: Curvature, residual: Tensor) -> tuple[Tensor, list[bool]]:
-        matrix = curvature.matrix(_column(self.ridge, residual))
-        if self.dual.left_out is not None:  # decoupled: their row and column of the matrix are zero
-            matrix.diagonal(dim1=-2, dim2=-1).add_(self.dual.left_out.to(matrix.dtype))
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        solution = torch.cholesky_solve(residual.to(matrix.dtype).unsqueeze(-1), factor).squeeze(-1)
-        return solution.double(), [code == 0 for code in info.tolist()]
-
-    def _by_conjugate_gradients(
-        self, curvature: Curvature, residual: Tensor, walkers: list[_Walker]
-    ) -> tuple[Tensor, list[bool]]:
-        """A truncated solution; loose far from the optimum, where a precise one would be wasted."""
-        marginal = curvature.column_marginal
-        ridge = marginal * _column(self.ridge, residual)
-        inverse = (curvature.diagonal().clamp_(min=0) + marginal * 1e-3 + ridge).reciprocal_()
-        inverse = torch.nan_to_num(inverse, posinf=0.0)
-        accuracy = min(0.1, max(1e-6, math.sqrt(max(walker.error for walker in walkers))))
-        solution = torch.zeros_like(residual)
-        rest, preconditioned = residual.clone(), inverse * residual
-        search, energy = preconditioned, (residual * preconditioned).sum(-1, keepdim=True)
-        goal = energy * accuracy**2
-        for _ in range(_CG_ITERATIONS):
-            image = curvature.times(search).add_(ridge * search)
-            bend = (search * image).sum(-1, keepdim=True)
-            active = (bend > 0) & (energy > goal)
-            if not bool(active.any()):
-                break
-            length = torch.where(active, energy / bend, 0.0)
-            solution = solution + length * search
-            rest = rest - length * image
-            preconditioned = inverse * rest
-            fresh = (rest * preconditioned).sum(-1, keepdim=True)
-            search = preconditioned + torch.where(active, fresh / energy, 0.0) * search
-            energy = fresh
-        return solution, [True] * len(walkers)
-
 
 def _mask(flags: list[bool], like: Tensor) -> Tensor:
     return torch.tensor(flags, device=like.device).unsqueeze(-1)
-
-
-def _column(numbers: list[float], like: Tensor) -> Tensor | float:
-    """Numbers per problem, to be multiplied with a ``(B, m)`` tensor."""
-    if len(numbers) == 1:
-        return numbers[0]
-    return torch.tensor(numbers, dtype=torch.float64, device=like.device).unsqueeze(-1)

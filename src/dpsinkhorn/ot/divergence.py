@@ -52,7 +52,8 @@ def transport_loss(
         "method": method,
         "storage": storage,
     }
-    loss: Tensor = _TransportLoss.apply(x, y, cost or SquaredEuclidean(), a, b, regularization, settings)
+    arguments = (x, y, cost or SquaredEuclidean(), a, b, regularization, settings)
+    loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
 
 

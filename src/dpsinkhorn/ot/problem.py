@@ -66,9 +66,8 @@ class Problem:
         return self.x
 
     def block(self, rows: slice) -> Tensor:
-        """Costs of some rows against all columns, ``(batch, rows, m)``, computed anew at each call."""
-        costs = self.cost.pairwise(self.x[..., rows, :], self.y)
-        return costs if self.batched else costs.unsqueeze(0)
+        """Costs of some rows against all columns, ``(rows, m)``, computed anew at each call."""
+        return self.cost.pairwise(self.x[..., rows, :], self.y)
 
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
@@ -112,9 +111,8 @@ class MatrixProblem:
         return self.matrix
 
     def block(self, rows: slice) -> Tensor:
-        """Some rows of the matrix, ``(batch, rows, m)``."""
-        block = self.matrix[..., rows, :]
-        return block if self.batched else block.unsqueeze(0)
+        """Some rows of the matrix, ``(rows, m)``."""
+        return self.matrix[..., rows, :]
 
     def flipped(self) -> MatrixProblem:
         """The same problem with rows and columns exchanged."""

@@ -34,10 +34,11 @@ _BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**22, 2**26
 class SemiDualPoint:
     """The semi-dual and its gradient at one ``g``, with what second derivatives need."""
 
-    g: Tensor  # (B, m), float64
-    f: Tensor  # (B, n), float64
-    residual: Tensor  # (B, m), b minus the column marginal: the gradient of F
-    scalars: Tensor  # (2, B), value and L1 norm of the residual
+    g: Tensor  # (..., m), float64
+    f: Tensor  # (..., n), float64
+    value: Tensor  # (...), float64
+    residual: Tensor  # (..., m), b minus the column marginal: the gradient of F
+    error: Tensor  # (...), L1 norm of the residual
     curvature: Curvature
 
 
@@ -59,18 +60,16 @@ class SemiDual:
         self.batch, self.rows, self.columns = problem.shape
         self.problem = problem
         self.work = work
-        self.a = problem.a.reshape(self.batch, self.rows)
-        self.b = problem.b.reshape(self.batch, self.columns)
+        self.a, self.b = problem.a, problem.b
         self.device = self.a.device
         self.log2_b = self.b.log2()
-        self.left_out: Tensor | None = None  # (B, m), columns that take no part
+        self.left_out: Tensor | None = None  # (..., m), columns that take no part
         self.sqrt_a = self.a.sqrt()
         self.least_weight = float(self.b.min())
         self._slices = self._row_slices(stored)
         self._stored = self._store() if stored else None
         keep = self.batch * self.rows * self.columns <= kernel_limit
-        shape = (self.batch, self.rows, self.columns)
-        self._kernel = torch.empty(shape, dtype=work, device=self.device) if keep else None
+        self.kernel = self._new_matrix(work) if keep else None
         self.lowest, self.highest = self._range()
 
     def leave_out(self, weight: float) -> None:
@@ -85,36 +84,35 @@ class SemiDual:
         if self.left_out is None:
             return g
         scale = 1.0 / (regularization * LN2)
-        offset = (f * scale + self.a.log2()).unsqueeze(-1)  # (B, n, 1)
+        offset = (f * scale + self.a.log2()).unsqueeze(-1)  # (..., n, 1)
         total = torch.full_like(g, -math.inf)
         for rows, costs in self._blocks():
-            exponents = torch.add(offset[:, rows], costs, alpha=-scale).mul_(LN2)
+            exponents = torch.add(offset[..., rows, :], costs, alpha=-scale).mul_(LN2)
             total = torch.logaddexp(total, exponents.logsumexp(-2))
         return torch.where(self.left_out, total * -regularization, g)
 
     def evaluate(self, g: Tensor, regularization: float) -> SemiDualPoint:
-        """``F`` and its gradient at ``g``, ``(B, m)``. Overwrites the kernel of the point before."""
+        """``F`` and its gradient at ``g``, ``(..., m)``. Overwrites the kernel of the point before."""
         scale = 1.0 / (regularization * LN2)
-        shifted = (g * scale).add_(self.log2_b).unsqueeze(-2)  # (B, 1, m)
+        shifted = (g * scale).add_(self.log2_b).unsqueeze(-2)  # (..., 1, m)
         tops, sums, marginal = [], [], None
         for rows, costs in self._blocks():
-            exponents = torch.add(shifted, costs, alpha=-scale)  # (B, r, m), float64
+            exponents = torch.add(shifted, costs, alpha=-scale)  # (..., r, m), float64
             top = exponents.amax(-1, keepdim=True)
             kernel = self._round(exponents, top, rows).exp2_()  # in [0, 1], each row has a 1
-            total = kernel.sum(-1)  # (B, r)
-            weight = self._cast(self.a[:, rows] / total).unsqueeze(-2)
-            part = torch.matmul(weight, kernel).squeeze(-2)  # (B, m)
+            total = kernel.sum(-1)  # (..., r)
+            part = _row_times(self._cast(self._part(self.a, rows) / total), kernel)  # (..., m)
             marginal = part.double() if marginal is None else marginal.add_(part)
             tops.append(top.squeeze(-1))
             sums.append(total)
         assert marginal is not None
         top, total = _join(tops), _join(sums)
-        f = total.log2().add_(top) if total.dtype == top.dtype else total.double().log2_().add_(top)
-        f.div_(-scale)
+        f = total.double().log2().add_(top).div_(-scale)
+        value = torch.linalg.vecdot(self.a, f) + torch.linalg.vecdot(self.b, g)
         residual = self.b - marginal
-        value = (self.a * f).sum(-1) + (self.b * g).sum(-1)
-        scalars = torch.stack([value, residual.abs().sum(-1)])
-        return SemiDualPoint(g, f, residual, scalars, Curvature(self, shifted, scale, top, total, marginal))
+        error = torch.linalg.vector_norm(residual, 1, -1)
+        curvature = Curvature(self, shifted, scale, top, total, marginal)
+        return SemiDualPoint(g, f, value, residual, error, curvature)
 
     def plan_blocks(
         self, f: Tensor, g: Tensor, regularization: float
@@ -124,29 +122,37 @@ class SemiDual:
         shifted = (g * scale + self.b.log2()).unsqueeze(-2)
         offset = (f * scale + self.a.log2()).unsqueeze(-1)
         for rows, costs in self._blocks():
-            exponents = torch.add(shifted, costs, alpha=-scale).add_(offset[:, rows])
+            exponents = torch.add(shifted, costs, alpha=-scale).add_(offset[..., rows, :])
             yield rows, costs, exponents.to(self.work).exp2_()
 
     def kernel_blocks(self, shifted: Tensor, scale: float, top: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The kernel of the last evaluated point: kept, or computed again."""
-        if self._kernel is not None:
-            yield slice(0, self.rows), self._kernel
+        if self.kernel is not None:
+            yield slice(0, self.rows), self.kernel
             return
         for rows, costs in self._blocks():
             exponents = torch.add(shifted, costs, alpha=-scale)
-            yield rows, self._round(exponents, top[:, rows].unsqueeze(-1), rows).exp2_()
+            yield rows, self._round(exponents, top[..., rows].unsqueeze(-1), rows).exp2_()
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.dtype == self.work else tensor.to(self.work)
 
+    def _part(self, per_row: Tensor, rows: slice) -> Tensor:
+        return per_row if len(self._slices) == 1 else per_row[..., rows]
+
     def _round(self, exponents: Tensor, top: Tensor, rows: slice) -> Tensor:
-        if self._kernel is not None:
-            return torch.sub(exponents, top, out=self._kernel[:, rows])
-        return exponents.sub_(top).to(self.work)
+        if self.kernel is None:
+            return self._cast(exponents.sub_(top))
+        if len(self._slices) == 1:
+            return torch.sub(exponents, top, out=self.kernel)
+        return self.kernel[..., rows, :].copy_(exponents.sub_(top))
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        if self._stored is not None and len(self._slices) == 1:
+            yield self._slices[0], self._stored
+            return
         for rows in self._slices:
-            yield rows, self.problem.block(rows) if self._stored is None else self._stored[:, rows]
+            yield rows, self.problem.block(rows) if self._stored is None else self._stored[..., rows, :]
 
     def _store(self) -> Tensor:
         if isinstance(self.problem, MatrixProblem):
@@ -154,11 +160,14 @@ class SemiDual:
         elif len(self._slices) == 1:
             stored = self.problem.block(slice(None)).contiguous()
         else:
-            shape = (self.batch, self.rows, self.columns)
-            stored = torch.empty(shape, dtype=self.problem.points.dtype, device=self.device)
+            stored = self._new_matrix(self.problem.points.dtype)
             for rows in self._slices:
-                stored[:, rows] = self.problem.block(rows)
+                stored[..., rows, :] = self.problem.block(rows)
         return stored.double() if self.work == torch.float64 else stored
+
+    def _new_matrix(self, dtype: torch.dtype) -> Tensor:
+        shape = (*self.a.shape, self.columns)
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def _row_slices(self, stored: bool) -> list[slice]:
         size = _BLOCK_GPU if self.device.type != "cpu" else _BLOCK_CPU if stored else _BLOCK_CPU_STREAMED
@@ -188,18 +197,22 @@ class Curvature:
     dual: SemiDual
     shifted: Tensor
     scale: float
-    top: Tensor  # (B, n)
-    total: Tensor  # (B, n)
-    column_marginal: Tensor  # (B, m)
+    top: Tensor  # (..., n)
+    total: Tensor  # (..., n)
+    column_marginal: Tensor  # (..., m)
 
     # P = (a / total) * kernel, so P^T diag(1/a) P = kernel^T diag(a / total^2) kernel.
 
+    def stored_kernel(self) -> Tensor | None:
+        """The whole kernel, ``(..., n, m)``, if it is kept."""
+        return self.dual.kernel
+
     def matrix(self, ridge: Tensor | float = 0.0) -> Tensor:
-        """``H + ridge * diag(P^T 1)`` as a dense ``(B, m, m)`` tensor of the working type."""
+        """``H + ridge * diag(P^T 1)`` as a dense ``(..., m, m)`` tensor of the working type."""
         weights = self.dual._cast(self.dual.sqrt_a / self.total).unsqueeze(-1)
         gram: Tensor | None = None
         for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
-            scaled = kernel * weights[:, rows]
+            scaled = kernel * (weights if kernel.shape[-2] == weights.shape[-2] else weights[..., rows, :])
             part = scaled.mT @ scaled
             gram = part if gram is None else gram.add_(part)
         assert gram is not None
@@ -207,25 +220,31 @@ class Curvature:
         return gram
 
     def diagonal(self) -> Tensor:
-        """The diagonal of ``H``, ``(B, m)``, float64."""
-        weights = self.dual._cast(self._row_weights())
+        """The diagonal of ``H``, ``(..., m)``, float64."""
+        weights = self.dual._cast(self.row_weights())
         out = self.column_marginal.clone()
         for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
-            out.sub_((weights[:, rows].unsqueeze(-2) @ kernel.square()).squeeze(-2))
+            out.sub_(_row_times(weights[..., rows], kernel.square()))
         return out
 
-    def _row_weights(self) -> Tensor:
+    def row_weights(self) -> Tensor:
+        """Weights of the kernel's rows in ``P^T diag(1/a) P``, ``(..., n)``, float64."""
         return self.dual.a / self.total.double().square()
 
     def times(self, v: Tensor) -> Tensor:
-        """``H v`` for ``v`` of shape ``(B, m)``, float64."""
-        weights = self._row_weights()
+        """``H v`` for ``v`` of shape ``(..., m)``, float64."""
+        weights = self.row_weights()
         column = self.dual._cast(v).unsqueeze(-1)
         out = self.column_marginal * v
         for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
-            image = (kernel @ column).squeeze(-1) * weights[:, rows]
-            out.sub_((self.dual._cast(image).unsqueeze(-2) @ kernel).squeeze(-2))
+            image = (kernel @ column).squeeze(-1) * weights[..., rows]
+            out.sub_(_row_times(self.dual._cast(image), kernel))
         return out
+
+
+def _row_times(row: Tensor, matrix: Tensor) -> Tensor:
+    """``row @ matrix`` for a row per matrix of the batch."""
+    return row @ matrix if row.ndim == 1 else (row.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

@@ -57,13 +57,13 @@ class SinkhornResult:
         """The transport plan, ``(n, m)``, computed and stored when first asked for."""
         blocks = [plan for _, _, plan in self._plan_blocks()]
         plan = torch.cat(blocks, dim=-2).to(self._dtype)
-        return self._outward(plan.mT if self._flipped else plan)
+        return plan.mT if self._flipped else plan
 
     @cached_property
     def value_linear(self) -> Tensor:
         """The transport cost ``<C, P>`` without the entropy, computed when first asked for."""
         parts = [(costs.double() * plan).sum((-1, -2)) for _, costs, plan in self._plan_blocks()]
-        return self._outward(torch.stack(parts).sum(0))
+        return torch.stack(parts).sum(0)
 
     def gradients(self, *, wrt_x: bool = True, wrt_y: bool = True) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of ``value`` in the points, in closed form: the plan-weighted gradient of the cost.
@@ -83,7 +83,6 @@ class SinkhornResult:
         columns: Tensor | None = None
         for rows, _, plan in self._plan_blocks():
             plan = plan.to(self._dtype)
-            plan = plan if problem.batched else plan.squeeze(0)
             x = problem.x[..., rows, :]
             if want_rows:
                 parts.append(problem.cost.gradient(x, problem.y, plan))
@@ -93,16 +92,12 @@ class SinkhornResult:
         return (torch.cat(parts, dim=-2) if want_rows else None), columns
 
     def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        shape_f, shape_g = self._dual.a.shape, self._dual.b.shape
         f, g = (self.g, self.f) if self._flipped else (self.f, self.g)
-        return self._dual.plan_blocks(f.reshape(shape_f), g.reshape(shape_g), self.regularization)
+        return self._dual.plan_blocks(f, g, self.regularization)
 
     @property
     def _dtype(self) -> torch.dtype:
         return self._dual.problem.points.dtype
-
-    def _outward(self, tensor: Tensor) -> Tensor:
-        return tensor if self._dual.problem.batched else tensor.squeeze(0)
 
 
 def solve(
@@ -169,7 +164,7 @@ def solve(
             ConvergenceWarning,
             stacklevel=2,
         )
-    parts = (end.g, end.f) if flipped else (end.f, end.g)
-    tensors = (*parts, end.value, end.error, converged)
-    f, g, value, error, done = tensors if problem.batched else (t.squeeze(0) for t in tensors)
-    return SinkhornResult(f, g, value, error, done, end.iterations, regularization, dual, flipped)
+    f, g = (end.g, end.f) if flipped else (end.f, end.g)
+    return SinkhornResult(
+        f, g, end.value, end.error, converged, end.iterations, regularization, dual, flipped
+    )

@@ -14,7 +14,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 import numpy as np
 from dp_accounting.pld import common, pld_pmf  # type: ignore[import-untyped]
 from dp_accounting.pld import privacy_loss_distribution as pld
-from scipy import fft, optimize  # type: ignore[import-untyped]
+from scipy import fft, optimize
 
 from dpsinkhorn.privacy.charges import Adjacency
 from dpsinkhorn.privacy.errors import UnsupportedEventError

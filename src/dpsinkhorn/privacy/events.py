@@ -46,9 +46,7 @@ def flatten(event: Event) -> tuple[Part, ...]:
     def visit(node: Event, times: int) -> None:
         match node:
             case dp.SelfComposedDpEvent():
-                if int(node.count) != node.count or node.count < 0:
-                    raise UnsupportedEventError(f"an event cannot happen {node.count} times")
-                visit(node.event, times * int(node.count))
+                visit(node.event, times * _times(node.count))
             case dp.ComposedDpEvent():
                 for child in node.events:
                     visit(child, times)
@@ -64,6 +62,17 @@ def flatten(event: Event) -> tuple[Part, ...]:
 
     visit(event, 1)
     return tuple(parts.values())
+
+
+def _times(count: Any) -> int:
+    """How often an event happens, as a whole number; never rounded, which could lose a part of it."""
+    try:
+        whole = int(count)
+    except (OverflowError, TypeError, ValueError):
+        whole = -1
+    if whole < 0 or whole != count:
+        raise UnsupportedEventError(f"an event cannot happen {count!r} times")
+    return whole
 
 
 def halve_noise(event: Event) -> Event:
@@ -102,7 +111,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
             rate = float(event.sampling_probability)
             return {"type": "PoissonSampled", "sampling_rate": rate, "event": event_to_json(event.event)}
         case dp.SelfComposedDpEvent():
-            return {"type": "SelfComposed", "count": int(event.count), "event": event_to_json(event.event)}
+            return {"type": "SelfComposed", "count": _times(event.count), "event": event_to_json(event.event)}
         case dp.ComposedDpEvent():
             return {"type": "Composed", "events": [event_to_json(child) for child in event.events]}
         case _RepeatAndSelect():
@@ -134,7 +143,7 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
                 inner = event_from_json(value["event"])
                 return dp.PoissonSampledDpEvent(float(value["sampling_rate"]), inner)
             case "SelfComposed":
-                return dp.SelfComposedDpEvent(event_from_json(value["event"]), int(value["count"]))
+                return dp.SelfComposedDpEvent(event_from_json(value["event"]), _times(value["count"]))
             case "Composed":
                 return dp.ComposedDpEvent([event_from_json(child) for child in value["events"]])
             case "RepeatAndSelect":

@@ -81,6 +81,7 @@ def _parse(line: bytes, what: str) -> Entry:
         entry = Entry(value["index"], value["body"], value["previous"], value["digest"])
         content = _canonical(_content(entry.index, entry.body, entry.previous))
         sound = hashlib.sha256(content.encode()).hexdigest() == entry.digest and entry.line == line
+        sound = sound and type(entry.index) is int and entry.index >= 0
     except (ValueError, KeyError, TypeError, RecursionError):
         sound = False
     if not sound:
@@ -175,6 +176,9 @@ class Journal:
     def close(self) -> None:
         """Release the lock. Closing twice is fine."""
         self._usable = False
+        if self._lock >= 0 and os.getpid() == self._owner:
+            # closing is not enough: a forked child, such as a data loader, still has its copy of the handle
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         for handle in (self._file, self._lock):
             if handle >= 0:
                 os.close(handle)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -73,12 +74,7 @@ class Statement:
 
         Where charges under both adjacencies meet, all are converted to replace-one.
         """
-        counts: dict[str, int] = {}
-        for spend in self.spends:
-            if run is None or spend.run == run:
-                key = _key(spend.charge)
-                counts[key] = counts.get(key, 0) + spend.steps
-        return _composed(counts)
+        return _composed(_counted(spend for spend in self.spends if run in (None, spend.run)))
 
 
 class Ledger:
@@ -102,12 +98,9 @@ class Ledger:
         self._epsilon = epsilon
         self._statement = _statement(journal.entries)
         self._spends = list(self._statement.spends)
-        counts: dict[str, int] = {}
-        for spend in self._spends:
-            key = _key(spend.charge)
-            counts[key] = counts.get(key, 0) + spend.steps
-        self._counts = counts
-        self._allowance = _Allowance(counts, lambda total: self._within(total))
+        self._counts = _counted(self._spends)
+        self._allowance = _Allowance(self._counts, self._within)
+        self._turn = threading.Lock()  # one thread at a time checks the budget and writes
 
     @classmethod
     def open(
@@ -166,7 +159,8 @@ class Ledger:
         Asking this once for a whole run makes each of its spends instant.
         """
         _check_steps(at_most)
-        return self._allowance.largest(self._counts, _key(charge), at_most)
+        with self._turn:
+            return self._allowance.largest(self._counts, _key(charge), at_most)
 
     def spend(self, charge: Charge, *, run: str, steps: int = 1) -> Spend:
         """Charge `steps` steps to the budget, on disk, before the first of them is taken.
@@ -178,16 +172,17 @@ class Ledger:
         if not isinstance(run, str) or not run:
             raise ValueError("a run needs a name")
         key = _key(charge)
-        after = {**self._counts, key: self._counts.get(key, 0) + steps}
-        if not self._allowance.allows(after):
-            raise BudgetExceededError(
-                f"{steps} more step(s) of run {run!r} would pass the budget of "
-                f"epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}; nothing was spent"
-            )
-        self._counts = after  # first: if the write fails half-way, it counts
-        self._journal.append({"charge": charge.to_json(), "kind": "spend", "run": run, "steps": steps})
         spend = Spend(run, charge, steps)
-        self._spends.append(spend)
+        with self._turn:
+            after = {**self._counts, key: self._counts.get(key, 0) + steps}
+            if not self._allowance.allows(after):
+                raise BudgetExceededError(
+                    f"{steps} more step(s) of run {run!r} would pass the budget of "
+                    f"epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}; nothing was spent"
+                )
+            self._counts = after  # first: if the write fails half-way, it counts
+            self._journal.append({"charge": charge.to_json(), "kind": "spend", "run": run, "steps": steps})
+            self._spends.append(spend)
         return spend
 
     def close(self) -> None:
@@ -275,6 +270,15 @@ def _key(charge: Charge) -> str:
     if Charge.from_json(json.loads(text)) != charge:
         raise ValueError(f"this charge does not survive being written down: {charge!r}")
     return text
+
+
+def _counted(spends: Iterable[Spend]) -> dict[str, int]:
+    """How many steps of each charge there are."""
+    counts: dict[str, int] = {}
+    for spend in spends:
+        key = _key(spend.charge)
+        counts[key] = counts.get(key, 0) + spend.steps
+    return counts
 
 
 def _composed(counts: Mapping[str, int]) -> Charge:

@@ -1,0 +1,275 @@
+"""Loss and gradient at the papers' training step, beside GeomLoss, POT and OTT-JAX.
+
+Every measurement is a process of its own, so that peak memory is that library's. The task is the same
+for all: from the points x and y (d = 794, the papers' cost c_m with m = 1, λ = 0.05) to the entropic
+transport cost and its gradient in x. Each peer runs as its documentation has it, and ours is then run
+to the marginal error that the peer reached or lower, and to 1e-3.
+
+    python benchmarks/sinkhorn_peers.py                       # the whole table, about 20 minutes
+    python benchmarks/sinkhorn_peers.py --sizes 50 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REGULARIZATION = 0.05
+SIZES = (50, 100, 200, 500, 1000, 2000, 5000)
+PEERS = ("geomloss", "pot", "ott")
+# Above this size GeomLoss's tensor of all differences no longer fits into 24 GB.
+GEOMLOSS_LIMIT = 1000
+# Iterations of POT and OTT-JAX: their defaults, and where those would take hours, fewer.
+ITERATIONS = {"pot": 1000, "ott": 2000}
+ITERATIONS_LARGE = {"pot": 50, "ott": 50}
+LARGE = 2000
+
+Run = Callable[[], tuple[float, Any, Any]]  # value, and two potentials or a plan and None
+
+
+def ours(x: Any, y: Any, tolerance: float) -> Run:
+    from dpsinkhorn.ot import L1L2, Problem, solve, transport_loss
+
+    cost = L1L2(1.0)
+
+    def potentials() -> tuple[Any, Any]:
+        result = solve(Problem(x, y, cost), REGULARIZATION, tolerance=tolerance)
+        return result.f.numpy(), result.g.numpy()
+
+    def run() -> tuple[float, Any, Any]:
+        points = x.clone().requires_grad_()
+        loss = transport_loss(points, y, REGULARIZATION, cost=cost, tolerance=tolerance)
+        loss.backward()
+        return loss.item(), potentials, None
+
+    return run
+
+
+def geomloss(x: Any, y: Any, _: float) -> Run:
+    from geomloss import SamplesLoss
+
+    def cost(a: Any, b: Any) -> Any:
+        difference = a.unsqueeze(-2) - b.unsqueeze(-3)
+        return difference.square().sum(-1) + difference.abs().sum(-1)
+
+    def loss(with_potentials: bool) -> Any:
+        return SamplesLoss(
+            "sinkhorn", p=1, cost=cost, blur=REGULARIZATION, debias=False, potentials=with_potentials,
+            backend="tensorized",
+        )  # fmt: skip
+
+    def potentials() -> tuple[Any, Any]:
+        f, g = loss(True)(x, y)
+        return f.flatten().double().numpy(), g.flatten().double().numpy()
+
+    def run() -> tuple[float, Any, Any]:
+        points = x.clone().requires_grad_()
+        value = loss(False)(points, y)
+        value.backward()
+        return value.item(), potentials, None
+
+    return run
+
+
+def pot(x: Any, y: Any, _: float) -> Run:
+    import numpy as np
+
+    import ot
+
+    first, second = x.numpy(), y.numpy()
+    n, m = len(first), len(second)
+    a, b = np.full(n, 1 / n), np.full(m, 1 / m)
+    iterations = (ITERATIONS_LARGE if n >= LARGE else ITERATIONS)["pot"]
+    log: dict[str, Any] = {}
+
+    def potentials() -> tuple[Any, Any]:
+        return (log["log_u"] + np.log(n)) * REGULARIZATION, (log["log_v"] + np.log(m)) * REGULARIZATION
+
+    def run() -> tuple[float, Any, Any]:
+        costs = ot.dist(first, second) + ot.dist(first, second, metric="cityblock")
+        plan, found = ot.bregman.sinkhorn_log(
+            a, b, costs.astype(np.float64), REGULARIZATION, numItermax=iterations, stopThr=1e-3, log=True,
+            warn=False,
+        )  # fmt: skip
+        log.update(found)
+        plan = plan.astype(np.float32)
+        gradient = 2 * (plan.sum(1, keepdims=True) * first - plan @ second)
+        for i in range(n):
+            gradient[i] += plan[i] @ np.sign(first[i] - second)
+        return float((plan * costs).sum()), potentials, None
+
+    return run
+
+
+def ott(x: Any, y: Any, _: float) -> Run:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from ott.geometry import geometry
+    from ott.problems.linear import linear_problem
+    from ott.solvers.linear import sinkhorn
+
+    first, second = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+    iterations = (ITERATIONS_LARGE if len(first) >= LARGE else ITERATIONS)["ott"]
+
+    def costs(points: Any) -> Any:
+        def row(point: Any) -> Any:
+            difference = point - second
+            return jnp.sum(difference**2, -1) + jnp.sum(jnp.abs(difference), -1)
+
+        return jax.lax.map(row, points, batch_size=8)
+
+    def loss(points: Any) -> Any:
+        geom = geometry.Geometry(cost_matrix=costs(points), epsilon=REGULARIZATION)
+        solver = sinkhorn.Sinkhorn(threshold=1e-3, max_iterations=iterations)
+        out = solver(linear_problem.LinearProblem(geom))
+        return out.reg_ot_cost, (out.f, out.g)
+
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+    def run() -> tuple[float, Any, Any]:
+        (value, (f, g)), gradient = step(first)
+        gradient.block_until_ready()
+
+        def potentials() -> tuple[Any, Any]:
+            # OTT's plan is exp((f + g - C) / λ), without the weights
+            shift_f, shift_g = REGULARIZATION * np.log(len(first)), REGULARIZATION * np.log(len(second))
+            return np.asarray(f, np.float64) + shift_f, np.asarray(g, np.float64) + shift_g
+
+        return float(value), potentials, None
+
+    return run
+
+
+LIBRARIES = {"ours": ours, "geomloss": geomloss, "pot": pot, "ott": ott}
+
+
+def marginal_error(x: Any, y: Any, f: Any, g: Any) -> float:
+    """L1 error of both marginals, from the potentials alone, in float64, the same for every library."""
+    import torch
+
+    from dpsinkhorn.ot import L1L2
+
+    n, m = len(x), len(y)
+    f, g = torch.as_tensor(f), torch.as_tensor(g)
+    rows, columns = torch.empty(n, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
+    for at in range(0, n, 500):
+        block = slice(at, at + 500)
+        costs = L1L2(1.0).pairwise(x[block], y).double()
+        plan = torch.exp((f[block, None] + g - costs) / REGULARIZATION) / (n * m)
+        rows[block] = plan.sum(1)
+        columns += plan.sum(0)
+    return float((rows - 1 / n).abs().sum() + (columns - 1 / m).abs().sum())
+
+
+def worker(library: str, size: int, tolerance: float) -> None:
+    """One library, one size: prints a JSON object."""
+    warnings.simplefilter("ignore")
+    from workloads import images
+
+    x, y = images(size, seed=0, blur=0.3), images(size, seed=1)
+    run = LIBRARIES[library](x, y, tolerance)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    value, potentials, _ = run()
+    times = [time.perf_counter() - start]
+    if times[0] < 60:  # the first run warms up and compiles
+        repeats = max(1, min(30, int(6 / max(times[0], 1e-3))))
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            value, potentials, _ = run()
+            times.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = marginal_error(x, y, *potentials())
+    seconds = statistics.median(times)
+    print(json.dumps({"seconds": seconds, "peak_mb": (peak - before) / 1024, "error": error, "value": value}))
+
+
+def measure(library: str, size: int, tolerance: float = 1e-3) -> dict[str, float] | None:
+    command = [sys.executable, __file__, "--worker", library, str(size), str(tolerance)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        print(f"  {library} at {size} failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
+    parser.add_argument("--output", type=Path, help="also write the figures as JSON")
+    parser.add_argument("--worker", nargs=3, metavar=("LIBRARY", "SIZE", "TOLERANCE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        library, size, tolerance = arguments.worker
+        worker(library, int(size), float(tolerance))
+        return
+
+    title = f"loss and gradient, d = 794, c_m (m = 1), λ = {REGULARIZATION}, {os.cpu_count()} cores, {platform.machine()}"
+    table = Table(
+        "n",
+        "library",
+        "time",
+        "error",
+        "peak memory",
+        "ours, no larger error",
+        "faster by",
+        "by at 1e-3",
+        title=title,
+    )
+    rows = []
+    for size in arguments.sizes:
+        mine = measure("ours", size)
+        assert mine is not None
+        rows.append({"n": size, "library": "ours", **mine})
+        table.add_row(str(size), "ours, 1e-3", *_cells(mine))
+        for peer in arguments.peers:
+            if peer == "geomloss" and size > GEOMLOSS_LIMIT:
+                continue
+            theirs = measure(peer, size)
+            if theirs is None:
+                continue
+            equal = measure("ours", size, max(theirs["error"], 1e-9))
+            assert equal is not None
+            assert equal["error"] <= theirs["error"]
+            table.add_row(
+                "", peer, *_cells(theirs), f"{_time(equal['seconds'])} ({equal['error']:.0e})",
+                f"{theirs['seconds'] / equal['seconds']:.1f}x", f"{theirs['seconds'] / mine['seconds']:.1f}x",
+            )  # fmt: skip
+            rows.append({"n": size, "library": peer, **theirs, "ours_at_equal_error": equal})
+        table.add_section()
+    Console(width=130).print(table)
+    if arguments.output:
+        arguments.output.write_text(json.dumps({"title": title, "rows": rows}, indent=1))
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _cells(result: dict[str, float]) -> tuple[str, str, str]:
+    return _time(result["seconds"]), f"{result['error']:.0e}", f"{result['peak_mb']:.0f} MB"
+
+
+if __name__ == "__main__":
+    main()
