@@ -222,4 +222,6 @@ class _Climber:
 
 
 def _mask(flags: list[bool], like: Tensor) -> Tensor:
-    return torch.tensor(flags, device=like.device).unsqueeze(-1)
+    """Flags per problem, to choose between ``(B, m)`` tensors."""
+    mask = torch.tensor(flags, device=like.device)
+    return mask[0] if len(flags) == 1 else mask.unsqueeze(-1)

@@ -9,6 +9,7 @@ a ``gradient`` of its own it is differentiated by autograd.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 # Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
 # fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
-_EXACT_PRODUCT_LIMIT = 2**33
+_EXACT_PRODUCT_LIMIT = 2**30
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 # Elements of the largest temporary in a gradient by signs.
@@ -35,6 +36,10 @@ class Cost(ABC):
     @abstractmethod
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         """Cost of every pair, ``(..., n, m)``."""
+
+    def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """``pairwise`` with ``y`` held fixed, for many blocks of ``x``: a place to prepare ``y`` once."""
+        return lambda x: self.pairwise(x, y)
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         """``sum_j plan[i, j] * grad_x c(x_i, y_j)``, of the shape of ``x``."""
@@ -57,14 +62,22 @@ class SquaredEuclidean(Cost):
     """
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        dtype = x.dtype
         work = x.shape[-2] * y.shape[-2] * x.shape[-1]
-        if dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
-            x, y = x.double(), y.double()
+        if x.dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
+            return self.against(y.double())(x.double()).float()
+        return self.against(y)(x)
+
+    def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
         centre = y.mean(-2, keepdim=True)  # distances do not change, cancellation does
-        x, y = x - centre, y - centre
-        squares = x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2)
-        return squares.sub_(x @ y.mT, alpha=2).clamp_(min=0).to(dtype)
+        y = y - centre
+        squares = y.square().sum(-1).unsqueeze(-2)
+
+        def costs(x: Tensor) -> Tensor:
+            x = x - centre
+            sums = x.square().sum(-1).unsqueeze(-1) + squares
+            return sums.sub_(x @ y.mT, alpha=2).clamp_(min=0)
+
+        return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         return 2 * (plan.sum(-1, keepdim=True) * x - plan @ y)
@@ -115,6 +128,10 @@ class L1L2(Cost):
         if self.l1_weight:
             squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
         return squared
+
+    def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
+        squared, absolute = SquaredEuclidean().against(y), Cityblock().against(y)
+        return lambda x: squared(x).add_(absolute(x), alpha=self.l1_weight)
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         squared = SquaredEuclidean().gradient(x, y, plan)

@@ -1,14 +1,14 @@
 """Newton's linear system ``H d = r``: by Cholesky where it is small, else by conjugate gradients.
 
-At small regularizations the kernel is all but sparse, a few entries a row. Conjugate gradients on a CPU
-then run on the entries that matter, which makes a product with ``H`` some hundred times cheaper.
+At small regularizations the kernel is all but sparse, a few entries a row. Conjugate gradients then run
+on the entries that matter, which makes a product with ``H`` some hundred times cheaper, and spares the
+passes over the costs where these are not stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from dpsinkhorn.ot.semidual import Curvature
 # Up to this many columns the system is solved by Cholesky outright; up to the second number, when
 # conjugate gradients do not get there.
 _DIRECT_COLUMNS, _FALLBACK_COLUMNS = 512, 2048
-_CG_ITERATIONS, _CG_ITERATIONS_SPARSE = 120, 1000
-# Entries below the first are left out of a sparse kernel, whose rows have maximum 1; it is used where
-# fewer than one entry in so many remains.
-_SPARSE_FLOOR, _SPARSE_RATIO = 1e-8, 32
+_CG_ITERATIONS, _CG_ITERATIONS_STREAMED, _CG_ITERATIONS_SPARSE = 120, 10, 1000
+# The kernel is held sparse where fewer than one entry in so many is above one of these floors (its rows
+# have maximum 1), and no more than so many in all.
+_SPARSE_FLOORS, _SPARSE_RATIO, _SPARSE_LIMIT = (1e-8, 1e-4), 20, 2**25
 
 Product = Callable[[Tensor], Tensor]
 
@@ -61,7 +61,7 @@ def _by_conjugate_gradients(
     product, diagonal, limit = _sparse_product(curvature) or (
         curvature.times,
         curvature.diagonal(),
-        _CG_ITERATIONS,
+        _CG_ITERATIONS if curvature.dual.kernel is not None else _CG_ITERATIONS_STREAMED,
     )
     inverse = (diagonal.clamp_(min=0) + marginal * 1e-3 + shift).reciprocal_()
     inverse.masked_fill_(marginal <= 0, 0.0)
@@ -87,25 +87,55 @@ def _by_conjugate_gradients(
 
 def _sparse_product(curvature: Curvature) -> tuple[Product, Tensor, int] | None:
     """Product with ``H``, its diagonal and a limit of iterations, where the kernel is sparse enough."""
-    kernel = curvature.stored_kernel()
-    if kernel is None or kernel.device.type != "cpu" or kernel.ndim > 2:
+    entries = _sparse_entries(curvature)
+    if entries is None:
         return None
-    entries = kernel.numpy()
-    kept = entries > _SPARSE_FLOOR
-    if np.count_nonzero(kept) * _SPARSE_RATIO > kept.size:
-        return None
-    rows, columns = kept.nonzero()
-    weights = curvature.row_weights().numpy()
-    values = entries[rows, columns] * np.sqrt(weights)[rows]
-    scaled = scipy.sparse.csr_array((values, (rows, columns)), shape=entries.shape)
-    transposed = scaled.T.tocsr()
+    rows, columns, values = entries
+    values = values.double() * curvature.row_weights().sqrt()[rows]
+    n, m = curvature.dual.rows, curvature.dual.columns
+    forth, back = _matrix(rows, columns, values, (n, m)), _matrix(columns, rows, values, (m, n))
     marginal = curvature.column_marginal
 
     def product(v: Tensor) -> Tensor:
-        return marginal * v - torch.from_numpy(transposed @ (scaled @ v.numpy()))
+        return marginal * v - back(forth(v))
 
-    squares = torch.from_numpy(np.bincount(columns, values**2, minlength=entries.shape[1]))
+    squares = torch.zeros_like(marginal).index_add_(0, columns, values.square())
     return product, marginal - squares, _CG_ITERATIONS_SPARSE
+
+
+def _sparse_entries(curvature: Curvature) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Rows, columns and values of the kernel's entries that matter; None where they are too many."""
+    if curvature.column_marginal.ndim > 1:
+        return None
+    floor: float | None = None
+    parts, count = [], 0
+    for rows, kernel in curvature.kernel_blocks():
+        if floor is None:
+            few = kernel.numel() // _SPARSE_RATIO
+            floors = (f for f in _SPARSE_FLOORS if int((kernel > f).count_nonzero()) <= few)
+            floor = next(floors, None)
+            if floor is None:
+                return None
+        i, j = (kernel > floor).nonzero(as_tuple=True)
+        parts.append((i + rows.start, j, kernel[i, j]))
+        count += len(i)
+        if count > _SPARSE_LIMIT:
+            return None
+    i, j, values = (torch.cat(part) for part in zip(*parts, strict=True))
+    return i, j, values
+
+
+def _matrix(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Product:
+    """Multiplication by a sparse matrix: SciPy's on a CPU, CUDA's on a GPU."""
+    if rows.device.type == "cpu":
+        indices = (rows.numpy(), columns.numpy())
+        matrix = scipy.sparse.csr_array((values.numpy(), indices), shape=size)
+        return lambda v: torch.from_numpy(matrix @ v.numpy())
+    order = rows.argsort(stable=True)
+    starts = torch.bincount(rows, minlength=size[0]).cumsum(0)
+    starts = torch.cat([starts.new_zeros(1), starts])
+    compressed = torch.sparse_csr_tensor(starts, columns[order], values[order], size, check_invariants=False)
+    return lambda v: compressed @ v
 
 
 def column(per_problem: list[float], like: Tensor) -> Tensor | float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -67,7 +69,13 @@ class Problem:
 
     def block(self, rows: slice) -> Tensor:
         """Costs of some rows against all columns, ``(rows, m)``, computed anew at each call."""
-        return self.cost.pairwise(self.x[..., rows, :], self.y)
+        if rows == slice(None):
+            return self.cost.pairwise(self.x, self.y)
+        return self._against_y(self.x[..., rows, :])
+
+    @cached_property
+    def _against_y(self) -> Callable[[Tensor], Tensor]:
+        return self.cost.against(self.y)
 
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""

@@ -27,7 +27,7 @@ from dpsinkhorn.ot.problem import MatrixProblem, Problem
 
 LN2 = math.log(2.0)
 # Elements in a block: about what stays in a core's cache; on a GPU, enough to fill it.
-_BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**22, 2**26
+_BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**21, 2**26
 
 
 @dataclass(frozen=True)
@@ -203,15 +203,15 @@ class Curvature:
 
     # P = (a / total) * kernel, so P^T diag(1/a) P = kernel^T diag(a / total^2) kernel.
 
-    def stored_kernel(self) -> Tensor | None:
-        """The whole kernel, ``(..., n, m)``, if it is kept."""
-        return self.dual.kernel
+    def kernel_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of the kernel and their entries, in [0, 1], each row with a 1."""
+        return self.dual.kernel_blocks(self.shifted, self.scale, self.top)
 
     def matrix(self, ridge: Tensor | float = 0.0) -> Tensor:
         """``H + ridge * diag(P^T 1)`` as a dense ``(..., m, m)`` tensor of the working type."""
         weights = self.dual._cast(self.dual.sqrt_a / self.total).unsqueeze(-1)
         gram: Tensor | None = None
-        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+        for rows, kernel in self.kernel_blocks():
             scaled = kernel * (weights if kernel.shape[-2] == weights.shape[-2] else weights[..., rows, :])
             part = scaled.mT @ scaled
             gram = part if gram is None else gram.add_(part)
@@ -223,7 +223,7 @@ class Curvature:
         """The diagonal of ``H``, ``(..., m)``, float64."""
         weights = self.dual._cast(self.row_weights())
         out = self.column_marginal.clone()
-        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+        for rows, kernel in self.kernel_blocks():
             out.sub_(_row_times(weights[..., rows], kernel.square()))
         return out
 
@@ -236,7 +236,7 @@ class Curvature:
         weights = self.row_weights()
         column = self.dual._cast(v).unsqueeze(-1)
         out = self.column_marginal * v
-        for rows, kernel in self.dual.kernel_blocks(self.shifted, self.scale, self.top):
+        for rows, kernel in self.kernel_blocks():
             image = (kernel @ column).squeeze(-1) * weights[..., rows]
             out.sub_(_row_times(self.dual._cast(image), kernel))
         return out
