@@ -78,8 +78,8 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
     cuda = arguments.device == "cuda"
     if cuda:
-        small = x[:512], y[:512]
-        calls[method](*small)  # compiles
+        # compiles and tunes kernels, which peers do per size
+        calls[method](*((x[:512], y[:512]) if method == "ours" else (x, y)))
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
@@ -113,10 +113,9 @@ def main() -> None:
     if arguments.device == "cuda":
         names = [
             "ours:sqeuclidean-streamed",
-            "flash-sinkhorn:0.5-tf32",
             "flash-sinkhorn:0.9-tf32",
             "flash-sinkhorn:0.9-float32",
-            "geomloss-online:0.5",
+            "geomloss-online:0.9",
         ]
     print(f"{arguments.size} x {arguments.size}, d = 784, λ = {arguments.regularization}, {arguments.device}")
     print(f"{'':28s}{'time':>10s}{'peak':>10s}{'error':>10s}")

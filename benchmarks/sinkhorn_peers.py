@@ -225,7 +225,8 @@ def main() -> None:
         worker(library, int(size), float(tolerance))
         return
 
-    title = f"loss and gradient, d = 794, c_m (m = 1), λ = {REGULARIZATION}, {os.cpu_count()} cores, {platform.machine()}"
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    title = f"loss and gradient, d = 794, c_m (m = 1), λ = {REGULARIZATION}, {machine}"
     table = Table(
         "n",
         "library",

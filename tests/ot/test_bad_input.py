@@ -81,3 +81,8 @@ def test_costs_that_overflow_are_named():
 def test_losses_check_too():
     with pytest.raises(ValueError, match=r"^y: "):
         transport_loss(X, with_entry(Y, NAN), 1.0, cost=L1L2())
+
+
+def test_a_regularization_that_underflows_beside_the_costs_is_named():
+    with pytest.raises(ValueError, match=r"^regularization: .* too small"):
+        solve(Problem(X.double() * 1e10, Y.double()), 1e-300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -149,8 +150,11 @@ def solve(
         problem.flipped() if flipped else problem,
         stored=stored,
         work=torch.float64 if size <= _SMALL else dtype,
-        kernel_limit=DENSE_LIMIT if stored else 0,
+        kernel_limit=DENSE_LIMIT // 2 if stored else 0,
     )
+    largest = max(abs(dual.lowest), abs(dual.highest))
+    if not math.isfinite(largest / regularization):
+        raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
     with torch.no_grad():
         end = maximise(
             dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method

@@ -1,10 +1,11 @@
-"""Differential privacy: mechanisms, what they cost, and how much noise a budget asks for."""
+"""Differential privacy, pure: mechanisms, what they cost, noise, sampling, and a record of what was spent."""
 
 from dpsinkhorn.privacy.accounting import ACCOUNTANTS, Accountant, epsilon, published_epsilon
 from dpsinkhorn.privacy.calibration import Calibration, calibrate
 from dpsinkhorn.privacy.charges import Adjacency, Charge, best_of, compose
 from dpsinkhorn.privacy.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy.events import Event, event_from_json, event_to_json
+from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
 from dpsinkhorn.privacy.mechanisms import (
     BatchMechanism,
     GaussianMechanism,
@@ -15,12 +16,16 @@ from dpsinkhorn.privacy.mechanisms import (
     ParameterMechanism,
     RecordMechanism,
 )
+from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
+from dpsinkhorn.privacy.sampling import poisson_sample
 
 __all__ = [
     "ACCOUNTANTS",
     "Accountant",
     "Adjacency",
     "BatchMechanism",
+    "Budget",
+    "BudgetExceededError",
     "Calibration",
     "CalibrationError",
     "Charge",
@@ -28,17 +33,25 @@ __all__ = [
     "GaussianMechanism",
     "ImageMechanism",
     "LaplaceMechanism",
+    "Ledger",
     "Mechanism",
     "MixedAdjacencyError",
     "NonPrivate",
     "ParameterMechanism",
     "RecordMechanism",
+    "SecureNoise",
+    "SeededNoise",
+    "Statement",
     "UnsupportedEventError",
+    "add_gaussian",
+    "add_laplace",
     "best_of",
     "calibrate",
     "compose",
     "epsilon",
     "event_from_json",
     "event_to_json",
+    "poisson_sample",
     "published_epsilon",
+    "read_ledger",
 ]

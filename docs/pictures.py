@@ -1,0 +1,60 @@
+"""Draw the README's picture: noise becomes digits under the gradient of the Sinkhorn loss.
+
+python docs/pictures.py        # writes docs/images/flow.png; needs scikit-learn
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch.nn import functional
+
+from dpsinkhorn.ot import SinkhornLoss, with_labels
+
+SHOWN = (0, 2, 6, 40)
+PER_CLASS, COLUMNS = 10, 10
+
+
+def flow() -> dict[int, torch.Tensor]:
+    """The images at some steps of gradient descent, ``(100, 8, 8)`` each."""
+    pixels, labels = (torch.as_tensor(array) for array in load_digits(return_X_y=True))
+    digits = pixels.float() / 8 - 1
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.arange(10).repeat_interleave(PER_CLASS)
+    images = torch.randn(len(classes), 64, generator=generator).mul_(0.7).requires_grad_()
+    loss = SinkhornLoss(regularization=0.1, debias=0.0)
+    optimizer = torch.optim.SGD([images], lr=0.15 * len(classes))
+    shown = {}
+    for step in range(max(SHOWN) + 1):
+        if step in SHOWN:
+            shown[step] = images.detach().clone().view(-1, 8, 8)
+        batch = torch.randperm(len(digits), generator=generator)[:500]
+        optimizer.zero_grad()
+        data = with_labels(digits[batch], labels[batch], 10)
+        loss(with_labels(images, classes, 10), data).backward()
+        optimizer.step()
+    return shown
+
+
+def draw(shown: dict[int, torch.Tensor], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(shown), figsize=(11, 3.1))
+    for axis, (step, images) in zip(axes, shown.items(), strict=True):
+        padded = functional.pad(images, (1, 1, 1, 1), value=-1.0)
+        grid = padded.view(10, COLUMNS, 10, 10).permute(0, 2, 1, 3).reshape(100, 100)
+        axis.imshow(grid, cmap="gray_r", vmin=-1, vmax=1, interpolation="nearest")
+        axis.set_title("noise" if step == 0 else f"step {step}", fontsize=11)
+        axis.set_axis_off()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parent / "images" / "flow.png"
+    draw(flow(), target)
+    print(f"wrote {target}")
