@@ -29,6 +29,7 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(counts, spent, marker=".", label=f"epsilon ({setting.accountant})")
+    axes.margins(y=0.12)
     axes.annotate(
         f"{spent[-1]:.3g}",
         (float(counts[-1]), spent[-1]),

@@ -214,7 +214,7 @@ class _Allowance:
 
     ε never falls when a count grows. So totals below one that is within the budget are within it, and
     totals above one that is not are not. When neither is known, a total further ahead is asked for, twice
-    the steps of this session at first and less after each refusal: thousands of spends cost some dozens of
+    the steps of this process at first and less after each refusal: thousands of spends cost some dozens of
     questions.
     """
 

@@ -1,6 +1,6 @@
 """Draw the README's picture: noise becomes digits under the gradient of the Sinkhorn loss.
 
-python docs/pictures.py        # writes docs/images/flow.png; needs scikit-learn
+python benchmarks/pictures.py        # writes docs/images/flow.png; needs scikit-learn
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ def draw(shown: dict[int, torch.Tensor], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = Path(__file__).parent / "images" / "flow.png"
+    target = Path(__file__).parents[1] / "docs" / "images" / "flow.png"
     draw(flow(), target)
     print(f"wrote {target}")
