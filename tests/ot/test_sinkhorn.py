@@ -181,6 +181,14 @@ def test_a_solve_that_does_not_converge_says_so_once():
     assert torch.isfinite(result.plan).all()
 
 
+def test_the_cap_holds_where_light_columns_join_late():
+    x, y = images(60, 0), images(60, 1)
+    weights = torch.logspace(0, -12, 60, dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning):
+        result = solve(Problem(x, y, b=weights), 1e-3, max_iterations=5)
+    assert result.iterations == 5
+
+
 def test_unreachable_tolerance_ends_early_instead_of_running_to_the_cap():
     x, y = images(400, 0), images(400, 1)
     with pytest.warns(ConvergenceWarning):

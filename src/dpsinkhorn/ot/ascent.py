@@ -58,6 +58,8 @@ def maximise(
     light = dual.least_weight <= _NEGLIGIBLE * _STAGE_ERROR / dual.columns
     for target in targets(tolerance) if light else [tolerance]:
         climber.climb(regularization, target)
+        if climber.iterations >= max_iterations:
+            break
     return Ascent(climber.f, climber.g, climber.value, climber.error, climber.iterations)
 
 
