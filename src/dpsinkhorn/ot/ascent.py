@@ -1,7 +1,7 @@
 """Maximising the semi-dual: the solver's loop, written once for every way to store the cost.
 
 Sinkhorn's iteration is the ascent step ``g += λ log(b / P^T 1)``. It is safe and cheap, but at the
-papers' regularizations, where costs are thousands of λ, it needs tens of thousands of steps. The loop
+papers' regularizations, where costs are thousands of λ, it needs thousands of steps. The loop
 below takes damped Newton steps instead, along a sequence of decreasing λ (ε-scaling), and falls back on
 Sinkhorn's step where Newton's fails; some tens of evaluations then reach any tolerance. Each evaluation
 costs what one Sinkhorn iteration costs.
