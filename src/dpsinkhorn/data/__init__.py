@@ -1,0 +1,1 @@
+"""Readers of image data: names, files and folders become a checked `Dataset`."""

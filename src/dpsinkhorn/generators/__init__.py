@@ -1,0 +1,1 @@
+"""Generators: plain modules with a small frozen config each."""

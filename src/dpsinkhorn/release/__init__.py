@@ -1,0 +1,1 @@
+"""The folder an analyst receives: write, load, sample, export."""

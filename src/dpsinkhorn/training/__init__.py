@@ -1,0 +1,1 @@
+"""Private training: where the privacy barrier stands, the loop, checkpoints, recipes."""

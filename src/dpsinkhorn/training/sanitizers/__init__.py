@@ -1,0 +1,1 @@
+"""Sanitizers: where the privacy barrier stands."""
