@@ -1,0 +1,58 @@
+"""What all generators share: the label's embedding, checks of the input, the crop to the image's size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.generators.configs import GeneratorConfig, GeneratorError
+
+__all__ = ["Generator"]
+
+
+class Generator(nn.Module):
+    """A network from latents, and labels where it has classes, to images in [-1, 1].
+
+    A subclass implements `render`; it never sees the labels, only the latents with the embedded label
+    beside them.
+    """
+
+    config: GeneratorConfig
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.classes, config.embedding) if config.classes else None
+
+    def forward(self, latents: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Images (n, channels, height, width) in [-1, 1] of latents (n, latent) and labels (n,)."""
+        if latents.ndim != 2 or latents.shape[1] != self.config.latent:
+            raise GeneratorError(
+                f"latents must have shape (n, {self.config.latent}), not {tuple(latents.shape)}"
+            )
+        if (labels is None) != (self.embedding is None):
+            need = "takes no labels" if self.embedding is None else "needs labels"
+            raise GeneratorError(f"this generator has {self.config.classes} classes and {need}")
+        inputs = latents
+        if labels is not None and self.embedding is not None:
+            if labels.shape != latents.shape[:1]:
+                raise GeneratorError(
+                    f"labels must have shape ({len(latents)},), one per latent, not {tuple(labels.shape)}"
+                )
+            inputs = torch.cat([latents, self.embedding(labels).to(latents.dtype)], dim=1)
+        return torch.tanh(self._crop(self.render(inputs)))
+
+    def render(self, inputs: Tensor) -> Tensor:
+        """Images before tanh, (n, channels, at least height, at least width), of inputs (n, inputs)."""
+        raise NotImplementedError
+
+    def _crop(self, images: Tensor) -> Tensor:
+        """The centre of the images; networks that grow by doubling may render a border too much."""
+        _, height, width = self.config.image_shape
+        top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
+        return images[:, :, top : top + height, left : left + width]
+
+
+def activation(name: str) -> nn.Module:
+    """The nonlinearity of a config; 0.2 is the usual slope in generators."""
+    return nn.ReLU() if name == "relu" else nn.LeakyReLU(0.2)

@@ -1,0 +1,57 @@
+"""The papers' convolutional generator."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+from dpsinkhorn.generators.base import Generator, activation
+from dpsinkhorn.generators.configs import DCGANConfig
+
+__all__ = ["DCGAN"]
+
+
+class DCGAN(Generator):
+    """Four transposed convolutions; see `DCGANConfig` for the shapes.
+
+    Without BatchNorm nothing else keeps the scale of the signal from layer to layer, and PyTorch's own
+    initial weights, meant for other shapes, would start at an almost constant image: then the weights are
+    drawn so that the scale is kept.
+    """
+
+    def __init__(self, config: DCGANConfig) -> None:
+        super().__init__(config)
+        self.layers = nn.Sequential()
+        before = config.inputs
+        # kernel, stride, padding of each layer; the first has no padding and makes the start size
+        shapes: list[tuple[int | tuple[int, int], int, int]] = [
+            (config.start, 1, 0),
+            (4, 2, 1),
+            (4, 2, 1),
+            (3, 1, 1),
+        ]
+        for index, (after, (kernel, stride, padding)) in enumerate(zip(config.channels, shapes, strict=True)):
+            last = index == len(shapes) - 1
+            normed = config.batch_norm and not last
+            layer = nn.ConvTranspose2d(before, after, kernel, stride, padding, bias=not normed)
+            self.layers.append(layer)
+            if normed:
+                self.layers.append(nn.BatchNorm2d(after))
+            elif not config.batch_norm:
+                _keep_scale(layer, first=index == 0)
+            if not last:
+                self.layers.append(activation(config.activation))
+            before = after
+
+    def render(self, inputs: Tensor) -> Tensor:
+        images: Tensor = self.layers(inputs[:, :, None, None])
+        return images
+
+
+def _keep_scale(layer: nn.ConvTranspose2d, *, first: bool) -> None:
+    """Normal weights whose variance is 2 over the number of inputs that meet in one output."""
+    taps = 1.0 if first else math.prod(layer.kernel_size) / math.prod(layer.stride)
+    nn.init.normal_(layer.weight, std=math.sqrt(2 / (layer.in_channels * taps)))
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
