@@ -1,0 +1,249 @@
+"""A checked set of images. Every reader ends in `from_arrays`, so what a `Dataset` holds can be relied on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.data.labels import encode_groups, encode_labels
+
+__all__ = ["Dataset", "Indices", "check_no_empty_class", "from_arrays"]
+
+Indices: TypeAlias = npt.NDArray[np.integer[Any]] | torch.Tensor | Sequence[int]
+
+# The range of a type is public: it says nothing about the values that a file happens to hold.
+_TYPE_RANGE = {np.dtype(np.uint8): (0.0, 255.0), np.dtype(np.uint16): (0.0, 65535.0)}
+_FLOAT_RANGE = (0.0, 1.0)
+_CHUNK_VALUES = 1 << 20  # values converted or checked at a time, so that a memory map never fills the memory
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Images with their labels and persons, checked; make one with `from_arrays` or `load_dataset`.
+
+    Its printed form shows shapes only, since the content is private.
+    """
+
+    images: npt.NDArray[Any]  # (N, H, W, C); uint8, uint16 or float32; may be a read-only memory map
+    labels: npt.NDArray[np.int64] | None  # (N,), 0..classes-1
+    classes: int  # public number of classes; 0 where unlabelled
+    value_range: tuple[float, float]  # public range of the values; maps to [-1, 1]
+    groups: npt.NDArray[np.int64] | None  # (N,), 0..persons-1: the person behind each record
+    name: str
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """The number of images."""
+        return len(self.images)
+
+    @property
+    def units(self) -> int:
+        """What privacy is counted in: persons where there are groups, else records."""
+        return self.records if self.groups is None else int(self.groups.max()) + 1
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Shape of an image in a network: (channels, height, width)."""
+        _, height, width, channels = self.images.shape
+        return channels, height, width
+
+    def points(self, indices: Indices | None = None) -> torch.Tensor:
+        """The images as points, float32 (k, C*H*W) in [-1, 1], channels first; only these rows are read.
+
+        >>> data = from_arrays(np.array([[[0, 255]], [[51, 204]]], dtype=np.uint8))
+        >>> data.points([1])
+        tensor([[-0.6000,  0.6000]])
+        """
+        rows = None if indices is None else _row_numbers(indices)
+        count = self.records if rows is None else len(rows)
+        points = torch.empty((count, math.prod(self.image_shape)), dtype=torch.float32)
+        low, high = self.value_range
+        for part in _chunks(count, points.shape[1]):
+            images = np.asarray(self.images[part] if rows is None else self.images[rows[part]])
+            values = np.moveaxis(images, 3, 1).reshape(len(images), -1).astype(np.float32)
+            # 2x - (low + high) is exact for whole numbers, so the division is the only rounding
+            values *= 2.0
+            values -= np.float32(low + high)
+            values /= np.float32(high - low)
+            points[part] = torch.from_numpy(values).clamp_(-1.0, 1.0)
+        return points
+
+    def __repr__(self) -> str:
+        channels, height, width = self.image_shape
+        persons = "" if self.groups is None else f", {self.units:,} persons"
+        labels = f"{self.classes} classes" if self.classes else "unlabelled"
+        return (
+            f"Dataset({self.name!r}: {self.records:,} images of {height} x {width} x {channels}, "
+            f"{self.images.dtype}, {labels}{persons})"
+        )
+
+
+def from_arrays(
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike | Sequence[Any] | None = None,
+    *,
+    groups: npt.ArrayLike | Sequence[Hashable] | None = None,
+    classes: int | Sequence[str] | None = None,
+    value_range: tuple[float, float] | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """A data set of arrays in memory (or memory-mapped), all of it checked.
+
+    `images` is (N, H, W) or (N, H, W, C) with C of 1 or 3. The values map to [-1, 1] by `value_range`, by
+    default 0..255 for uint8, 0..65535 for uint16, 0..1 for floats; other types need it stated. `labels` are
+    whole numbers from 0, or names; `classes` states how many there are, or their names in order. `groups`
+    names the person behind each record.
+
+    >>> images = np.zeros((3, 8, 8), dtype=np.uint8)
+    >>> from_arrays(images, [0, 1, 1], groups=["ann", "bob", "bob"])
+    Dataset('arrays': 3 images of 8 x 8 x 1, uint8, 2 classes, 2 persons)
+    """
+    array = _four_axes(images)
+    array, limits = _checked_values(array, value_range)
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    count, names, numbers = 0, (), None  # type: tuple[int, tuple[str, ...], npt.NDArray[np.int64] | None]
+    if labels is not None:
+        numbers, count, names = encode_labels(labels, classes)
+        _same_length(numbers, array, "labels")
+    elif classes is not None:
+        raise DataError("classes are stated but there are no labels; give labels, or leave classes out")
+    persons = None
+    if groups is not None:
+        persons = encode_groups(groups)
+        _same_length(persons, array, "groups")
+    return Dataset(array, numbers, count, limits, persons, name, names)
+
+
+def check_no_empty_class(dataset: Dataset) -> None:
+    """Refuse a data set where a class has no record: a generator could learn nothing of it.
+
+    This looks at the private labels. It is for the curator's own eyes, before training starts: whether it
+    passed must not be told to others as if it were private.
+
+    >>> check_no_empty_class(from_arrays(np.zeros((2, 4, 4)), [0, 2]))
+    Traceback (most recent call last):
+    dpsinkhorn.data.errors.DataError: class 1 has no records; state fewer classes or add records of it
+    """
+    if dataset.labels is None:
+        return
+    empty = np.flatnonzero(np.bincount(dataset.labels, minlength=dataset.classes) == 0).tolist()
+    if empty:
+        titles = [dataset.class_names[k] if k < len(dataset.class_names) else str(k) for k in empty[:5]]
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        some = f"classes {', '.join(titles)}{more} have" if len(empty) > 1 else f"class {titles[0]} has"
+        raise DataError(f"{some} no records; state fewer classes or add records of it")
+
+
+def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The images as (N, H, W, C)."""
+    try:
+        array = images if isinstance(images, np.ndarray) else np.asarray(images)
+    except ValueError:
+        raise DataError("images differ in size; make them all the same height and width") from None
+    if array.dtype == object:
+        raise DataError("images differ in size or are no numbers; give one array of numbers")
+    if array.ndim == 3:
+        array = array[..., np.newaxis]
+    if array.ndim != 4:
+        raise DataError(
+            f"images must be (N, height, width) or (N, height, width, channels), not of shape {array.shape}"
+        )
+    if len(array) == 0:
+        raise DataError("the data set is empty")
+    channels = array.shape[3]
+    if channels not in (1, 3):
+        if array.shape[1] in (1, 3):
+            raise DataError(
+                f"images of shape {array.shape} seem to have their channels first; they come last: "
+                "images.transpose(0, 2, 3, 1)"
+            )
+        raise DataError(f"images have 1 channel (grey) or 3 (colour), not {channels}; leave the others out")
+    if 0 in array.shape:
+        raise DataError(f"images of shape {array.shape} have no pixels")
+    return array
+
+
+def _checked_values(
+    array: npt.NDArray[Any], value_range: tuple[float, float] | None
+) -> tuple[npt.NDArray[Any], tuple[float, float]]:
+    """The images as uint8, uint16 or float32, and their public range, which holds all their values."""
+    dtype = array.dtype.newbyteorder("=")
+    stated = None if value_range is None else _range(value_range)
+    if dtype in _TYPE_RANGE:
+        own = _TYPE_RANGE[dtype]
+        limits = stated or own
+        if limits[0] > own[0] or limits[1] < own[1]:  # the type's own range needs no look at the values
+            _check_inside(array, limits)
+        return array.astype(dtype, copy=False), limits
+    if dtype.kind == "f":
+        limits = stated or _FLOAT_RANGE
+        _check_inside(array, limits)
+        return array.astype(np.float32, copy=False), limits
+    if dtype.kind == "b":
+        return array.astype(np.uint8), stated or (0.0, 1.0)
+    if dtype.kind not in "iu":
+        raise DataError(f"images of type {dtype} are no numbers; give uint8, uint16 or floats")
+    if stated is None:
+        raise DataError(
+            f"images of type {dtype} have no usual range of values; state value_range, for instance (0, 255)"
+        )
+    _check_inside(array, stated)
+    if stated[0] < 0 or stated[1] > 65535:
+        return array.astype(np.float32), stated
+    return array.astype(np.uint8 if stated[1] <= 255 else np.uint16), stated
+
+
+def _range(value_range: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = (float(value) for value in value_range)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"value_range must be two numbers, the lowest and the highest, not {value_range!r}"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise DataError(f"value_range must be two finite numbers, the lower one first, not {value_range!r}")
+    return low, high
+
+
+def _check_inside(array: npt.NDArray[Any], limits: tuple[float, float]) -> None:
+    low, high = limits
+    for part in _chunks(len(array), math.prod(array.shape[1:])):
+        values = np.asarray(array[part])
+        smallest, largest = values.min(), values.max()  # NaN, if there is any
+        if low <= smallest and largest <= high:
+            continue
+        bad = ~((values >= low) & (values <= high))
+        row, value = int(np.argwhere(bad)[0, 0]), values[bad][0]
+        if not np.isfinite(value):
+            raise DataError(f"image {part.start + row} (counted from 0) holds {value}; mend or leave it out")
+        raise DataError(
+            f"image {part.start + row} (counted from 0) holds {value:g}, outside of the range {low:g} to "
+            f"{high:g}; state the public value_range of the data"
+        )
+
+
+def _chunks(count: int, width: int) -> Iterator[slice]:
+    step = max(1, _CHUNK_VALUES // max(1, width))
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _row_numbers(indices: Indices) -> npt.NDArray[np.int64]:
+    rows = indices.detach().cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise DataError("indices must be a list of whole numbers")
+    return rows.astype(np.int64, copy=False)
+
+
+def _same_length(values: npt.NDArray[np.int64], images: npt.NDArray[Any], what: str) -> None:
+    if len(values) != len(images):
+        raise DataError(f"there are {len(images)} images but {len(values)} {what}; give one for each image")
