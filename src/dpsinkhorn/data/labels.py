@@ -203,6 +203,4 @@ def _by_name(texts: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.int64
     try:
         return np.array([places[text] for text in texts], dtype=np.int64)
     except KeyError as error:
-        raise DataError(
-            f"the label {error.args[0]!r} is not among the {len(names)} classes stated"
-        ) from None
+        raise DataError(f"the label {error.args[0]!r} is not among the {len(names)} classes stated") from None

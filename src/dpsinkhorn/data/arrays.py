@@ -1,0 +1,184 @@
+"""NumPy's own files: .npz with arrays by name, and .npy, memory-mapped. Pickled objects are refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsinkhorn.data._memory import check_fits
+from dpsinkhorn.data.errors import DataError
+
+__all__ = ["Arrays", "read_npy", "read_npy_set", "read_npz_set"]
+
+# Ways to name the parts of a file: plain, Keras (mnist.npz), MedMNIST. {} stands for the split.
+_IMAGES = ("{}_images", "x_{}", "X_{}", "images", "x", "X")
+_LABELS = ("{}_labels", "y_{}", "Y_{}", "labels", "y", "Y")
+_GROUPS = ("{}_groups", "groups_{}", "groups")
+_SPLIT_WORDS = {"train": ("train",), "test": ("test",), "valid": ("val", "valid")}
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What a file holds, not yet checked."""
+
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[Any] | None = None
+    groups: npt.NDArray[Any] | None = None
+
+
+def read_npy_set(path: Path, label: str | None, groups: str | None) -> Arrays:
+    """Images in NAME.npy, memory-mapped; labels in the file `label` or NAME.labels.npy; groups likewise."""
+    return Arrays(
+        read_npy(path),
+        _array_beside(path, label, "labels"),
+        _array_beside(path, groups, "groups"),
+    )
+
+
+def _array_beside(path: Path, given: str | None, what: str) -> npt.NDArray[Any] | None:
+    if given is not None:
+        file = Path(given)
+        if not file.is_file():
+            raise DataError(f"for {path.name} the {what} are a .npy file, and there is no file {file}")
+        return np.array(read_npy(file))
+    beside = path.with_suffix(f".{what}.npy")
+    return np.array(read_npy(beside)) if beside.is_file() else None
+
+
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of a .npy file as a read-only memory map: nothing is read before it is used."""
+    try:
+        with path.open("rb") as stream:
+            shape, fortran, dtype = _npy_header(stream, path)
+            start = stream.tell()
+        if math.prod(shape) == 0:
+            return np.empty(shape, dtype)
+        length = math.prod(shape) * dtype.itemsize
+        present = path.stat().st_size - start
+        if present < length:
+            raise DataError(f"{path} declares {length} bytes of values but holds {present}; write it again")
+        return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_npz_set(
+    path: Path, split: str, image: str | None, label: str | None, groups: str | None, unlabelled: bool = False
+) -> Arrays:
+    """Images, labels and groups of an .npz file, by their names."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {
+                info.filename.removesuffix(".npy"): info
+                for info in archive.infolist()
+                if info.filename.endswith(".npy")
+            }
+            names = _spelled(_IMAGES, split)
+            found = _choose(members, image, names, path, "images")
+            if found is None:
+                others = ", ".join(sorted(members)) or "none"
+                raise DataError(
+                    f"{path} has no array of {split} images (images or x_{split}); it has {others}; name one"
+                )
+            if split != "train" and image is None and found in ("images", "x", "X"):
+                raise DataError(f"{path} has no {split} part; name the file of the {split} images itself")
+            images = _read_member(archive, members[found], path, may_map=True)
+            label_name = (
+                None if unlabelled else _choose(members, label, _spelled(_LABELS, split), path, "label")
+            )
+            groups_name = _choose(members, groups, _spelled(_GROUPS, split), path, "groups")
+            return Arrays(
+                images,
+                None if label_name is None else _read_member(archive, members[label_name], path),
+                None if groups_name is None else _read_member(archive, members[groups_name], path),
+            )
+    except DataError:
+        raise
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise DataError(f"cannot read {path}: {error}; write it again with np.savez") from error
+
+
+def _spelled(patterns: Iterable[str], split: str) -> list[str]:
+    words = _SPLIT_WORDS.get(split, (split,))
+    return list(dict.fromkeys(pattern.format(word) for pattern in patterns for word in words))
+
+
+def _choose(
+    members: dict[str, zipfile.ZipInfo], asked: str | None, usual: list[str], path: Path, what: str
+) -> str | None:
+    if asked is None:
+        return next((name for name in usual if name in members), None)
+    if asked not in members:
+        raise DataError(f"{path} has no array {asked} for {what}; it has {', '.join(sorted(members))}")
+    return asked
+
+
+def _read_member(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, may_map: bool = False
+) -> npt.NDArray[Any]:
+    """One array of the archive; what it declares is checked against its size and the memory first."""
+    where = f"{path} ({info.filename})"
+    with archive.open(info) as stream:
+        shape, fortran, dtype = _npy_header(stream, Path(where))
+        start = stream.tell()
+        length = math.prod(shape) * dtype.itemsize
+        if info.file_size != start + length:
+            raise DataError(f"{where} declares {length} bytes of values but holds {info.file_size - start}")
+        if may_map and length and info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+            offset = _data_offset(path, info) + start
+            return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+        check_fits(length, where)
+        values = stream.read(length)
+    array = np.frombuffer(values, dtype)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where the content of an uncompressed member starts; its local header has names of its own length."""
+    with path.open("rb") as stream:
+        stream.seek(info.header_offset)
+        header = stream.read(30)
+    if len(header) < 30:
+        raise DataError(f"{path} is damaged; write it again with np.savez")
+    name_length, extra_length = struct.unpack("<HH", header[26:30])
+    return int(info.header_offset) + 30 + int(name_length) + int(extra_length)
+
+
+def _npy_header(stream: Any, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise DataError(f"{path} is of version {version} of NumPy's format; save numbers only")
+    except DataError:
+        raise
+    except Exception as error:  # a hostile header can make the parser fail in many ways
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{path} is not a file of NumPy's: {reason}") from error
+    if dtype.hasobject:
+        raise DataError(
+            f"{path} holds pickled objects, which are never loaded; save arrays of numbers or text"
+        )
+    if dtype.itemsize == 0 or any(size < 0 for size in shape):
+        raise DataError(f"{path} declares an impossible shape or type")
+    return shape, fortran, dtype
