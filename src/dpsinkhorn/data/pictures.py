@@ -31,6 +31,8 @@ PICTURE_SUFFIXES = frozenset(
 )
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that starts another program
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+_ORIENTATION = 0x0112  # EXIF's tag: how the camera was held
+_TINY = 4096  # bytes of an encoded picture
 _BATCH = 64  # pictures per task: small ones decode in less time than a task takes to start
 
 
@@ -83,7 +85,7 @@ def decode_all(
             return stop - start
 
         done = 0
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(_workers(sources[0])) as pool:
             try:
                 for count in pool.map(work, range(0, len(sources), _BATCH)):
                     done += count
@@ -114,7 +116,12 @@ def decode(
                 raise DataError(f"{name} has {file.width} x {file.height} pixels, too many to decode safely")
             if getattr(file, "is_animated", False):
                 raise DataError(f"{name} holds several pictures; give single ones")
-            picture = _plain(ImageOps.exif_transpose(file), file.format, name, channels)
+            if size is not None:  # a JPEG can be decoded at a fraction of its size, in less time
+                file.draft(None, (2 * max(size), 2 * max(size)))
+            upright: Image.Image = file
+            if file.getexif().get(_ORIENTATION, 1) != 1:
+                upright = ImageOps.exif_transpose(file)
+            picture = _plain(upright, file.format, name, channels)
             pixels = np.asarray(picture)
     except DataError:
         raise
@@ -150,7 +157,7 @@ def fit_array(
 
 
 def _plain(picture: Image.Image, form: str | None, name: str, channels: int | None) -> Image.Image:
-    """The picture in a mode that NumPy reads as grey or colour; what would lose something must be asked for."""
+    """The picture in a mode that NumPy reads as grey or colour; what loses something must be asked for."""
     mode = picture.mode
     if mode in _SIXTEEN_BITS or (mode == "I" and form == "PNG"):  # the latter in older releases of Pillow
         return picture
@@ -176,8 +183,8 @@ def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     box = ((width - wide) / 2, (height - tall) / 2, (width + wide) / 2, (height + tall) / 2)
     if pixels.dtype == np.uint8:
         picture = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
-        small = np.asarray(picture.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
-        return small.reshape(*size, pixels.shape[2])
+        small: Pixels = np.asarray(picture.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
+        return small[..., np.newaxis] if small.ndim == 2 else small
     planes = [
         np.asarray(
             Image.fromarray(np.ascontiguousarray(pixels[..., c], np.float32)).resize(
@@ -195,10 +202,16 @@ def _like(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.clip(np.rint(values), 0, np.iinfo(dtype).max).astype(dtype)
 
 
+def _workers(source: bytes | Path) -> int:
+    """Threads to decode with: for tiny pictures they mostly wait for each other's turn to run Python."""
+    length = len(source) if isinstance(source, bytes) else source.stat().st_size
+    return 1 if length < _TINY else min(8, os.cpu_count() or 1)
+
+
 def _mixed(first_name: str, first: Pixels, name: str, picture: Pixels) -> DataError:
     if picture.shape[:2] != first.shape[:2]:
         return DataError(
-            f"pictures differ in size: {first_name} has {_shape(first)} pixels, {name} has {_shape(picture)}; "
+            f"pictures differ in size: {first_name} is {_shape(first)}, {name} is {_shape(picture)} pixels; "
             "state size to crop and resize them all"
         )
     if picture.shape != first.shape:
