@@ -1,1 +1,23 @@
 """Sanitizers: where the privacy barrier stands."""
+
+from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer
+from dpsinkhorn.training.sanitizers.class_counts import LabelFrequencies, release_label_frequencies
+from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer, ImageSanitizer
+from dpsinkhorn.training.sanitizers.nonprivate import NonPrivateSanitizer
+from dpsinkhorn.training.sanitizers.parameter import ParameterSanitizer
+from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
+from dpsinkhorn.training.sanitizers.record import RecordSanitizer
+
+__all__ = [
+    "BatchSanitizer",
+    "ImageSanitizer",
+    "LabelFrequencies",
+    "NonPrivateSanitizer",
+    "ParameterSanitizer",
+    "Potentials",
+    "RecordSanitizer",
+    "Sample",
+    "Sanitizer",
+    "ZeroPotentials",
+    "release_label_frequencies",
+]

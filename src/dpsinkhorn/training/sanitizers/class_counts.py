@@ -1,0 +1,90 @@
+"""Private release of how frequent each class is, for data that are not balanced."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.privacy.charges import Charge
+from dpsinkhorn.privacy.mechanisms import GaussianMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.training.sanitizers.clipping import clip_rows
+
+# Clipped counts keep this many binary digits, so that float64 adds them exactly, for up to 2^30 units.
+_DIGITS = 22
+
+
+@dataclass(frozen=True)
+class LabelFrequencies:
+    """Noised label frequencies, and what they cost.
+
+    Attributes:
+        probabilities: one per class, adding up to 1.
+        charge: for the ledger.
+    """
+
+    probabilities: tuple[float, ...]
+    charge: Charge
+
+
+def release_label_frequencies(
+    labels: Tensor,
+    classes: int,
+    mechanism: GaussianMechanism,
+    noise: NoiseSource,
+    *,
+    groups: Tensor | None = None,
+) -> LabelFrequencies:
+    """Label frequencies of the whole data set, under differential privacy.
+
+    A unit of privacy adds its label counts, clipped to ``mechanism.sensitivity`` in Euclidean norm: 1 is
+    enough where every record is a unit, and lets a person (``groups``) count once. Labels that are no class
+    are not counted. Clamping at 0 and scaling come after the noise.
+
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> labels = torch.tensor([0] * 3000 + [1] * 1000)
+    >>> mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=2.0)
+    >>> released = release_label_frequencies(labels, 2, mechanism, SeededNoise(0))
+    >>> [round(p, 2) for p in released.probabilities]
+    [0.75, 0.25]
+    """
+    if classes < 1:
+        raise ValueError(f"classes: expected at least 1, got {classes}")
+    counts = _clipped_counts(labels, classes, mechanism.sensitivity, groups)
+    noised = add_gaussian(
+        counts,
+        sensitivity=mechanism.sensitivity,
+        noise_multiplier=mechanism.noise_multiplier,
+        noise=noise,
+    )
+    positive = noised.clamp(min=0)
+    total = float(positive.sum())
+    shares = positive / total if total > 0 else torch.full_like(positive, 1 / classes)
+    return LabelFrequencies(tuple(shares.tolist()), mechanism.charge())
+
+
+def _clipped_counts(labels: Tensor, classes: int, bound: float, groups: Tensor | None) -> Tensor:
+    """Sum over units of their label counts, each clipped to ``bound``: ``(classes,)``, exact in float64."""
+    known = torch.where((labels >= 0) & (labels < classes), labels, classes).long()
+    if groups is None:
+        unit = _down(clip_rows(torch.ones(1, 1, device=labels.device), bound), bound)
+        return torch.bincount(known, minlength=classes + 1)[:classes] * unit.squeeze()
+    _, persons = torch.unique(groups, return_inverse=True)
+    keys, counts = torch.unique(persons * (classes + 1) + known, return_counts=True)
+    person, label = keys // (classes + 1), keys % (classes + 1)
+    values = counts.double() * (label < classes)
+    norms = torch.zeros(int(persons.max()) + 1 if len(persons) else 0, dtype=torch.float64)
+    norms = norms.to(labels.device).index_add_(0, person, values.square()).sqrt_()
+    clipped = _down(values * ((bound * (1 - 2.0**-40)) / norms[person]).clamp(max=1.0), bound)
+    return torch.zeros(classes + 1, dtype=torch.float64, device=labels.device).index_add_(0, label, clipped)[
+        :classes
+    ]
+
+
+def _down(values: Tensor, bound: float) -> Tensor:
+    """Rounded towards 0 to multiples of a power of two: no norm grows, and sums of them are exact."""
+    step = 2.0 ** (math.frexp(bound)[1] - _DIGITS)
+    return (values / step).floor() * step

@@ -1,0 +1,42 @@
+"""Clipping to a norm, in float64, so that rounding cannot pass the bound."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Half the distance from 1 to the next float64: what one operation rounds by, relatively.
+UNIT = 2.0**-53
+# Below this bound squares leave float64's range.
+_LEAST = 2.0**-400
+
+
+def clip_whole(values: Tensor, bound: float) -> Tensor:
+    """``values`` in float64, scaled to a norm of at most ``bound`` over all entries.
+
+    Entries that are not finite become 0 first. The norm of the result, as a real number, is at most
+    ``bound``: proof in docs/proofs/batch-sensitivity.md.
+
+    >>> clip_whole(torch.tensor([3.0, 4.0]), 1.0)
+    tensor([0.6000, 0.8000], dtype=torch.float64)
+    """
+    return clip_rows(values.reshape(1, -1), bound).reshape(values.shape)
+
+
+def clip_rows(values: Tensor, bound: float) -> Tensor:
+    """``values`` in float64, every row (over the last dimension) scaled to a norm of at most ``bound``.
+
+    >>> clip_rows(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]], dtype=torch.float64)
+    """
+    finite = torch.nan_to_num(values.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
+    norms = finite.square().sum(-1, keepdim=True).sqrt()  # infinite if a square overflows: the row becomes 0
+    return finite * (within(bound, values.shape[-1]) / norms).clamp(max=1.0)
+
+
+def within(bound: float, entries: int) -> float:
+    """A bound so much smaller that clipping ``entries`` numbers to it in float64 ends within ``bound``."""
+    if not bound >= _LEAST:
+        raise ValueError(f"clip: {bound} is too small for float64; scale the data or the cost")
+    return bound * (1 - (entries + 16) * UNIT)

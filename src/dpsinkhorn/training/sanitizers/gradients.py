@@ -1,0 +1,194 @@
+"""Sanitizers `batch` and `image`: the gradient of the Sinkhorn loss in the generated images, clipped.
+
+The loss is Eq. 6, 2 W(X, Y) - W(A, B) with A = x[0:n] and B = x[n':n+n']. Only 2 W(X, Y) sees private
+records. Claims: docs/proofs/batch-sensitivity.md and image-sensitivity.md.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.ot import Cost, Problem, solve
+from dpsinkhorn.ot.divergence import count_resampled, split_generated
+from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels, tidy
+from dpsinkhorn.training.sanitizers.clipping import clip_rows, clip_whole
+
+_UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+
+class SinkhornSanitizer(Sanitizer):
+    """What the sanitizers of the Sinkhorn loss share: the loss, and its gradient in the images.
+
+    Args:
+        mechanism: what is clipped, and how much noise is added.
+        cost: ground cost on pixels.
+        regularization: λ, in the units of the cost.
+        debias: fraction p of generated images that are sampled twice.
+        classes: number of classes; 0 where there are none.
+        label_weight: α_c, scale of the one-hot label that is appended to the pixels in the cost.
+        tolerance, max_iterations: of a solve. A solve on private records that ends early is used as it is
+            and says nothing, for whether it converged depends on the records.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        cost: Cost,
+        regularization: float,
+        debias: float = 0.0,
+        classes: int = 0,
+        label_weight: float = 15.0,
+        *,
+        tolerance: float = 1e-6,
+        max_iterations: int = 1000,
+    ) -> None:
+        if not 1e-100 < regularization < 1e100:
+            raise ValueError(f"regularization: expected a positive number, got {regularization}")
+        if not 0 <= debias <= 1:
+            raise ValueError(f"debias: expected a fraction between 0 and 1, got {debias}")
+        if classes < 0:
+            raise ValueError(f"classes: expected 0 or more, got {classes}")
+        if not 0 <= label_weight < 1e100:
+            raise ValueError(f"label_weight: expected zero or a positive number, got {label_weight}")
+        if not tolerance > 0 or max_iterations < 1:
+            raise ValueError("tolerance and max_iterations: expected positive numbers")
+        self.mechanism = mechanism
+        self.cost = cost
+        self.regularization = regularization
+        self.debias = debias
+        self.classes = classes
+        self.label_weight = label_weight
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+
+    def resampled(self, generated: int) -> int:
+        """n' = floor(n p)."""
+        return count_resampled(generated, self.debias)
+
+    def _gradient(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+        """Gradient of Eq. 6 in all of the n + n' images, ``(n + n', d)``, in float64, as it is.
+
+        Row i < n has 2∇₁W(X, Y)_i - ∇₁W(A, B)_i - [i >= n']∇₂W(A, B)_{i-n'}, row i >= n has
+        -∇₂W(A, B)_{i-n'}. An empty sample has no cross term.
+        """
+        check_labels(points, labels, sample, self.classes)
+        n, extra = split_generated(len(points), self.debias)
+        with torch.no_grad():
+            x = self._augmented(points, labels)
+            gradient = torch.zeros(points.shape, dtype=torch.float64, device=points.device)
+            if len(sample.points):
+                cross, _ = self._of_transport(x[:n], self._augmented(sample.points, sample.labels))
+                gradient[:n] += 2 * cross[:, : points.shape[1]]
+            first, second = self._of_transport(x[:n], x[extra : n + extra])
+            gradient[:n] -= first[:, : points.shape[1]]
+            gradient[extra : n + extra] -= second[:, : points.shape[1]]
+        return gradient
+
+    def _augmented(self, points: Tensor, labels: Tensor | None) -> Tensor:
+        """Pixels beside the scaled one-hot label; a label that is no class has none."""
+        if not self.classes or labels is None:
+            return tidy(points)
+        # As `ot.with_labels`, which checks the labels: a check on private ones would be seen from outside.
+        onehot = labels.unsqueeze(-1) == torch.arange(self.classes, device=points.device)
+        return torch.cat([tidy(points), onehot * float(self.label_weight)], dim=-1).double()
+
+    def _of_transport(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of W(x, y) in both clouds; zero where the problem cannot be solved."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # would tell something of private records
+            try:
+                result = solve(
+                    Problem(x, y, self.cost),
+                    self.regularization,
+                    tolerance=self.tolerance,
+                    max_iterations=self.max_iterations,
+                )
+                in_x, in_y = result.gradients()
+            except _UNSOLVABLE:  # so would an error
+                return torch.zeros_like(x), torch.zeros_like(y)
+        assert in_x is not None
+        assert in_y is not None
+        return in_x, in_y
+
+
+class _NoisedRows(SinkhornSanitizer):
+    """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
+
+    mechanism: BatchMechanism | ImageMechanism
+
+    @abstractmethod
+    def _clip(self, rows: Tensor) -> Tensor: ...
+
+    def _clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+        """What is noised: ``(n, d)``, in float64."""
+        n, _ = split_generated(len(points), self.debias)
+        return self._clip(self._gradient(points, labels, sample)[:n])
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        n, _ = split_generated(len(points), self.debias)
+        gradient = self._gradient(points, labels, sample)
+        released = add_gaussian(
+            self._clip(gradient[:n]),
+            sensitivity=self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+        )
+        backpropagate(points, torch.cat([released, self._clip(gradient[n:])]), parameters)
+
+
+class BatchSanitizer(_NoisedRows):
+    """The n x d gradient of the cross rows is clipped as a whole to Δ; noise 2Δσ (Algorithm 1).
+
+    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> sanitizer = BatchSanitizer(
+    ...     BatchMechanism(clip=0.5, noise_multiplier=1.1), SquaredEuclidean(), 0.05, debias=0.5)
+    >>> images = nn.Parameter(torch.rand(6, 2))  # n = 4, n' = 2
+    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
+    >>> images.grad.shape
+    torch.Size([6, 2])
+    """
+
+    mechanism: BatchMechanism
+
+    def _clip(self, rows: Tensor) -> Tensor:
+        return clip_whole(rows, self.mechanism.clip)
+
+
+class ImageSanitizer(_NoisedRows):
+    """Each row of the gradient is clipped to Δ on its own; noise 2Δσ. One event of multiplier σ/√n.
+
+    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> sanitizer = ImageSanitizer(
+    ...     ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=4), SquaredEuclidean(), 0.05)
+    >>> images = nn.Parameter(torch.rand(4, 2))
+    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
+    >>> images.grad.shape
+    torch.Size([4, 2])
+    """
+
+    mechanism: ImageMechanism
+
+    def _gradient(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+        n, _ = split_generated(len(points), self.debias)
+        if n != self.mechanism.rows:
+            raise ValueError(f"points: the mechanism is for {self.mechanism.rows} generated images, not {n}")
+        return super()._gradient(points, labels, sample)
+
+    def _clip(self, rows: Tensor) -> Tensor:
+        return clip_rows(rows, self.mechanism.clip)

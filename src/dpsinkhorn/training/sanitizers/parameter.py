@@ -1,0 +1,57 @@
+"""Sanitizer `parameter`: the generator's whole parameter gradient is clipped and noised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.privacy.mechanisms import ParameterMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.training.sanitizers.base import Sample, pulled_back
+from dpsinkhorn.training.sanitizers.clipping import clip_whole
+from dpsinkhorn.training.sanitizers.gradients import SinkhornSanitizer
+
+
+class ParameterSanitizer(SinkhornSanitizer):
+    """The gradient of Eq. 6 in all parameters together is clipped to Δ; noise 2Δσ. Accounted as `batch`.
+
+    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> sanitizer = ParameterSanitizer(
+    ...     ParameterMechanism(clip=1.0, noise_multiplier=1.1), SquaredEuclidean(), 0.05)
+    >>> generator, sample = nn.Linear(3, 2), Sample(torch.rand(5, 2))
+    >>> images = generator(torch.rand(4, 3))
+    >>> sanitizer.backward(images, None, sample, list(generator.parameters()), SeededNoise(0))
+    >>> generator.weight.grad.shape
+    torch.Size([2, 3])
+    """
+
+    mechanism: ParameterMechanism
+
+    def _clipped(
+        self, points: Tensor, labels: Tensor | None, sample: Sample, parameters: Sequence[nn.Parameter]
+    ) -> Tensor:
+        """What is noised: all parameters' gradients in one vector, in float64."""
+        gradient = self._gradient(points, labels, sample)
+        parts = pulled_back(points, gradient, parameters)
+        return clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        released = add_gaussian(
+            self._clipped(points, labels, sample, parameters),
+            sensitivity=self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+        )
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, part in zip(parameters, torch.split(released, sizes), strict=True):
+            parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)

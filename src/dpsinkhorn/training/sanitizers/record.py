@@ -1,0 +1,173 @@
+"""Sanitizer `record`: Sinkhorn written as a sum over records, each record's share clipped.
+
+A record y is shared out among the generated images of its class by a(y) = softmax_i((f_i - c(x_i, y)) / λ),
+and its share of the gradient is v(y) = [a_i(y) ∇_x c(x_i, y)]_i. The sum of the clipped shares has the
+sensitivity of one share, so the signal grows with the batch and the noise does not.
+
+Claims: docs/proofs/record-sensitivity.md, and record-rounding.md for what is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.ot.costs import Cost
+from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels
+from dpsinkhorn.training.sanitizers.layout import lay_out, sort_by_class
+from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
+from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
+from dpsinkhorn.training.sanitizers.shares import ClippedSum, SumOfAnyCost, SumOfPixelCost
+
+_LEAST_SAMPLE = 2**20
+
+
+class RecordSanitizer(Sanitizer):
+    """Each record's share of the gradient is clipped to C, the sum noised, the self term subtracted.
+
+    G = (Σ_y clip(v(y), C) + σ C ξ) / B - s Σ_x' clip(v(x'), C) / n, for the n generated images x; x' are n
+    more, through the same clipped functional, detached. Where the sample names persons, a person's shares
+    are summed, then clipped.
+
+    Args:
+        mechanism: clip C and noise; ``NonPrivate()`` neither clips nor adds noise, for ablations.
+        cost: any built-in cost, or a :class:`Cost` of your own (slow: record by record).
+        regularization: λ, in the units of the cost.
+        expected_batch: B, the public size of a batch that sums are divided by.
+        self_weight: s, from 0 to 1.
+        classes: number of classes; 0 where there are none.
+        potentials: f, from generated images alone.
+        max_sample: the most records that a sample may hold, public; rounding is bounded for up to as many.
+
+    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> sanitizer = RecordSanitizer(
+    ...     RecordMechanism(clip=1.0, noise_multiplier=2.0), SquaredEuclidean(), regularization=1.0,
+    ...     expected_batch=8, self_weight=0.0, classes=0)
+    >>> images = nn.Parameter(torch.zeros(4, 2))
+    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(8, 2)), [images], SeededNoise(0))
+    >>> images.grad.shape
+    torch.Size([4, 2])
+    """
+
+    mechanism: RecordMechanism | NonPrivate
+
+    def __init__(
+        self,
+        mechanism: RecordMechanism | NonPrivate,
+        cost: Cost,
+        regularization: float,
+        expected_batch: float,
+        self_weight: float = 0.0,
+        classes: int = 0,
+        potentials: Potentials | None = None,
+        *,
+        max_sample: int | None = None,
+    ) -> None:
+        if isinstance(mechanism, RecordMechanism) and mechanism.appended:
+            raise ValueError("mechanism: this sanitizer appends no statistics; set appended to 0")
+        if not 1e-100 < regularization < 1e100:
+            raise ValueError(f"regularization: expected a positive number, got {regularization}")
+        if not (expected_batch > 0 and math.isfinite(expected_batch)):
+            raise ValueError(f"expected_batch: expected a positive number, got {expected_batch}")
+        if not 0 <= self_weight <= 1:
+            raise ValueError(f"self_weight: expected a number from 0 to 1, got {self_weight}")
+        if classes < 0:
+            raise ValueError(f"classes: expected 0 or more, got {classes}")
+        if max_sample is not None and max_sample < 1:
+            raise ValueError(f"max_sample: expected at least 1, got {max_sample}")
+        self.mechanism = mechanism
+        self.cost = cost
+        self.regularization = regularization
+        self.expected_batch = expected_batch
+        self.self_weight = self_weight
+        self.classes = classes
+        self.potentials = potentials or ZeroPotentials()
+        self.max_sample = max_sample or max(_LEAST_SAMPLE, 4 * math.ceil(expected_batch))
+        clip = mechanism.clip if isinstance(mechanism, RecordMechanism) else math.inf
+        pixels = pixel_cost(cost)
+        self._sum: ClippedSum = (
+            SumOfAnyCost(cost, regularization, clip, self.max_sample)
+            if pixels is None
+            else SumOfPixelCost(
+                pixels, regularization, clip, self.max_sample, _tile_length(expected_batch, classes)
+            )
+        )
+
+    def resampled(self, generated: int) -> int:
+        """As many again, for the self term; none without it."""
+        return generated if self.self_weight > 0 else 0
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        n = self._count(points)
+        with torch.no_grad():
+            total, own = self._sums(points, labels, sample)
+            if isinstance(self.mechanism, RecordMechanism):
+                total = add_gaussian(
+                    total,
+                    sensitivity=self.mechanism.sensitivity,
+                    noise_multiplier=self.mechanism.noise_multiplier,
+                    noise=noise,
+                )
+            gradient = total / self.expected_batch
+            if own is not None:
+                gradient.sub_(own, alpha=self.self_weight / n)
+            rows = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
+            rows[:n] = gradient
+        backpropagate(points, rows, parameters)
+
+    def _count(self, points: Tensor) -> int:
+        n = len(points) // 2 if self.self_weight > 0 else len(points)
+        if n < 1 or n + self.resampled(n) != len(points):
+            raise ValueError(f"points: {len(points)} rows are not n generated images and n resampled ones")
+        return n
+
+    def _clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+        """What is noised: the sum of clipped shares, ``(n, d)``, in float64."""
+        with torch.no_grad():
+            return self._sums(points, labels, sample)[0]
+
+    def _sums(self, points: Tensor, labels: Tensor | None, sample: Sample) -> tuple[Tensor, Tensor | None]:
+        """The clipped sum over the records, and that over the resampled images, if there are any."""
+        check_labels(points, labels, sample, self.classes)
+        n = self._count(points)
+        if len(sample.points) > self.max_sample:
+            raise ValueError(f"max_sample: a sample has more than {self.max_sample} records; raise it")
+        kinds = labels if self.classes else None
+        samples = [sample]
+        if len(points) > n:
+            samples.append(Sample(points[n:].detach(), None if kinds is None else kinds[n:]))
+        first, kinds = points[:n].detach(), None if kinds is None else kinds[:n]
+        by_class = sort_by_class(
+            [kinds, *(part.labels for part in samples)],
+            [n, *(len(part.points) for part in samples)],
+            self.classes,
+            points.device,
+        )
+        # The potentials see generated images only.
+        potentials = torch.nan_to_num(self.potentials(first, kinds).detach().double(), nan=0.0)
+        if potentials.shape != (n,):
+            raise ValueError(f"potentials: expected shape ({n},), got {tuple(potentials.shape)}")
+        generated = lay_out(on_grid(first), kinds, potentials, by_class[0])
+        sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
+        return sums[0], sums[1] if len(sums) > 1 else None
+
+
+def _tile_length(expected_batch: float, classes: int) -> int:
+    """Records in a tile: about one class of an expected batch, so that tiles are few and mostly full."""
+    if not classes:
+        return 1024
+    share = math.ceil(1.25 * expected_batch / classes)
+    return min(256, max(16, 1 << (share - 1).bit_length()))
