@@ -19,6 +19,7 @@ from dpsinkhorn.generators import (
     config_from_json,
     config_to_json,
     draw_latents,
+    frozen_copy,
     recompute_batch_statistics,
 )
 
@@ -130,6 +131,17 @@ class GeneratorContract:
         torch.testing.assert_close(other, usual, rtol=1e-4, atol=1e-5)
         assert other.flatten(1).shape == (4, variant.points)
         torch.testing.assert_close(other.flatten(1), usual.flatten(1), rtol=1e-4, atol=1e-5)
+
+    def test_frozen_copy(self, variant):
+        """The same images, from a network without BatchNorm before activations or spectral norms."""
+        generator = trained(variant)
+        before = {name: value.clone() for name, value in generator.state_dict().items()}
+        frozen = frozen_copy(generator)
+        assert all(torch.equal(value, before[name]) for name, value in generator.state_dict().items())
+        assert not any("parametrizations" in name for name in frozen.state_dict())
+        inputs = inputs_of(variant, 4)
+        torch.testing.assert_close(frozen(*inputs), generator.eval()(*inputs), rtol=1e-4, atol=1e-5)
+        assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
     def test_seeds(self):
         state = torch.random.get_rng_state()

@@ -20,6 +20,7 @@ from dpsinkhorn.generators.configs import (
     config_to_json,
 )
 from dpsinkhorn.generators.dcgan import DCGAN
+from dpsinkhorn.generators.frozen import frozen_copy
 from dpsinkhorn.generators.inputs import check_probabilities, draw_labels, draw_latents
 from dpsinkhorn.generators.mlp import MLP
 from dpsinkhorn.generators.statistics import recompute_batch_statistics
@@ -40,6 +41,7 @@ __all__ = [
     "config_to_json",
     "draw_labels",
     "draw_latents",
+    "frozen_copy",
     "recompute_batch_statistics",
 ]
 

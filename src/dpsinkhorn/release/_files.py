@@ -1,0 +1,132 @@
+"""Files and folders that are there complete or not at all, and careful reading of those of others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dpsinkhorn.release.errors import ReleaseError
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, may_replace: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """A draft beside `target` to write into; it takes the target's name at the end of the block.
+
+    When the block raises, nothing of it remains. An existing folder that is not empty is refused, unless
+    `may_replace` says yes to it.
+    """
+    refuse_existing(target, may_replace)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        yield draft
+        os.chmod(draft, 0o777 & ~_umask())  # mkdtemp keeps others out
+        sync_folder(draft)
+        _move(draft, target, may_replace)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """The same for one file; an existing file is replaced in one step."""
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    os.close(handle)
+    draft = Path(name)
+    try:
+        yield draft
+        os.chmod(draft, 0o666 & ~_umask())
+        sync_file(draft)
+        os.replace(draft, target)
+        sync_folder(target.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def refuse_existing(target: Path, may_replace: Callable[[Path], bool] | None) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise ReleaseError(f"{target} exists and is not a folder; name another one")
+    if any(target.iterdir()) and not (may_replace and may_replace(target)):
+        hint = "name another one" if may_replace is None else "it holds other files; name another one"
+        raise ReleaseError(f"the folder {target} exists already; {hint}")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write and wait until it is on disk."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused unopened."""
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    try:
+        if path.is_symlink():
+            raise ReleaseError(f"{path} is a link; a release holds plain files only")
+        handle = os.open(path, flags)
+    except FileNotFoundError:
+        raise ReleaseError(f"{path} is missing; is this a release, and all of it?") from None
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    with open(handle, "rb") as file:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            raise ReleaseError(f"{path} is not a plain file; a release holds plain files only")
+        if state.st_size > limit:
+            raise ReleaseError(f"{path} has {state.st_size:,} bytes; at most {limit:,} are expected")
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise ReleaseError(f"{path} grew while it was read; at most {limit:,} bytes are expected")
+    return data
+
+
+def sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        sync_file(folder)
+
+
+def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None) -> None:
+    """Give the draft its name. What was there before steps aside first and is deleted last."""
+    refuse_existing(target, may_replace)
+    if not target.exists() or not any(target.iterdir()):
+        if target.exists():
+            target.rmdir()
+        os.rename(draft, target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    os.rename(target, aside / target.name)
+    try:
+        os.rename(draft, target)
+    except OSError:
+        os.rename(aside / target.name, target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,173 @@
+"""The privacy statement: what a release guarantees, under which assumptions, and how that was computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Adjacency, Charge, compose, epsilon
+from dpsinkhorn.release._json import check_bool, check_keys, check_number, check_text
+from dpsinkhorn.release.errors import ReleaseError
+
+__all__ = ["PrivacyStatement", "format_epsilon"]
+
+UNITS = ("record", "person")
+_INFINITE = "infinite"  # JSON has no infinity; null could be mistaken for nothing spent
+_MOST_CHARGES = 10_000
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What a release guarantees.
+
+    >>> from dpsinkhorn.privacy import RecordMechanism, epsilon
+    >>> training = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
+    >>> statement = PrivacyStatement(
+    ...     epsilon=epsilon(training, 1e-5), delta=1e-5, mechanism="record", charges=[training.to_json()]
+    ... )
+    >>> statement.guarantee
+    'ε = 2.339, δ = 1e-05'
+    >>> PrivacyStatement.from_json(statement.to_json()) == statement
+    True
+    """
+
+    epsilon: float
+    """Infinite where nothing is guaranteed."""
+    delta: float
+    mechanism: str
+    """Where clipping and noise stood: record, batch, image, parameter, or none."""
+    charges: Sequence[Mapping[str, Any]]
+    """Everything that was done to the private data, as `Charge.to_json` writes it."""
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value
+    unit: str = "record"
+    """Who is protected: each record, or each person with all of their records."""
+    accountant: str = "pld"
+    ledger_digest: str | None = None
+    published_epsilon: float | None = None
+    """The papers' own count for the mechanism `image`; not a guarantee."""
+    size_is_public: bool = True
+    """Whether the number of records (or persons) counts as known to everyone."""
+    noise: str = ""
+    """What the noise was drawn from."""
+    seeded: bool = False
+    """Whether noise or sampling can be replayed from a seed: then the release guarantees nothing."""
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        charges = tuple(charge.to_json() if isinstance(charge, Charge) else charge for charge in self.charges)
+        object.__setattr__(self, "charges", charges)
+        object.__setattr__(self, "notes", tuple(self.notes))
+        number = self.epsilon
+        if number != math.inf and check_number(number, "epsilon") < 0:
+            raise ReleaseError("epsilon must be from 0 upwards")
+        if not 0 <= check_number(self.delta, "delta") < 1:
+            raise ReleaseError("delta must be from 0 to below 1")
+        if (
+            self.published_epsilon is not None
+            and check_number(self.published_epsilon, "published_epsilon") < 0
+        ):
+            raise ReleaseError("published_epsilon must be from 0 upwards")
+        _check_choice(self.adjacency, "adjacency", [adjacency.value for adjacency in Adjacency])
+        _check_choice(self.unit, "unit", UNITS)
+        _check_choice(self.accountant, "accountant", ACCOUNTANTS)
+        check_text(self.mechanism, "mechanism", 100)
+        check_text(self.noise, "noise")
+        check_bool(self.size_is_public, "size_is_public")
+        check_bool(self.seeded, "seeded")
+        for note in self.notes:
+            check_text(note, "a note")
+        digest = self.ledger_digest
+        if digest is not None and not (
+            isinstance(digest, str) and len(digest) == 64 and set(digest) <= set(string.hexdigits.lower())
+        ):
+            raise ReleaseError("ledger_digest must be 64 hexadecimal digits")
+        if len(charges) > _MOST_CHARGES:
+            raise ReleaseError(f"a statement has at most {_MOST_CHARGES} charges")
+        self._parsed()
+
+    @property
+    def private(self) -> bool:
+        """Whether an ε is guaranteed at all."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def guarantee(self) -> str:
+        """ε and δ in a few words; ε is rounded up."""
+        if not self.private:
+            return "not private (no ε is guaranteed)"
+        return f"ε = {format_epsilon(self.epsilon)}, δ = {self.delta:g}"
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why what this describes must not leave the curator's hands; none for a sound private release."""
+        found = []
+        if not self.private:
+            found.append("it was trained without privacy and may reproduce private records")
+        if self.seeded:
+            found.append("its noise came from a seed, and whoever knows the seed can remove it")
+        return tuple(found)
+
+    def recomputed_epsilon(self) -> float:
+        """ε computed afresh from the charges, by the accountant that the statement names."""
+        total = compose(*self._parsed(), adjacency=Adjacency(self.adjacency))
+        return epsilon(total, self.delta, cast(Accountant, self.accountant))
+
+    def _parsed(self) -> tuple[Charge, ...]:
+        try:
+            return tuple(Charge.from_json(dict(charge)) for charge in self.charges)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            raise ReleaseError("the charges of the privacy statement are not what training writes") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; an infinite ε is the text `infinite`."""
+        value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        value["epsilon"] = self.epsilon if self.private else _INFINITE
+        value["charges"] = [dict(charge) for charge in self.charges]
+        value["notes"] = list(self.notes)
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PrivacyStatement:
+        """Read back `to_json`; anything else raises `ReleaseError`."""
+        check_keys(value, [field.name for field in dataclasses.fields(cls)], "the privacy statement")
+        for name in ("charges", "notes"):
+            if not isinstance(value[name], list):
+                raise ReleaseError(f"{name} of the privacy statement must be a list")
+        number = math.inf if value["epsilon"] == _INFINITE else value["epsilon"]
+        if number != math.inf or isinstance(number, str):
+            number = check_number(number, "epsilon")
+        published = value["published_epsilon"]
+        return cls(
+            **{
+                **value,
+                "epsilon": number,
+                "delta": check_number(value["delta"], "delta"),
+                "published_epsilon": None
+                if published is None
+                else check_number(published, "published_epsilon"),
+            }
+        )
+
+
+def format_epsilon(value: float) -> str:
+    """ε in at most four digits, rounded up: what is printed is never less than what was spent.
+
+    >>> format_epsilon(9.99601), format_epsilon(10.0), format_epsilon(0.12341), format_epsilon(845.21)
+    ('9.997', '10', '0.1235', '845.3')
+    """
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    digits = 3 - math.floor(math.log10(abs(value)))
+    text = f"{value:.4g}"
+    if float(text) < value:
+        text = f"{float(text) + 10.0**-digits:.4g}"
+    return text
+
+
+def _check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ReleaseError(f"{name} must be one of {', '.join(choices)}")
