@@ -8,6 +8,7 @@ from dpsinkhorn.ot.divergence import (
     semi_debiased_loss,
     transport_loss,
 )
+from dpsinkhorn.ot.native import compiled
 from dpsinkhorn.ot.problem import MatrixProblem, Problem
 from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
 
@@ -21,6 +22,7 @@ __all__ = [
     "SinkhornLoss",
     "SinkhornResult",
     "SquaredEuclidean",
+    "compiled",
     "debiased_loss",
     "empirical_loss",
     "semi_debiased_loss",

@@ -1,10 +1,11 @@
-"""Maximising the semi-dual: the solver's loop, written once for every way to store the cost.
+"""Maximising the semi-dual: the solver's loop, written once for every way to compute it.
 
 Sinkhorn's iteration is the ascent step ``g += λ log(b / P^T 1)``. It is safe and cheap, but at the
 papers' regularizations, where costs are thousands of λ, it needs thousands of steps. The loop
 below takes damped Newton steps instead, along a sequence of decreasing λ (ε-scaling), and falls back on
 Sinkhorn's step where Newton's fails; some tens of evaluations then reach any tolerance. Each evaluation
-costs what one Sinkhorn iteration costs.
+costs what one Sinkhorn iteration costs. The loop itself sees a few numbers per problem; what it does to
+vectors is behind :class:`dpsinkhorn.ot.iterate.Iterate`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot.newton import column, numbers, solve_curvature
-from dpsinkhorn.ot.semidual import SemiDual, SemiDualPoint
+from dpsinkhorn.ot.iterate import start
+from dpsinkhorn.ot.semidual import SemiDual
 
 Method = Literal["newton", "sinkhorn"]
 
@@ -60,7 +61,8 @@ def maximise(
         climber.climb(regularization, target)
         if climber.iterations >= max_iterations:
             break
-    return Ascent(climber.f, climber.g, climber.value, climber.error, climber.iterations)
+    at = climber.at
+    return Ascent(at.f, at.g, at.value, at.error, climber.iterations)
 
 
 def schedule(regularization: float, cost_range: float) -> list[float]:
@@ -132,98 +134,58 @@ class _Climber:
 
     def __init__(self, dual: SemiDual, max_iterations: int, method: Method) -> None:
         self.dual, self.max_iterations, self.method = dual, max_iterations, method
+        self.at = start(dual)
         self.iterations = 0
-        self.g = torch.zeros_like(dual.b)
-        self.f = torch.zeros_like(dual.a)
-        self.value = self.error = dual.a.new_empty(dual.a.shape[:-1])
         self.least_ridge = 1e-12 if dual.work == torch.float64 else 1e-6
         self.ridge = [self.least_ridge] * dual.batch
+        self.largest = max(abs(dual.highest), abs(dual.lowest))
+        self.eps = torch.finfo(dual.work).eps
 
     def climb(self, regularization: float, target: float, limit: int | None = None) -> None:
         """Ascend at one λ from the present ``g`` until all errors are at most ``target``."""
         end = self.max_iterations if limit is None else min(self.max_iterations - 1, self.iterations + limit)
         walkers = [_Walker() for _ in range(self.dual.batch)]
         patience = _PATIENCE if self.method == "newton" else self.max_iterations
-        self.dual.leave_out(_NEGLIGIBLE * target / self.dual.columns)
-        trial = direction = self.g
+        self.at.leave_out(_NEGLIGIBLE * target / self.dual.columns)
+        steps = [0.0] * self.dual.batch  # the first trial is where we stand
         while True:
-            point = self.dual.evaluate(trial, regularization)
+            values, errors = self.at.evaluate(steps, regularization)
             self.iterations += 1
-            values, errors = numbers(point.value), numbers(point.error)
             taken = [
                 walker.judge(value, error, self._rounding(value, regularization))
                 for walker, value, error in zip(walkers, values, errors, strict=True)
             ]
-            self._keep(point, taken)
+            self.at.keep(taken)
             if self.iterations >= end or all(w.error <= target or w.stalled >= patience for w in walkers):
-                self.g = self.dual.extend(self.f, self.g, regularization)
+                self.at.extend(regularization)
                 return
             if any(taken):
-                fresh = self._direction(point, regularization, walkers, taken)
-                direction = fresh if all(taken) else torch.where(_mask(taken, fresh), fresh, direction)
+                self._turn(regularization, walkers, taken)
             steps = [walker.step for walker in walkers]
-            trial = self.g + (direction if min(steps) == 1.0 else direction * column(steps, direction))
-
-    def _keep(self, point: SemiDualPoint, taken: list[bool]) -> None:
-        if all(taken):
-            self.g, self.f, self.value, self.error = point.g, point.f, point.value, point.error
-        elif any(taken):
-            mask = _mask(taken, point.g)  # only a batch can be taken in part
-            self.g, self.f = torch.where(mask, point.g, self.g), torch.where(mask, point.f, self.f)
-            self.value = torch.where(mask[:, 0], point.value, self.value)
-            self.error = torch.where(mask[:, 0], point.error, self.error)
 
     def _rounding(self, value: float, regularization: float) -> float:
-        scale = abs(value) + max(abs(self.dual.highest), abs(self.dual.lowest))
-        return 2**-50 * scale + 2 * torch.finfo(self.dual.work).eps * regularization
+        return 2**-50 * (abs(value) + self.largest) + 2 * self.eps * regularization
 
-    def _direction(
-        self, point: SemiDualPoint, regularization: float, walkers: list[_Walker], taken: list[bool]
-    ) -> Tensor:
-        """Newton's direction where it can be had and ascends, else Sinkhorn's; in units of the cost."""
-        direction: Tensor | None = None
+    def _turn(self, regularization: float, walkers: list[_Walker], taken: list[bool]) -> None:
+        """Turn to Newton's direction where it can be had and ascends, else to Sinkhorn's."""
         slopes: list[float] = []
         usable = [walker.error <= _NEWTON_ERROR and self.method == "newton" for walker in walkers]
         if any(usable):
-            direction, slopes, usable = self._newton_direction(point, walkers, usable)
-        if direction is None or not all(usable):
-            sinkhorn = self._sinkhorn_direction(point)
-            direction = (
-                sinkhorn if direction is None else torch.where(_mask(usable, sinkhorn), direction, sinkhorn)
-            )
-            slopes = numbers(torch.linalg.vecdot(point.residual, direction))
-        lengths = numbers(torch.linalg.vector_norm(direction, math.inf, -1))
+            slopes, usable = self._newton(walkers, usable)
+        if not all(usable):
+            slopes = self.at.sinkhorn(usable)
         factors = [regularization] * len(walkers)
-        for k, walker in enumerate(walkers):
+        for k, length in enumerate(self.at.lengths()):
             if taken[k]:
-                factors[k] *= walker.shorten(lengths[k] if usable[k] else 0.0)
-                walker.slope = factors[k] * slopes[k]
-        return direction.mul_(column(factors, direction))
+                factors[k] *= walkers[k].shorten(length if usable[k] else 0.0)
+                walkers[k].slope = factors[k] * slopes[k]
+        self.at.turn(factors, taken)
 
-    def _newton_direction(
-        self, point: SemiDualPoint, walkers: list[_Walker], near: list[bool]
-    ) -> tuple[Tensor, list[float], list[bool]]:
-        """Newton's direction in units of λ, its slope, and for which problems of the batch it is one."""
+    def _newton(self, walkers: list[_Walker], near: list[bool]) -> tuple[list[float], list[bool]]:
+        """Slopes of Newton's direction, and for which problems of the batch it is one to take."""
         accuracy = math.sqrt(max(walker.error for walker in walkers))
-        newton, solved = solve_curvature(point.curvature, point.residual, self.ridge, accuracy)
-        newton = newton - torch.linalg.vecdot(self.dual.b, newton).unsqueeze(-1)
-        if self.dual.left_out is not None:
-            newton.masked_fill_(self.dual.left_out, 0.0)
-        slopes = numbers(torch.linalg.vecdot(point.residual, newton))
+        slopes, solved = self.at.newton(self.ridge, accuracy)
         ascends = [done and 0 < slope < math.inf for done, slope in zip(solved, slopes, strict=True)]
         for k, good in enumerate(ascends):
             self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if good else self.ridge[k] * 100
-        return newton, slopes, [good and close for good, close in zip(ascends, near, strict=True)]
-
-    def _sinkhorn_direction(self, point: SemiDualPoint) -> Tensor:
-        """Sinkhorn's step in units of λ: ``log b - log P^T 1``."""
-        b, floor = self.dual.b, torch.finfo(self.dual.work).tiny
-        direction = (b / point.curvature.column_marginal.clamp(min=floor)).clamp_(min=floor).log_()
-        left_out = self.dual.left_out
-        return direction if left_out is None else direction.masked_fill_(left_out, 0.0)
-
-
-def _mask(flags: list[bool], like: Tensor) -> Tensor:
-    """Flags per problem, to choose between ``(B, m)`` tensors."""
-    mask = torch.tensor(flags, device=like.device)
-    return mask[0] if len(flags) == 1 else mask.unsqueeze(-1)
+        return slopes, [good and close for good, close in zip(ascends, near, strict=True)]

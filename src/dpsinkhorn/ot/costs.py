@@ -15,9 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot import native
+
 # Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
 # fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
 _EXACT_PRODUCT_LIMIT = 2**30
+# Up to this many terms, squared distances are summed up directly where the compiled loops are there;
+# beyond, a matrix product is faster.
+_DIRECT_SUMS = 2**23
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 # Elements of the largest temporary in a gradient by signs.
@@ -63,6 +68,10 @@ class SquaredEuclidean(Cost):
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         work = x.shape[-2] * y.shape[-2] * x.shape[-1]
+        if work <= _DIRECT_SUMS:
+            costs = native.pairwise(x, y, squared=True, l1_weight=0.0)
+            if costs is not None:
+                return costs
         if x.dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
             return self.against(y.double())(x.double()).float()
         return self.against(y)(x)
@@ -80,6 +89,10 @@ class SquaredEuclidean(Cost):
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        if plan.numel() * x.shape[-1] <= _DIRECT_SUMS:
+            gradient = native.gradient(x, y, plan, squared=True, l1_weight=0.0)
+            if gradient is not None:
+                return gradient
         return 2 * (plan.sum(-1, keepdim=True) * x - plan @ y)
 
 
@@ -92,6 +105,9 @@ class Cityblock(Cost):
     """
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        costs = native.pairwise(x, y, squared=False, l1_weight=1.0)
+        if costs is not None:
+            return costs
         if x.device.type != "cpu":
             return torch.cdist(x, y, p=1.0)
         # On a CPU three vectorised passes over a tile that stays in cache are three times faster.
@@ -103,6 +119,9 @@ class Cityblock(Cost):
         return out
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        gradient = native.gradient(x, y, plan, squared=False, l1_weight=1.0)
+        if gradient is not None:
+            return gradient
         # Entries whose sum is below the rounding of the row's total can be left out; at the small
         # regularizations of the papers that leaves a handful a row.
         floor = plan.sum(-1, keepdim=True) * (torch.finfo(plan.dtype).eps / plan.shape[-1])
@@ -124,22 +143,38 @@ class L1L2(Cost):
     l1_weight: float = 1.0
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self.l1_weight:
+            return SquaredEuclidean().pairwise(x, y)
+        costs = native.pairwise(x, y, squared=True, l1_weight=self.l1_weight)
+        if costs is not None:
+            return costs
         squared = SquaredEuclidean().pairwise(x, y)
-        if self.l1_weight:
-            squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
-        return squared
+        return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
 
     def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
-        squared, absolute = SquaredEuclidean().against(y), Cityblock().against(y)
-        return lambda x: squared(x).add_(absolute(x), alpha=self.l1_weight)
+        if not self.l1_weight:
+            return SquaredEuclidean().against(y)
+        prepared: list[Callable[[Tensor], Tensor]] = []
+
+        def costs(x: Tensor) -> Tensor:
+            fused = native.pairwise(x, y, squared=True, l1_weight=self.l1_weight)
+            if fused is not None:
+                return fused
+            if not prepared:
+                prepared.extend([SquaredEuclidean().against(y), Cityblock().against(y)])
+            squared, absolute = prepared
+            return squared(x).add_(absolute(x), alpha=self.l1_weight)
+
+        return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        if not self.l1_weight:
+            return SquaredEuclidean().gradient(x, y, plan)
+        gradient = native.gradient(x, y, plan, squared=True, l1_weight=self.l1_weight)
+        if gradient is not None:
+            return gradient
         squared = SquaredEuclidean().gradient(x, y, plan)
-        return (
-            squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
-            if self.l1_weight
-            else squared
-        )
+        return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
 
 
 def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: float = 15.0) -> Tensor:

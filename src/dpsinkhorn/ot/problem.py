@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot import native
 from dpsinkhorn.ot.costs import Cost, SquaredEuclidean
 
 _DTYPES = (torch.float32, torch.float64)
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +82,8 @@ class Problem:
 
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
-        return Problem(
-            self.y, self.x, self.cost if self.cost.symmetric else _Flipped(self.cost), self.b, self.a
-        )
+        cost = self.cost if self.cost.symmetric else _Flipped(self.cost)
+        return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,8 @@ class MatrixProblem:
 
     def flipped(self) -> MatrixProblem:
         """The same problem with rows and columns exchanged."""
-        return MatrixProblem(self.matrix.mT.contiguous(), self.b, self.a)
+        matrix = self.matrix.mT.contiguous()
+        return _without_checks(MatrixProblem, matrix=matrix, a=self.b, b=self.a)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,14 @@ class _Flipped(Cost):
         return self.base.gradient(y, x, plan.mT)
 
 
+def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:
+    """A problem made of the parts of one that was checked."""
+    problem = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(problem, name, value)
+    return problem
+
+
 def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> None:
     if not isinstance(array, Tensor):
         raise ValueError(f"{name}: expected a torch.Tensor, got {type(array).__name__}; use torch.as_tensor")
@@ -153,7 +164,7 @@ def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> 
         raise ValueError(f"{name}: expected {what}, got shape {tuple(array.shape)}")
     if 0 in array.shape[-2:]:
         raise ValueError(f"{name}: is empty, shape {tuple(array.shape)}")
-    if not bool(torch.isfinite(array).all()):
+    if not native.finite(array):
         raise ValueError(f"{name}: has NaN or infinite entries")
 
 

@@ -19,10 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot import native
 from dpsinkhorn.ot.problem import MatrixProblem, Problem
 
 LN2 = math.log(2.0)
@@ -62,15 +64,35 @@ class SemiDual:
         self.work = work
         self.a, self.b = problem.a, problem.b
         self.device = self.a.device
-        self.log2_b = self.b.log2()
         self.left_out: Tensor | None = None  # (..., m), columns that take no part
-        self.sqrt_a = self.a.sqrt()
         self.least_weight = float(self.b.min())
         self._slices = self._row_slices(stored)
         self._stored = self._store() if stored else None
-        keep = self.batch * self.rows * self.columns <= kernel_limit
-        self.kernel = self._new_matrix(work) if keep else None
+        self._keep_kernel = self.batch * self.rows * self.columns <= kernel_limit
         self.lowest, self.highest = self._range()
+
+    @property
+    def costs_in_memory(self) -> Tensor | None:
+        """The costs of a single problem, where they lie in the CPU's memory as one float64 array."""
+        stored = self._stored
+        if stored is None or self.problem.batched or self.device.type != "cpu":
+            return None
+        return stored if stored.dtype == torch.float64 and stored.is_contiguous() else None
+
+    # What the compiled iterate does without is made when it is first needed.
+
+    @cached_property
+    def kernel(self) -> Tensor | None:
+        """Room for the kernel of the point last evaluated, where it is kept."""
+        return self._new_matrix(self.work) if self._keep_kernel else None
+
+    @cached_property
+    def sqrt_a(self) -> Tensor:
+        return self.a.sqrt()
+
+    @cached_property
+    def log2_b(self) -> Tensor:
+        return self.b.log2()
 
     def leave_out(self, weight: float) -> None:
         """Leave columns of at most this weight out of :meth:`evaluate`; their g has no effect."""
@@ -118,6 +140,11 @@ class SemiDual:
         self, f: Tensor, g: Tensor, regularization: float
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, their costs and their part of the plan, block by block, for given potentials."""
+        if (costs := self.costs_in_memory) is not None:
+            plan = native.plan(costs, f, g, self.a, self.b, regularization)
+            if plan is not None:
+                yield slice(0, self.rows), costs, plan
+                return
         scale = 1.0 / (regularization * LN2)
         shifted = (g * scale + self.b.log2()).unsqueeze(-2)
         offset = (f * scale + self.a.log2()).unsqueeze(-1)
@@ -163,7 +190,7 @@ class SemiDual:
             stored = self._new_matrix(self.problem.points.dtype)
             for rows in self._slices:
                 stored[..., rows, :] = self.problem.block(rows)
-        return stored.double() if self.work == torch.float64 else stored
+        return stored.double().contiguous() if self.work == torch.float64 else stored
 
     def _new_matrix(self, dtype: torch.dtype) -> Tensor:
         shape = (*self.a.shape, self.columns)
@@ -176,9 +203,13 @@ class SemiDual:
 
     def _range(self) -> tuple[float, float]:
         """Least and greatest cost. Raises where a cost is not finite."""
-        ends = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
-        lowest, highest = torch.stack(ends).double().unbind(-1)
-        low, high = float(lowest.min()), float(highest.max())
+        in_memory = self.costs_in_memory
+        ends = None if in_memory is None else native.value_range(in_memory)
+        if ends is None:
+            parts = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
+            lowest, highest = torch.stack(parts).double().unbind(-1)
+            ends = float(lowest.min()), float(highest.max())
+        low, high = ends
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError(
                 f"cost: has values that are not finite in {self.problem.points.dtype}; "

@@ -90,7 +90,9 @@ class SinkhornResult:
             if want_columns:
                 part = problem.cost.gradient_y(x, problem.y, plan)
                 columns = part if columns is None else columns.add_(part)
-        return (torch.cat(parts, dim=-2) if want_rows else None), columns
+        if not want_rows:
+            return None, columns
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)), columns
 
     def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         f, g = (self.g, self.f) if self._flipped else (self.f, self.g)

@@ -1,0 +1,222 @@
+"""Compiled loops for CPUs, in plain C, where the package was built with them.
+
+PyTorch takes some microseconds to start an operation, and a small problem consists of hundreds of small
+ones. The functions here do the same work in one call each. All of them may decline: without a compiler at
+installation there is no library, and tensors on a GPU or tracked by autograd are not for it. They then
+return ``None``, or ``False``, and the caller goes on in PyTorch.
+
+The environment variable ``DPSINKHORN_NATIVE=0`` switches the library off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+_VERSION = 1  # of the functions and their arguments; that of kernels.c
+_THREADED = 2**26  # sums of more terms than this are shared out to threads
+
+_ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
+_POINTS = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
+_WITH_PLAN = [_ADDRESS, *_POINTS]
+_SIGNATURES: dict[str, tuple[list[type], type | None]] = {
+    "instructions": ([], _FLAG),
+    "state_size": ([_COUNT, _COUNT], _COUNT),
+    "state_start": ([_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _ADDRESS], None),
+    "leave_out": ([_ADDRESS, _NUMBER], None),
+    "evaluate": ([_ADDRESS, _NUMBER, _NUMBER, _ADDRESS], None),
+    "keep": ([_ADDRESS], None),
+    "newton": ([_ADDRESS, _NUMBER, _ADDRESS], None),
+    "sinkhorn": ([_ADDRESS, _ADDRESS], None),
+    "turn": ([_ADDRESS, _NUMBER], None),
+    "extend": ([_ADDRESS, _NUMBER], None),
+    "plan": ([_ADDRESS] * 7 + [_COUNT, _COUNT, _NUMBER], None),
+    "range": ([_ADDRESS, _COUNT, _ADDRESS], None),
+    "finite_32": ([_ADDRESS, _COUNT], _FLAG),
+    "finite_64": ([_ADDRESS, _COUNT], _FLAG),
+    "pairwise_32": (_POINTS, None),
+    "pairwise_64": (_POINTS, None),
+    "gradient_32": (_WITH_PLAN, _FLAG),
+    "gradient_64": (_WITH_PLAN, _FLAG),
+}
+
+
+class Library:
+    """The C functions, by their names without the prefix."""
+
+    def __init__(self, path: Path, instructions: int = 1) -> None:
+        library = ctypes.CDLL(str(path))
+        library.dps_start.argtypes = [_FLAG]
+        if library.dps_start(instructions) != _VERSION:
+            raise OSError(f"{path} belongs to another version; install the package again")
+        for name, (arguments, result) in _SIGNATURES.items():
+            function = getattr(library, f"dps_{name}")
+            function.argtypes, function.restype = arguments, result
+            setattr(self, name, function)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+def _find() -> Path | None:
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_kernels{suffix}")
+        if path.exists():
+            return path
+    return None
+
+
+def _load() -> Library | None:
+    path = _find()
+    if path is None or os.environ.get("DPSINKHORN_NATIVE", "1") == "0":
+        return None
+    try:
+        return Library(path)
+    except (OSError, AttributeError):  # built for another machine or version
+        return None
+
+
+library: Library | None = _load()
+
+
+def compiled() -> bool:
+    """Whether small problems on a CPU run in the compiled loops; if not, all is done in PyTorch.
+
+    >>> isinstance(compiled(), bool)
+    True
+    """
+    return library is not None
+
+
+def finite(array: Tensor) -> bool:
+    """Whether all entries are finite."""
+    if library is None or not _readable(array):
+        return bool(torch.isfinite(array).all())
+    function = library.finite_32 if array.dtype == torch.float32 else library.finite_64
+    return bool(function(array.data_ptr(), array.numel()))
+
+
+def value_range(array: Tensor) -> tuple[float, float] | None:
+    """Least and greatest entry of a float64 array; not finite where an entry is not."""
+    if library is None or not _readable(array) or array.dtype != torch.float64:
+        return None
+    ends = (_NUMBER * 2)()
+    library.range(array.data_ptr(), array.numel(), ctypes.addressof(ends))
+    return ends[0], ends[1]
+
+
+def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularization: float) -> Tensor | None:
+    """``a b^T exp((f + g - C) / λ)`` for float64 costs ``(n, m)``."""
+    tensors = (costs, f, g, a, b)
+    if library is None or not all(_readable(each) and each.dtype == torch.float64 for each in tensors):
+        return None
+    n, m = costs.shape
+    assert f.shape == a.shape == (n,)
+    assert g.shape == b.shape == (m,)
+    scratch, out = costs.new_empty(m), torch.empty_like(costs)
+    addresses = [each.data_ptr() for each in (*tensors, scratch, out)]
+    library.plan(*addresses, n, m, regularization)
+    return out
+
+
+def pairwise(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor | None:
+    """``squared * |x_i - y_j|^2 + l1_weight * |x_i - y_j|_1`` of clouds ``(..., n, d)`` and ``(..., m, d)``."""
+    if library is None or not _sound(x, y):
+        return None
+    function = library.pairwise_32 if x.dtype == torch.float32 else library.pairwise_64
+    x, y = x.contiguous(), y.contiguous()
+    (n, d), m = x.shape[-2:], y.shape[-2]
+    out = x.new_empty(*x.shape[:-1], m)
+    start_x, start_y, start_out, size = x.data_ptr(), y.data_ptr(), out.data_ptr(), x.element_size()
+
+    def rows(k: int, first: int, last: int) -> None:
+        function(
+            start_x + (k * n + first) * d * size, start_y + k * m * d * size,
+            start_out + (k * n + first) * m * size, last - first, m, d, squared, l1_weight,
+        )  # fmt: skip
+
+    _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
+    return out
+
+
+def gradient(x: Tensor, y: Tensor, plan: Tensor, *, squared: bool, l1_weight: float) -> Tensor | None:
+    """Gradient in x of the costs of :func:`pairwise` under a plan ``(..., n, m)``, of the shape of ``x``."""
+    if library is None or not _sound(x, y, plan):
+        return None
+    function = library.gradient_32 if x.dtype == torch.float32 else library.gradient_64
+    x, y, plan = x.contiguous(), y.contiguous(), plan.contiguous()
+    (n, d), m = x.shape[-2:], y.shape[-2]
+    out = torch.empty_like(x)
+    starts = [tensor.data_ptr() for tensor in (x, y, plan, out)]
+    size = x.element_size()
+
+    def rows(k: int, first: int, last: int) -> None:
+        at = k * n + first
+        failed = function(
+            starts[0] + at * d * size, starts[1] + k * m * d * size, starts[2] + at * m * size,
+            starts[3] + at * d * size, last - first, m, d, squared, l1_weight,
+        )  # fmt: skip
+        if failed:
+            raise MemoryError
+
+    _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
+    return out
+
+
+def _share_out(rows: Callable[[int, int, int], None], batch: int, n: int, terms: int) -> None:
+    """Call ``rows(k, first, last)`` for all rows of all clouds of a batch, by threads where it pays."""
+    threads = torch.get_num_threads() if terms > _THREADED else 1
+    if threads == 1:
+        for k in range(batch):
+            rows(k, 0, n)
+        return
+    parts = min(n, 4 * threads)
+    bounds = [n * part // parts for part in range(parts + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        done = [
+            pool.submit(rows, k, bounds[part], bounds[part + 1])
+            for k in range(batch)
+            for part in range(parts)
+        ]
+        for one in done:
+            one.result()
+
+
+def _readable(array: Tensor) -> bool:
+    """Whether the memory of a tensor is what it seems: on the CPU, in order, no wrapper."""
+    return _on_cpu(array) and array.is_contiguous()
+
+
+def _on_cpu(array: Tensor) -> bool:
+    return (
+        type(array) in (Tensor, torch.nn.Parameter)
+        and array.device.type == "cpu"
+        and array.dtype in (torch.float32, torch.float64)
+        and array.layout == torch.strided
+        and not array.is_neg()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(array)
+    )
+
+
+def _sound(x: Tensor, y: Tensor, plan: Tensor | None = None) -> bool:
+    """Whether clouds (and a plan) are of one type and fit each other, and autograd does not follow them."""
+    tensors = (x, y) if plan is None else (x, y, plan)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return (
+        all(_on_cpu(tensor) and tensor.dtype == x.dtype for tensor in tensors)
+        and x.ndim >= 2
+        and x.ndim == y.ndim
+        and x.shape[:-2] == y.shape[:-2]
+        and x.shape[-1] == y.shape[-1] > 0
+        and (plan is None or plan.shape == (*x.shape[:-1], y.shape[-2]))
+    )

@@ -1,0 +1,269 @@
+/* Small transport problems on a CPU, in plain C: no Python, no dependencies, one thread.
+ *
+ * The functions at the end are called through ctypes (native/library.py, which checks all sizes and types).
+ * Memory belongs to the caller. A problem's state lives in one block of float64 numbers, whose parts are
+ * found by dps_state_size and dps_state_start.
+ */
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION 1
+
+#define LN2 0.69314718055994531
+#define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
+#define GROUP 8                  /* entries of a kernel's row that are skipped together */
+#define STRETCH 256              /* terms summed in the points' own type */
+#define TILE 128                 /* points y that a sweep over x goes through at a time */
+
+/* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. */
+typedef struct {
+    int64_t rows, columns, groups, live_total;
+    const double *costs, *a, *b;            /* the caller's */
+    double *g, *f;                          /* the point kept */
+    double *trial_g, *trial_f;              /* the point last evaluated, and what belongs to it: */
+    double *shifted, *marginal, *residual;  /*   exponents of the columns, P^T 1, b - P^T 1 */
+    double *total, *kernel;                 /*   sums of the kernel's rows, and the kernel, rows x groups */
+    double *log2_b, *proposal, *direction;  /* -inf: left out; a new direction; the one in use */
+    double *matrix, *scratch;
+    int32_t *live, *live_count, *index;     /* groups of each row that are not all zero */
+    uint8_t *left_out;
+} State;
+
+#define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
+
+#define NAME(f) f##_plain
+#include "loops.h"
+#undef NAME
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define HAVE_AVX2 1
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define NAME(f) f##_avx2
+#include "loops.h"
+#undef NAME
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#define BEST(f) (has_avx2 ? f##_avx2 : f##_plain)
+#else
+#define BEST(f) f##_plain
+#endif
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+void *PyInit__kernels(void); /* the linker asks for it; nobody calls it */
+EXPORT void *PyInit__kernels(void) { return NULL; }
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+static int has_avx2 = 0;
+
+/* To be called once, first. instructions: 0 for the plain loops, 1 for the best that the CPU has. */
+EXPORT int32_t dps_start(int32_t instructions)
+{
+#if defined(HAVE_AVX2)
+    __builtin_cpu_init();
+    has_avx2 = instructions && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    (void)instructions;
+#endif
+    return VERSION;
+}
+
+EXPORT int32_t dps_instructions(void) { return has_avx2; }
+
+/* The next part of a block: an address where there is a block, and the place after it. */
+static double *take(double *block, int64_t *at, int64_t count)
+{
+    double *part = block ? block + *at : NULL;
+    *at += (count + 7) / 8 * 8; /* keeps every part on a cache line of its own */
+    return part;
+}
+
+static int64_t lay_out(State *s, double *block, int64_t n, int64_t m)
+{
+    int64_t at = STATE_NUMBERS;
+    const int64_t groups = (m + GROUP - 1) / GROUP;
+    s->rows = n, s->columns = m, s->groups = groups, s->live_total = 0;
+    s->g = take(block, &at, m), s->f = take(block, &at, n);
+    s->trial_g = take(block, &at, m), s->trial_f = take(block, &at, n);
+    s->shifted = take(block, &at, m), s->marginal = take(block, &at, groups * GROUP), s->residual = take(block, &at, m);
+    s->total = take(block, &at, n), s->kernel = take(block, &at, n * groups * GROUP);
+    s->log2_b = take(block, &at, m), s->proposal = take(block, &at, m), s->direction = take(block, &at, m);
+    s->matrix = take(block, &at, m * m), s->scratch = take(block, &at, 4 * m + GROUP);
+    s->live = (int32_t *)take(block, &at, (n * groups + 1) / 2);
+    s->live_count = (int32_t *)take(block, &at, (n + 1) / 2);
+    s->index = (int32_t *)take(block, &at, (m + GROUP + 1) / 2);
+    s->left_out = (uint8_t *)take(block, &at, (m + 7) / 8);
+    return at;
+}
+
+/* Numbers (float64) in the block of a problem's state. */
+EXPORT int64_t dps_state_size(int64_t n, int64_t m)
+{
+    State s;
+    return lay_out(&s, NULL, n, m);
+}
+
+/* Start at g = 0. where: places of g, f, the residual and the new direction in the block. */
+EXPORT void dps_state_start(double *block, const double *costs, const double *a, const double *b, int64_t n,
+                            int64_t m, int64_t *where)
+{
+    State *s = (State *)block;
+    lay_out(s, block, n, m);
+    s->costs = costs, s->a = a, s->b = b;
+    memset(s->g, 0, (size_t)m * sizeof(double));
+    memset(s->f, 0, (size_t)n * sizeof(double));
+    memset(s->direction, 0, (size_t)m * sizeof(double));
+    where[0] = s->g - block, where[1] = s->f - block;
+    where[2] = s->residual - block, where[3] = s->proposal - block;
+}
+
+/* Leave columns of at most this weight out. */
+EXPORT void dps_leave_out(State *s, double weight)
+{
+    for (int64_t j = 0; j < s->columns; j++) {
+        s->left_out[j] = s->b[j] <= weight;
+        s->log2_b[j] = s->left_out[j] ? -INFINITY : log2(s->b[j]);
+    }
+}
+
+EXPORT void dps_evaluate(State *s, double step, double regularization, double *out)
+{
+    BEST(evaluate)(s, step, regularization, out);
+}
+
+EXPORT void dps_keep(State *s)
+{
+    memcpy(s->g, s->trial_g, (size_t)s->columns * sizeof(double));
+    memcpy(s->f, s->trial_f, (size_t)s->rows * sizeof(double));
+}
+
+/* Greatest entry of the new direction, for out[2]. */
+static double length(const State *s)
+{
+    double most = 0.0;
+    for (int64_t j = 0; j < s->columns; j++)
+        most = fabs(s->proposal[j]) > most ? fabs(s->proposal[j]) : most;
+    return most;
+}
+
+/* out: slope, whether there is a solution, length. */
+EXPORT void dps_newton(State *s, double ridge, double *out)
+{
+    BEST(newton)(s, ridge, out);
+    out[2] = length(s);
+}
+
+/* Sinkhorn's step in units of λ: log b - log P^T 1. out: slope, 1, length. */
+EXPORT void dps_sinkhorn(State *s, double *out)
+{
+    double slope = 0.0;
+    for (int64_t j = 0; j < s->columns; j++) {
+        double ratio = s->b[j] / (s->marginal[j] > DBL_MIN ? s->marginal[j] : DBL_MIN);
+        s->proposal[j] = s->left_out[j] ? 0.0 : log(ratio > DBL_MIN ? ratio : DBL_MIN);
+        slope += s->residual[j] * s->proposal[j];
+    }
+    out[0] = slope, out[1] = 1.0, out[2] = length(s);
+}
+
+/* The new direction, so much of it, becomes the one in use. */
+EXPORT void dps_turn(State *s, double factor)
+{
+    for (int64_t j = 0; j < s->columns; j++)
+        s->direction[j] = factor * s->proposal[j];
+}
+
+/* Columns left out get the transform of f, as the others have it. */
+EXPORT void dps_extend(State *s, double regularization)
+{
+    for (int64_t j = 0; j < s->columns; j++) {
+        double top = -INFINITY, total = 0.0;
+        if (!s->left_out[j])
+            continue;
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t i = 0; i < s->rows; i++) {
+                const double cost = s->costs[i * s->columns + j];
+                const double exponent = (s->f[i] - cost) / regularization + log(s->a[i]);
+                if (pass)
+                    total += exp(exponent - top);
+                else
+                    top = exponent > top ? exponent : top;
+            }
+        }
+        s->g[j] = -regularization * (top + log(total));
+    }
+}
+
+EXPORT void dps_plan(const double *costs, const double *f, const double *g, const double *a, const double *b,
+                     double *scratch, double *out, int64_t n, int64_t m, double regularization)
+{
+    BEST(plan)(costs, f, g, a, b, scratch, out, n, m, 1.0 / (regularization * LN2));
+}
+
+/* Least and greatest of count > 0 finite numbers; of others, some that are not finite. */
+EXPORT void dps_range(const double *values, int64_t count, double *out)
+{
+    double low = values[0], high = values[0], odd = 0.0;
+#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : odd)
+    for (int64_t i = 0; i < count; i++) {
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+        odd += values[i] - values[i]; /* 0, or NaN where the value is NaN or infinite */
+    }
+    out[0] = low + odd, out[1] = high + odd;
+}
+
+EXPORT int32_t dps_finite_32(const uint32_t *values, int64_t count) { return BEST(finite_32)(values, count); }
+
+EXPORT int32_t dps_finite_64(const uint64_t *values, int64_t count) { return BEST(finite_64)(values, count); }
+
+EXPORT void dps_pairwise_32(const float *x, const float *y, float *out, int64_t n, int64_t m, int64_t d,
+                            int32_t squared, double l1_weight)
+{
+    BEST(pairwise_32)(x, y, out, n, m, d, squared, l1_weight);
+}
+
+EXPORT void dps_pairwise_64(const double *x, const double *y, double *out, int64_t n, int64_t m, int64_t d,
+                            int32_t squared, double l1_weight)
+{
+    BEST(pairwise_64)(x, y, out, n, m, d, squared, l1_weight);
+}
+
+/* Returns 0, or 1 where there is no memory for a row. */
+EXPORT int32_t dps_gradient_32(const float *x, const float *y, const float *plan, float *out, int64_t n,
+                               int64_t m, int64_t d, int32_t squared, double l1_weight)
+{
+    int32_t *index = malloc((size_t)m * sizeof *index);
+    float *weight = malloc((size_t)m * sizeof *weight);
+    const int32_t failed = !index || !weight;
+    if (!failed)
+        BEST(gradient_32)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
+    free(index), free(weight);
+    return failed;
+}
+
+EXPORT int32_t dps_gradient_64(const double *x, const double *y, const double *plan, double *out, int64_t n,
+                               int64_t m, int64_t d, int32_t squared, double l1_weight)
+{
+    int32_t *index = malloc((size_t)m * sizeof *index);
+    double *weight = malloc((size_t)m * sizeof *weight);
+    const int32_t failed = !index || !weight;
+    if (!failed)
+        BEST(gradient_64)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
+    free(index), free(weight);
+    return failed;
+}

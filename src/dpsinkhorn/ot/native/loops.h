@@ -1,0 +1,311 @@
+/* The loops of small problems on a CPU, written to be vectorised by the compiler. This file is included
+ * several times, once for each instruction set; NAME(f) is the name of f for that set.
+ *
+ * A "simd reduction" lets the compiler reorder a sum, so results differ by rounding between instruction
+ * sets; on one machine they are always the same.
+ */
+
+/* 2^x for x <= 0, to about one unit in the last place; zero from where a float64 would be subnormal. */
+static inline double NAME(power_of_two)(double x)
+{
+    const double magic = 0x1.8p52; /* adding it rounds to a whole number, in the lowest bits */
+    double bounded = x < LEAST_EXPONENT ? LEAST_EXPONENT : x;
+    double whole = bounded + magic;
+    double r = bounded - (whole - magic), p;
+    int64_t bits, shift;
+    /* Taylor series of exp(r log 2), |r| <= 1/2 */
+    p = 1.3691488853904128e-12;
+    p = p * r + 2.5678435993488206e-11;
+    p = p * r + 4.4455382718708116e-10;
+    p = p * r + 7.054911620801123e-09;
+    p = p * r + 1.01780860092397e-07;
+    p = p * r + 1.321548679014431e-06;
+    p = p * r + 1.5252733804059841e-05;
+    p = p * r + 0.0001540353039338161;
+    p = p * r + 0.0013333558146428443;
+    p = p * r + 0.009618129107628477;
+    p = p * r + 0.05550410866482158;
+    p = p * r + 0.24022650695910072;
+    p = p * r + 0.6931471805599453;
+    p = p * r + 1.0;
+    memcpy(&bits, &p, sizeof bits);
+    memcpy(&shift, &whole, sizeof shift);
+    bits += (int64_t)((uint64_t)shift << 52);
+    memcpy(&p, &bits, sizeof p);
+    return x < LEAST_EXPONENT ? 0.0 : p;
+}
+
+/* The semi-dual at g + step * direction: value and L1 error of the column marginal into out. */
+static void NAME(evaluate)(State *s, double step, double regularization, double *out)
+{
+    const int64_t n = s->rows, m = s->columns, groups = s->groups, stride = groups * GROUP;
+    const double scale = 1.0 / (regularization * LN2);
+    double *restrict trial = s->trial_g, *restrict shifted = s->shifted;
+    double *restrict marginal = s->marginal, *restrict residual = s->residual;
+    double value = 0.0, error = 0.0;
+    int64_t nonzero = 0;
+
+#pragma omp simd
+    for (int64_t j = 0; j < m; j++) {
+        trial[j] = s->g[j] + step * s->direction[j];
+        shifted[j] = trial[j] * scale + s->log2_b[j];
+    }
+    memset(marginal, 0, (size_t)stride * sizeof(double));
+    for (int64_t i = 0; i < n; i++) {
+        const double *restrict costs = s->costs + i * m;
+        double *restrict kernel = s->kernel + i * stride;
+        int32_t *restrict live = s->live + i * groups;
+        double top = -INFINITY, total = 0.0, weight;
+        int32_t count = 0;
+#pragma omp simd reduction(max : top)
+        for (int64_t j = 0; j < m; j++) {
+            kernel[j] = shifted[j] - scale * costs[j];
+            top = kernel[j] > top ? kernel[j] : top;
+        }
+        for (int64_t j = m; j < stride; j++)
+            kernel[j] = -INFINITY;
+        /* At small λ nearly all entries underflow: the rest is found group by group. */
+        for (int64_t group = 0; group < groups; group++) {
+            double *restrict part = kernel + group * GROUP;
+            const double least = top + LEAST_EXPONENT;
+            int any = 0;
+#pragma omp simd reduction(| : any)
+            for (int j = 0; j < GROUP; j++)
+                any |= part[j] >= least;
+            if (any) {
+                live[count++] = (int32_t)group;
+#pragma omp simd reduction(+ : total)
+                for (int j = 0; j < GROUP; j++) {
+                    part[j] = NAME(power_of_two)(part[j] - top);
+                    total += part[j];
+                }
+            } else {
+                memset(part, 0, GROUP * sizeof(double));
+            }
+        }
+        s->live_count[i] = count;
+        nonzero += count;
+        weight = s->a[i] / total;
+        for (int32_t k = 0; k < count; k++) {
+            const int64_t at = (int64_t)live[k] * GROUP;
+#pragma omp simd
+            for (int j = 0; j < GROUP; j++)
+                marginal[at + j] += weight * kernel[at + j];
+        }
+        s->total[i] = total;
+        s->trial_f[i] = -(log2(total) + top) / scale;
+        value += s->a[i] * s->trial_f[i];
+    }
+#pragma omp simd reduction(+ : value, error)
+    for (int64_t j = 0; j < m; j++) {
+        residual[j] = s->b[j] - marginal[j];
+        value += s->b[j] * trial[j];
+        error += fabs(residual[j]);
+    }
+    s->live_total = nonzero;
+    out[0] = value;
+    out[1] = error;
+}
+
+/* Upper triangle of -P^T diag(1/a) P, where the kernel has few entries. */
+static void NAME(subtract_gram_sparse)(State *s)
+{
+    const int64_t m = s->columns, stride = s->groups * GROUP;
+    double *restrict value = s->scratch;
+    int32_t *restrict index = s->index;
+    for (int64_t i = 0; i < s->rows; i++) {
+        const double *restrict kernel = s->kernel + i * stride;
+        const int32_t *restrict live = s->live + i * s->groups;
+        const double weight = sqrt(s->a[i]) / s->total[i];
+        int64_t count = 0;
+        for (int32_t k = 0; k < s->live_count[i]; k++) {
+            const int64_t at = (int64_t)live[k] * GROUP;
+            for (int64_t j = at; j < at + GROUP; j++) { /* without a branch; zero beyond m */
+                index[count] = (int32_t)j;
+                value[count] = kernel[j] * weight;
+                count += kernel[j] != 0.0;
+            }
+        }
+        for (int64_t p = 0; p < count; p++) {
+            double *restrict row = s->matrix + index[p] * m;
+            const double factor = value[p];
+            for (int64_t q = p; q < count; q++)
+                row[index[q]] -= factor * value[q];
+        }
+    }
+}
+
+/* The same where the kernel is dense: four rows of it at a time. */
+static void NAME(subtract_gram_dense)(State *s)
+{
+    const int64_t n = s->rows, m = s->columns, stride = s->groups * GROUP;
+    double *restrict r0 = s->scratch, *restrict r1 = r0 + m, *restrict r2 = r1 + m, *restrict r3 = r2 + m;
+    for (int64_t i = 0; i < n; i += 4) {
+        double *rows[4] = {r0, r1, r2, r3};
+        for (int64_t k = 0; k < 4; k++) {
+            const int64_t at = i + k < n ? i + k : n - 1;
+            const double *restrict kernel = s->kernel + at * stride;
+            const double weight = i + k < n ? sqrt(s->a[at]) / s->total[at] : 0.0;
+            double *restrict row = rows[k];
+#pragma omp simd
+            for (int64_t j = 0; j < m; j++)
+                row[j] = kernel[j] * weight;
+        }
+        for (int64_t j = 0; j < m; j++) {
+            double *restrict out = s->matrix + j * m;
+            const double c0 = r0[j], c1 = r1[j], c2 = r2[j], c3 = r3[j];
+#pragma omp simd
+            for (int64_t k = j; k < m; k++)
+                out[k] -= (c0 * r0[k] + c1 * r1[k]) + (c2 * r2[k] + c3 * r3[k]);
+        }
+    }
+}
+
+/* Cholesky's factor U, matrix = U^T U, in place in the upper triangle. Returns 0 where there is none. */
+static int NAME(factorise)(double *restrict matrix, int64_t m)
+{
+    for (int64_t first = 0; first < m; first += 4) {
+        const int64_t last = first + 4 < m ? first + 4 : m;
+        for (int64_t k = first; k < last; k++) { /* a panel of four rows */
+            double *restrict row = matrix + k * m;
+            double inverse;
+            for (int64_t h = first; h < k; h++) {
+                const double *restrict above = matrix + h * m;
+                const double factor = above[k];
+                if (factor == 0.0)
+                    continue;
+#pragma omp simd
+                for (int64_t j = k; j < m; j++)
+                    row[j] -= factor * above[j];
+            }
+            if (!(row[k] > 0.0) || isinf(row[k]))
+                return 0;
+            row[k] = sqrt(row[k]);
+            inverse = 1.0 / row[k];
+#pragma omp simd
+            for (int64_t j = k + 1; j < m; j++)
+                row[j] *= inverse;
+        }
+        if (last - first < 4)
+            break;
+        const double *restrict u0 = matrix + first * m, *restrict u1 = u0 + m;
+        const double *restrict u2 = u1 + m, *restrict u3 = u2 + m;
+        for (int64_t i = last; i < m; i++) { /* what it takes from the rest */
+            double *restrict row = matrix + i * m;
+            const double c0 = u0[i], c1 = u1[i], c2 = u2[i], c3 = u3[i];
+            if (c0 == 0.0 && c1 == 0.0 && c2 == 0.0 && c3 == 0.0)
+                continue;
+#pragma omp simd
+            for (int64_t j = i; j < m; j++)
+                row[j] -= (c0 * u0[j] + c1 * u1[j]) + (c2 * u2[j] + c3 * u3[j]);
+        }
+    }
+    return 1;
+}
+
+/* Solves U^T U x = x in place. */
+static void NAME(substitute)(const double *restrict matrix, double *restrict x, int64_t m)
+{
+    for (int64_t i = 0; i < m; i++) {
+        const double *restrict row = matrix + i * m;
+        const double known = x[i] / row[i];
+        x[i] = known;
+#pragma omp simd
+        for (int64_t j = i + 1; j < m; j++)
+            x[j] -= known * row[j];
+    }
+    for (int64_t i = m - 1; i >= 0; i--) {
+        const double *restrict row = matrix + i * m;
+        double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = i + 1; j < m; j++)
+            sum += row[j] * x[j];
+        x[i] = (x[i] - sum) / row[i];
+    }
+}
+
+/* Newton's direction of the last evaluated point, in units of λ: its slope and whether it was solved. */
+static void NAME(newton)(State *s, double ridge, double *out)
+{
+    const int64_t n = s->rows, m = s->columns;
+    double *restrict d = s->proposal;
+    double mean = 0.0, slope = 0.0;
+    memset(s->matrix, 0, (size_t)(m * m) * sizeof(double));
+    if (s->live_total * 4 < n * s->groups)
+        NAME(subtract_gram_sparse)(s);
+    else
+        NAME(subtract_gram_dense)(s);
+    for (int64_t j = 0; j < m; j++) { /* columns left out are decoupled: their row and column are zero */
+        s->matrix[j * m + j] += s->marginal[j] * (1.0 + ridge) + (s->left_out[j] ? 1.0 : 0.0);
+        d[j] = s->residual[j];
+    }
+    out[0] = 0.0;
+    out[1] = NAME(factorise)(s->matrix, m);
+    if (out[1] == 0.0)
+        return;
+    NAME(substitute)(s->matrix, d, m);
+#pragma omp simd reduction(+ : mean)
+    for (int64_t j = 0; j < m; j++)
+        mean += s->b[j] * d[j];
+    for (int64_t j = 0; j < m; j++) {
+        d[j] = s->left_out[j] ? 0.0 : d[j] - mean;
+        slope += s->residual[j] * d[j];
+    }
+    out[0] = slope;
+}
+
+/* Entries of the plan, exp((f + g - C) / λ) a b^T. */
+static void NAME(plan)(const double *costs, const double *f, const double *g, const double *a,
+                       const double *b, double *scratch, double *out, int64_t n, int64_t m, double scale)
+{
+    for (int64_t j = 0; j < m; j++)
+        scratch[j] = g[j] * scale + log2(b[j]);
+    for (int64_t i = 0; i < n; i++) {
+        const double *restrict row = costs + i * m;
+        double *restrict plan = out + i * m;
+        const double offset = f[i] * scale + log2(a[i]);
+#pragma omp simd
+        for (int64_t j = 0; j < m; j++) {
+            const double exponent = (scratch[j] - scale * row[j]) + offset;
+            plan[j] = NAME(power_of_two)(exponent < 0.0 ? exponent : 0.0);
+        }
+    }
+}
+
+static int NAME(finite_32)(const uint32_t *restrict bits, int64_t count)
+{
+    int bad = 0;
+#pragma omp simd reduction(| : bad)
+    for (int64_t i = 0; i < count; i++)
+        bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+    return !bad;
+}
+
+static int NAME(finite_64)(const uint64_t *restrict bits, int64_t count)
+{
+    int bad = 0;
+#pragma omp simd reduction(| : bad)
+    for (int64_t i = 0; i < count; i++)
+        bad |= (bits[i] & 0x7ff0000000000000u) == 0x7ff0000000000000u;
+    return !bad;
+}
+
+#define REAL float
+#define REAL_NAME(f) NAME(f##_32)
+#define REAL_ABS fabsf
+#define REAL_EPS FLT_EPSILON
+#include "points.h"
+#undef REAL
+#undef REAL_NAME
+#undef REAL_ABS
+#undef REAL_EPS
+
+#define REAL double
+#define REAL_NAME(f) NAME(f##_64)
+#define REAL_ABS fabs
+#define REAL_EPS DBL_EPSILON
+#include "points.h"
+#undef REAL
+#undef REAL_NAME
+#undef REAL_ABS
+#undef REAL_EPS
