@@ -1,6 +1,22 @@
 """Readers of image data: names, files and folders become a checked `Dataset`."""
 
 from dpsinkhorn.data.dataset import Dataset, check_no_empty_class, from_arrays
+from dpsinkhorn.data.download import get
 from dpsinkhorn.data.errors import DataError, DownloadError
+from dpsinkhorn.data.load import SPLITS, load_dataset
+from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known
 
-__all__ = ["DataError", "Dataset", "DownloadError", "check_no_empty_class", "from_arrays"]
+__all__ = [
+    "KNOWN",
+    "SPLITS",
+    "DataError",
+    "Dataset",
+    "DownloadError",
+    "KnownDataset",
+    "check_no_empty_class",
+    "data_folder",
+    "find_known",
+    "from_arrays",
+    "get",
+    "load_dataset",
+]

@@ -139,13 +139,7 @@ def decode(
 def fit_array(
     images: npt.NDArray[Any], size: tuple[int, int] | None, channels: int | None
 ) -> npt.NDArray[Any]:
-    """Images that are arrays already, (N, H, W) or (N, H, W, C), brought to a size and number of channels."""
-    if channels not in (None, 1, 3):
-        raise DataError(f"channels must be 1 (grey) or 3 (colour), not {channels}")
-    if images.ndim == 3:
-        images = images[..., np.newaxis]
-    if images.ndim != 4 or images.dtype.kind not in "uf" or not images.size or images.shape[3] not in (1, 3):
-        return images  # `from_arrays` says what is wrong with them
+    """Images that are an array already, (N, H, W, C), brought to a size and a number of channels."""
     if channels == 3 and images.shape[3] == 1:
         images = np.repeat(images, 3, axis=3)
     if channels == 1 and images.shape[3] == 3:
@@ -199,7 +193,8 @@ def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 def _like(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype.kind == "f":
         return values.astype(dtype)
-    return np.clip(np.rint(values), 0, np.iinfo(dtype).max).astype(dtype)
+    whole: Pixels = np.clip(np.rint(values), 0, np.iinfo(dtype).max).astype(dtype)
+    return whole
 
 
 def _workers(source: bytes | Path) -> int:

@@ -1,0 +1,202 @@
+"""CSV and parquet tables: a column of paths, encoded pictures or lists of pixels, or a column per pixel."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute  # type: ignore[import-untyped]
+import pyarrow.csv  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+
+from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.data.pictures import Progress, decode_all
+
+__all__ = ["Table", "read_table"]
+
+_IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixels")
+_LABEL_NAMES = ("label", "class")
+_GROUP_NAMES = ("groups",)
+_PIXEL = re.compile(r"(?:pixel|pix|px|p)?[_ ]?\d+(?:[x_]\d+)*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table holds, not yet checked."""
+
+    images: npt.NDArray[Any]
+    labels: Sequence[Any] | None
+    groups: Sequence[Any] | None
+
+
+def read_table(
+    path: Path,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    groups: str | None = None,
+    unlabelled: bool = False,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+    has_range: bool = False,
+    progress: Progress | None = None,
+) -> Table:
+    """Images, labels and persons of a CSV (.csv, .tsv) or parquet file.
+
+    `image`, `label` and `groups` name columns; the usual names are found without. Paths are relative to the
+    table's folder and must stay in it. Columns of pixels (pixel0, pixel1, ...) go row by row, the channels
+    of a pixel next to each other; the image is square unless `size` says otherwise.
+    """
+    table = _read(path)
+    if table.num_rows == 0:
+        raise DataError(f"the data set is empty: {path} has no rows")
+    label_name = None if unlabelled else _column(table, label, _LABEL_NAMES, "label")
+    group_name = _column(table, groups, _GROUP_NAMES, "groups")
+    image_name = _column(table, image, _IMAGE_NAMES, "image")
+    labels = None if label_name is None else table[label_name].to_pylist()
+    persons = None if group_name is None else table[group_name].to_pylist()
+    if image_name is None:
+        pixels = _pixel_columns(table, {label_name, group_name}, has_range, path)
+        images = _shaped(pixels, size, channels, path)
+    elif pa.types.is_integer(table[image_name].type) or pa.types.is_floating(table[image_name].type):
+        raise DataError(f"the column {image_name} of {path} holds numbers, neither paths nor pictures")
+    elif _is_list(table[image_name].type):
+        images = _shaped(_pixel_lists(table[image_name], has_range, path), size, channels, path)
+    else:
+        sources, names = _picture_sources(table[image_name], image_name, path)
+        images = decode_all(sources, names, size=size, channels=channels, progress=progress)
+    return Table(images, labels, persons)
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        if path.suffix.lower() == ".parquet":
+            return pyarrow.parquet.read_table(path)
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"cannot read {path}: {reason}") from error
+
+
+def _column(table: pa.Table, asked: str | None, usual: Sequence[str], what: str) -> str | None:
+    names = table.column_names
+    name = asked if asked is not None else next((name for name in usual if name in names), None)
+    if name is None:
+        return None
+    if names.count(name) != 1:
+        found = "several columns" if name in names else "no column"
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise DataError(f"there is {found} {name} for {what}; the table has {some}")
+    return name
+
+
+def _picture_sources(column: pa.ChunkedArray, name: str, path: Path) -> tuple[list[bytes | Path], list[str]]:
+    """Encoded bytes, or paths below the table's folder, and what to call each picture in a message."""
+    values = column.to_pylist()
+    if pa.types.is_struct(column.type):  # as Hugging Face writes pictures: {bytes, path}
+        values = [None if row is None else row.get("bytes") or row.get("path") for row in values]
+    sources: list[bytes | Path] = []
+    names: list[str] = []
+    for row, value in enumerate(values):
+        if value is None or len(value) == 0:
+            raise DataError(f"the {name} is missing in row {row} (counted from 0) of {path}")
+        if isinstance(value, bytes):
+            sources.append(value)
+            names.append(f"in row {row} (counted from 0) of {path}")
+        elif isinstance(value, str):
+            sources.append(_inside(path.parent, value, row, path))
+            names.append(f"{value} (row {row} of {path})")
+        else:
+            raise DataError(f"the column {name} of {path} holds neither paths nor encoded pictures")
+    return sources, names
+
+
+def _inside(folder: Path, name: str, row: int, table: Path) -> Path:
+    """A path below the table's folder: a table must not be able to name any file of the machine."""
+    windows = PureWindowsPath(name)
+    normal = os.path.normpath(name)
+    outside = os.path.isabs(name) or windows.drive or windows.root or normal.split(os.sep)[0] == os.pardir
+    if outside or "\0" in name:
+        raise DataError(
+            f"row {row} (counted from 0) of {table} names {name!r}; paths are relative to the table's folder "
+            "and stay in it"
+        )
+    return folder / normal
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _pixel_lists(column: pa.ChunkedArray, has_range: bool, path: Path) -> npt.NDArray[Any]:
+    rows, values = len(column), column.combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks)
+    while _is_list(values.type):
+        lengths = pyarrow.compute.list_value_length(values)
+        if values.null_count or pyarrow.compute.min(lengths) != pyarrow.compute.max(lengths):
+            raise DataError(f"the lists of pixels in {path} differ in length; images must have one size")
+        values = values.flatten()
+    return _numbers(values, "the column of pixels", has_range, path).reshape(rows, -1)
+
+
+def _pixel_columns(table: pa.Table, taken: set[str | None], has_range: bool, path: Path) -> npt.NDArray[Any]:
+    names = [name for name in table.column_names if name not in taken and _PIXEL.fullmatch(name)]
+    if not names or len(set(names)) != len(names):
+        raise DataError(
+            f"{path} has no column of images: name it, call it image or path, or call pixel columns pixel0, "
+            "pixel1, ..."
+        )
+    columns = [
+        _numbers(table[name].combine_chunks(), f"the column {name}", has_range, path) for name in names
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _numbers(values: Any, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
+    if values.null_count:
+        raise DataError(f"{what} of {path} has missing values; fill them in or leave those rows out")
+    array = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{what} of {path} holds values that are no numbers")
+    if not has_range and array.dtype.kind in "iu" and array.dtype not in (np.uint8, np.uint16):
+        # a text file says nothing of the type; whole numbers are taken as 8 bits, and checked
+        bad = (array < 0) | (array > 255)
+        if bad.any():
+            raise DataError(
+                f"{what} of {path} holds {array[bad][0]}, outside of 0 to 255; state value_range, for "
+                "instance (0, 65535)"
+            )
+        array = array.astype(np.uint8)
+    return np.asarray(array)
+
+
+def _shaped(
+    pixels: npt.NDArray[Any], size: tuple[int, int] | None, channels: int | None, path: Path
+) -> npt.NDArray[Any]:
+    """(N, k) numbers as (N, H, W, C) images."""
+    count = pixels.shape[1]
+    # a size that the pixels do not have as they are is one to resize to
+    shapes = _shapes(count, size, channels) or _shapes(count, None, None)
+    if not shapes:
+        raise DataError(f"{path} has {count} pixels per image, which make no square; state size")
+    return pixels.reshape(len(pixels), *shapes[0])
+
+
+def _shapes(count: int, size: tuple[int, int] | None, channels: int | None) -> list[tuple[int, int, int]]:
+    shapes = []
+    for c in (1, 3) if channels is None else (channels,):
+        side = math.isqrt(count // c)
+        height, width = (side, side) if size is None else size
+        if height * width * c == count:
+            shapes.append((height, width, c))
+    return shapes
