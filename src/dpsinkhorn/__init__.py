@@ -1,5 +1,25 @@
 """Differentially private optimal transport."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpsinkhorn.release import load
+
+__all__ = ["load"]
 
 __version__ = version("dpsinkhorn")
+
+# Where public names live. They are imported on first use, so that `dpsinkhorn --help` need not wait for them.
+_HOMES = {"load": "dpsinkhorn.release"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpsinkhorn' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

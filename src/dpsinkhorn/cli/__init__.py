@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dpsinkhorn.cli import _output, privacy
+from dpsinkhorn.cli import _output, data, privacy, sample
 
 __all__ = ["app", "main"]
 
@@ -16,7 +16,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
 app.add_typer(privacy.app, name="privacy")
+app.command("sample")(sample.sample)
 
 
 @app.callback(invoke_without_command=True)

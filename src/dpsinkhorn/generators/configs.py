@@ -56,7 +56,7 @@ class _Config:
             raise GeneratorError(
                 f"this {self.kind} would have {self.parameters:,} parameters; make it smaller"
             )
-        if self._activations > _LARGEST_ACTIVATIONS:
+        if self.activations > _LARGEST_ACTIVATIONS:
             raise GeneratorError(f"this {self.kind} would need too much memory per image; make it smaller")
 
     @property
@@ -75,11 +75,12 @@ class _Config:
         return self.classes * self.embedding + self._network_parameters
 
     @property
-    def _network_parameters(self) -> int:
+    def activations(self) -> int:
+        """How many numbers the largest layer has per image: what decides the memory of a batch."""
         raise NotImplementedError
 
     @property
-    def _activations(self) -> int:
+    def _network_parameters(self) -> int:
         raise NotImplementedError
 
     def _check_own_fields(self) -> None:
@@ -129,7 +130,7 @@ class DCGANConfig(_Config):
         return weights + (2 if self.batch_norm else 1) * (first + second + third) + last
 
     @property
-    def _activations(self) -> int:
+    def activations(self) -> int:
         return 16 * self.width * math.prod(self.start)
 
 
@@ -182,7 +183,7 @@ class BigGANConfig(_Config):
         return linear + self.blocks * block + norms + 9 * depth * channels + channels
 
     @property
-    def _activations(self) -> int:
+    def activations(self) -> int:
         height, width = self.start
         return self.depth * height * width * int(4**self.upsamplings)
 
@@ -219,7 +220,7 @@ class MLPConfig(_Config):
         return hidden + (sizes[-1] + 1) * self.points
 
     @property
-    def _activations(self) -> int:
+    def activations(self) -> int:
         return max(*self.hidden, self.points)
 
 

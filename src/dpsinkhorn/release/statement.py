@@ -137,9 +137,8 @@ class PrivacyStatement:
         for name in ("charges", "notes"):
             if not isinstance(value[name], list):
                 raise ReleaseError(f"{name} of the privacy statement must be a list")
-        number = math.inf if value["epsilon"] == _INFINITE else value["epsilon"]
-        if number != math.inf or isinstance(number, str):
-            number = check_number(number, "epsilon")
+        number = value["epsilon"]
+        number = math.inf if number == _INFINITE else check_number(number, "epsilon")
         published = value["published_epsilon"]
         return cls(
             **{

@@ -1,0 +1,143 @@
+"""`dpsinkhorn sample`: synthetic images from a release."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dpsinkhorn.cli._output import BadInputError, print_json, warn
+
+if TYPE_CHECKING:
+    from dpsinkhorn.release import Release
+
+_LONG = 5_000  # images; fewer are drawn before a progress bar could be read
+
+
+def sample(
+    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
+    count: Annotated[int, typer.Option("--count", help="How many images.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", help="FILE.npz, FILE.parquet or a new folder.", show_default=False)
+    ],
+    label: Annotated[
+        str | None, typer.Option("--label", help="Only this class: its name or number; otherwise all.")
+    ] = None,
+    grid: Annotated[
+        Path | None, typer.Option("--grid", help="Draw a picture of some images into this .png file.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The same seed gives the same images; otherwise new ones.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Draw synthetic images from a release.
+
+    Example:
+
+        dpsinkhorn sample my-run/release --count 60000 --output samples.npz --grid samples.png
+    """
+    from dpsinkhorn.release import ReleaseError, check_samples_path, grid_picture, load, write_samples
+
+    try:
+        _check_grid(grid, output, force)
+        check_samples_path(output, overwrite=force)
+        release = load(folder)
+        labels = None if label is None else _label(release, label)
+        if not release.releasable and not as_json:
+            warn("this release is marked NOT FOR RELEASE, and so are images drawn from it")
+        started = time.perf_counter()
+        with _bar(count) as bar:
+            drawing = bar.add_task("drawing", total=count)
+            images, found = release.sample(
+                count, labels, seed=seed, device=device, progress=lambda done: bar.advance(drawing, done)
+            )
+            writing = bar.add_task("writing", total=count)
+            write_samples(
+                output,
+                images,
+                found,
+                class_names=release.class_names,
+                overwrite=force,
+                progress=lambda done: bar.advance(writing, done),
+            )
+        seconds = time.perf_counter() - started
+        if grid is not None:
+            grid_picture(images, found, grid)
+    except ReleaseError as error:
+        hint = "" if force or "exists already" not in str(error) else ", or add --force to replace it"
+        raise BadInputError(f"{error}{hint}") from error
+    except MemoryError as error:
+        raise BadInputError(f"{count} images do not fit into memory; draw fewer at a time") from error
+    _report(release, count, output, grid, seconds, as_json)
+
+
+def _check_grid(grid: Path | None, output: Path, force: bool) -> None:
+    if grid is None:
+        return
+    if grid.suffix.lower() != ".png":
+        raise BadInputError(f"--grid writes PNG pictures: {grid} must end in .png")
+    if not grid.parent.is_dir():
+        raise BadInputError(f"the folder of --grid {grid} does not exist; create it first")
+    if grid.is_dir():
+        raise BadInputError(f"--grid {grid} is a folder; name a file")
+    if os.path.lexists(grid) and not force:
+        raise BadInputError(f"--grid {grid} exists already; name another file, or add --force to replace it")
+    if os.path.abspath(output) == os.path.abspath(grid.parent):
+        raise BadInputError(f"--grid {grid} lies in the folder of --output; put it elsewhere")
+
+
+def _label(release: Release, text: str) -> int:
+    if text in release.class_names:
+        return release.class_names.index(text)
+    if not release.classes:
+        raise BadInputError("this release has no classes; leave --label out")
+    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < release.classes:
+        return int(text)
+    names = f", or one of {', '.join(release.class_names[:20])}" if release.class_names else ""
+    raise BadInputError(f"--label must be from 0 to {release.classes - 1}{names}, not {text}")
+
+
+def _bar(count: int) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=count < _LONG or not console.is_terminal,
+        transient=True,
+    )
+
+
+def _report(
+    release: Release, count: int, output: Path, grid: Path | None, seconds: float, as_json: bool
+) -> None:
+    privacy = release.privacy
+    if as_json:
+        result: dict[str, Any] = {
+            "output": str(output),
+            "grid": None if grid is None else str(grid),
+            "count": count,
+            "image_shape": list(release.image_shape),
+            "classes": release.classes,
+            "seconds": round(seconds, 3),
+            "epsilon": privacy.epsilon,
+            "delta": privacy.delta,
+            "releasable": release.releasable,
+        }
+        print_json(result)
+        return
+    picture = "" if grid is None else f", a picture of them to {grid}"
+    print(f"{count:,} images written to {output}{picture} ({seconds:.1f} s).")
+    print(f"The generator they come from: {privacy.guarantee}, for each {privacy.unit} it was trained on.")

@@ -1,0 +1,162 @@
+"""Samples as files: .npz, .parquet, or a folder of PNG pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from dpsinkhorn.release._files import new_file, new_folder, refuse_existing
+from dpsinkhorn.release.errors import ReleaseError
+from dpsinkhorn.release.pictures import check_images
+
+__all__ = ["check_samples_path", "write_samples"]
+
+_ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
+_OURS = re.compile(r"labels\.csv|\d+|\d+\.png")
+
+
+def write_samples(
+    path: str | os.PathLike[str],
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None,
+    *,
+    class_names: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> None:
+    """Write images and labels; `path` decides on the form. It is there complete, or not at all.
+
+    | path | what |
+    |---|---|
+    | `NAME.npz` | arrays `images` and, where there are labels, `labels` |
+    | `NAME.parquet` | columns `image`, a struct of `bytes` (PNG) and `path`, and `label`: Hugging Face's |
+    | `NAME` | a folder with PNG files in a sub-folder per class and `labels.csv`; or PNG files, unlabelled |
+
+    >>> import tempfile
+    >>> images, labels = np.zeros((2, 8, 8), dtype=np.uint8), np.array([0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_samples(f"{folder}/samples", images, labels)
+    ...     print(Path(f"{folder}/samples/labels.csv").read_text())
+    file,label
+    0/000000.png,0
+    1/000001.png,1
+    """
+    target = check_samples_path(path, overwrite=overwrite)
+    images, labels = check_images(images, labels)
+    if class_names and labels is not None and labels.max() >= len(class_names):
+        raise ReleaseError(f"there are {len(class_names)} class names, but a label {labels.max()}")
+    report = progress or (lambda _: None)
+    try:
+        if target.suffix == ".npz":
+            with new_file(target) as draft, open(draft, "wb") as file:
+                arrays = {"images": images} if labels is None else {"images": images, "labels": labels}
+                np.savez(file, **arrays)
+                report(len(images))
+        elif target.suffix == ".parquet":
+            with new_file(target) as draft:
+                _write_parquet(draft, images, labels, class_names, report)
+        else:
+            with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
+                _write_folder(draft, images, labels, class_names, report)
+    except OSError as error:
+        raise ReleaseError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """The path, if samples can go there; say so before they are drawn rather than after."""
+    target = Path(os.path.abspath(path))
+    if target.suffix not in ("", ".npz", ".parquet"):
+        raise ReleaseError(f"samples go to a .npz or .parquet file or to a folder, not to {target.name}")
+    if not target.parent.is_dir():
+        raise ReleaseError(f"the folder {target.parent} does not exist; create it first")
+    if target.suffix == "":
+        refuse_existing(target, _is_ours if overwrite else None)
+    elif target.is_dir():
+        raise ReleaseError(f"{target} is a folder; name a file")
+    elif os.path.lexists(target) and not overwrite:
+        raise ReleaseError(f"{target} exists already; name another file")
+    return target
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder looks like one of these, so that replacing it loses nothing else."""
+    return all(_OURS.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def _write_parquet(
+    path: Path,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None,
+    class_names: Sequence[str],
+    report: Callable[[int], object],
+) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    # Hugging Face's `datasets` reads this and shows pictures and class names without being told
+    features: dict[str, Any] = {"image": {"_type": "Image"}}
+    fields = [pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())]))]
+    if labels is not None:
+        named = {"names": list(class_names), "_type": "ClassLabel"}
+        features["label"] = named if class_names else {"dtype": "int64", "_type": "Value"}
+        fields.append(pa.field("label", pa.int64()))
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pa.schema(fields, metadata=metadata)
+    # PNG bytes do not compress any further
+    with pq.ParquetWriter(path, schema, compression="none") as writer:
+        for start in range(0, len(images), _ROWS):
+            rows = images[start : start + _ROWS]
+            names = [f"{index:06d}.png" for index in range(start, start + len(rows))]
+            pictures = [{"bytes": _png(image), "path": name} for image, name in zip(rows, names, strict=True)]
+            columns = [pa.array(pictures, type=schema.field("image").type)]
+            if labels is not None:
+                columns.append(pa.array(labels[start : start + _ROWS]))
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            report(len(rows))
+
+
+def _write_folder(
+    folder: Path,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None,
+    class_names: Sequence[str],
+    report: Callable[[int], object],
+) -> None:
+    digits = max(6, len(str(len(images) - 1)))
+    # sub-folders of equal width, so that their alphabetical order is that of the labels
+    largest = 0 if labels is None else max(int(labels.max()), len(class_names) - 1)
+    width = len(str(largest))
+    rows: list[list[str | int]] = []
+    for label in [] if labels is None else np.unique(labels):
+        (folder / f"{label:0{width}d}").mkdir()
+    for index, image in enumerate(images):
+        name = f"{index:0{digits}d}.png"
+        if labels is not None:
+            label = int(labels[index])
+            name = f"{label:0{width}d}/{name}"
+            rows.append([name, label, *([class_names[label]] if class_names else [])])
+        (folder / name).write_bytes(_png(image))
+        if (index + 1) % 100 == 0:
+            report(100)
+    report(len(images) % 100)
+    if labels is not None:
+        with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["file", "label", *(["name"] if class_names else [])])
+            writer.writerows(rows)
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, format="PNG")
+    return file.getvalue()

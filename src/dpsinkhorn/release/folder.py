@@ -1,0 +1,257 @@
+"""The release as a folder: written whole or not at all, read with suspicion. See docs/release-format.md."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsinkhorn.generators import (
+    Generator,
+    GeneratorConfig,
+    GeneratorError,
+    check_probabilities,
+    config_from_json,
+    config_to_json,
+)
+from dpsinkhorn.privacy import UnsupportedEventError
+from dpsinkhorn.release import _json, _tensors
+from dpsinkhorn.release._files import new_folder, read_file, refuse_existing, write_file
+from dpsinkhorn.release.card import model_card, warning_of
+from dpsinkhorn.release.errors import ReleaseError
+from dpsinkhorn.release.pictures import grid_image
+from dpsinkhorn.release.release import Release
+from dpsinkhorn.release.statement import PrivacyStatement
+
+__all__ = ["FILES", "VERSION", "load", "write_release"]
+
+VERSION = 1
+FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
+
+_CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
+_CONFIG_KEYS = (
+    "format",
+    "version",
+    "title",
+    "generator",
+    "generator_sha256",
+    "label_probabilities",
+    "class_names",
+)
+_LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
+_PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
+
+
+def write_release(
+    folder: str | os.PathLike[str],
+    generator: Generator,
+    *,
+    label_probabilities: Sequence[float] | None,
+    privacy: PrivacyStatement,
+    releasable: bool,
+    title: str = "Private image generator",
+    class_names: Sequence[str] = (),
+    overwrite: bool = False,
+) -> None:
+    """Write what an analyst receives. The folder is there complete, or not at all.
+
+    The same arguments give the same bytes: nothing in it tells when or where it was made.
+
+    Args:
+        folder: Must not exist, or be empty; its parent folders are created.
+        generator: With the batch statistics that it is to have: see `recompute_batch_statistics`.
+        label_probabilities: The public distribution of labels; `None` is uniform. Without classes, `None`.
+        privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
+        releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
+            whatever is said here: such a folder says so, loudly.
+        title: The heading of the model card.
+        class_names: One per class, or none.
+        overwrite: Replace an existing release; any other folder is left alone all the same.
+
+    Raises:
+        ReleaseError: Something is wrong with the arguments, or the disk; nothing was written.
+    """
+    target = Path(os.path.abspath(folder))
+    config = generator.config
+    try:
+        probabilities = _probabilities(label_probabilities, config)
+    except GeneratorError as error:
+        raise ReleaseError(str(error)) from None
+    _check_epsilon(privacy)
+    data = _tensors.to_bytes(generator)
+    release = Release(
+        generator=_tensors.from_bytes(data, config),
+        privacy=privacy,
+        releasable=releasable and not privacy.objections,
+        title=_json.check_text(title, "the title", 200),
+        label_probabilities=probabilities,
+        class_names=_class_names(list(class_names), config.classes),
+    )
+    contents = {
+        "README.md": model_card(release).encode(),
+        "config.json": _json.to_bytes(_config_json(release, data)),
+        "generator.safetensors": data,
+        "privacy.json": _json.to_bytes(_privacy_json(release)),
+        "samples.png": _picture(release),
+    }
+    may_replace = is_release if overwrite else None
+    try:
+        refuse_existing(target, may_replace)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(target, may_replace=may_replace) as draft:
+            for name, content in contents.items():
+                write_file(draft / name, content)
+            load(draft)  # what cannot be read back is not handed out
+    except OSError as error:
+        raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
+
+
+def load(folder: str | os.PathLike[str]) -> Release:
+    """Read a release: the folder itself, or a run's folder with a `release` in it.
+
+    Everything is checked before it is used, and nothing of the content is run. The model card and the
+    picture are for people, and not read.
+
+    Raises:
+        ReleaseError: What is wrong, in one line.
+    """
+    place = Path(folder)
+    inner = place / "release"
+    if not os.path.lexists(place / "config.json") and inner.is_dir() and not inner.is_symlink():
+        place = inner
+    if not place.is_dir():
+        raise ReleaseError(f"there is no release at {place}: not a folder")
+    if not os.path.lexists(place / "config.json"):
+        raise ReleaseError(f"{place} is not a release: it has no config.json")
+
+    config = _json.from_bytes(read_file(place / "config.json", _LARGEST_JSON), "config.json")
+    _check_version(config, _CONFIG_FORMAT, "config.json")
+    _json.check_keys(config, _CONFIG_KEYS, "config.json")
+    title = _json.check_text(config["title"], "the title in config.json", 200)
+    try:
+        made_of = config_from_json(config["generator"])
+        if config_to_json(made_of) != config["generator"]:
+            raise ReleaseError("config.json does not have every field of its generator")
+        probabilities = _read_probabilities(config["label_probabilities"], made_of)
+    except GeneratorError as error:
+        raise ReleaseError(f"config.json: {error}") from None
+    names = _class_names(config["class_names"], made_of.classes)
+
+    privacy = _json.from_bytes(read_file(place / "privacy.json", _LARGEST_JSON), "privacy.json")
+    _check_version(privacy, _PRIVACY_FORMAT, "privacy.json")
+    if not {"releasable", "warning"} <= privacy.keys():
+        raise ReleaseError("privacy.json has no entry 'releasable' or 'warning'")
+    statement = PrivacyStatement.from_json(
+        {key: value for key, value in privacy.items() if key not in _PRIVACY_OWN_KEYS}
+    )
+    releasable = _json.check_bool(privacy["releasable"], "releasable in privacy.json")
+    if releasable and statement.objections:
+        raise ReleaseError(
+            "privacy.json contradicts itself: a seeded or non-private release is not releasable"
+        )
+    if privacy["warning"] is not None:
+        _json.check_text(privacy["warning"], "the warning in privacy.json")
+
+    data = read_file(place / "generator.safetensors", _tensors.most_bytes(made_of))
+    if hashlib.sha256(data).hexdigest() != config["generator_sha256"]:
+        raise ReleaseError(
+            "generator.safetensors is not the one that config.json was written for; get it again"
+        )
+    return Release(_tensors.from_bytes(data, made_of), statement, releasable, title, probabilities, names)
+
+
+def is_release(folder: Path) -> bool:
+    """Whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
+    names = {entry.name for entry in folder.iterdir()}
+    return "config.json" in names and names <= set(FILES)
+
+
+_PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
+
+
+def _config_json(release: Release, data: bytes) -> dict[str, Any]:
+    probabilities = release.label_probabilities
+    return {
+        "format": _CONFIG_FORMAT,
+        "version": VERSION,
+        "title": release.title,
+        "generator": config_to_json(release.config),
+        "generator_sha256": hashlib.sha256(data).hexdigest(),
+        "label_probabilities": None if probabilities is None else list(probabilities),
+        "class_names": list(release.class_names),
+    }
+
+
+def _privacy_json(release: Release) -> dict[str, Any]:
+    return {
+        "format": _PRIVACY_FORMAT,
+        "version": VERSION,
+        "releasable": release.releasable,
+        "warning": warning_of(release),
+        **release.privacy.to_json(),
+    }
+
+
+def _picture(release: Release) -> bytes:
+    """Images from fixed latents, so that the same generator gives the same picture."""
+    count, labels = _PICTURE_ROWS * _PICTURE_COLUMNS // 2, None
+    if release.classes:
+        labels = np.repeat(np.arange(min(release.classes, _PICTURE_ROWS)), _PICTURE_COLUMNS)
+        count = len(labels)
+    images, labels = release.sample(count, labels, seed=0, device="cpu")
+    file = io.BytesIO()
+    grid_image(images, labels, columns=_PICTURE_COLUMNS, rows=_PICTURE_ROWS).save(file, format="PNG")
+    return file.getvalue()
+
+
+def _check_epsilon(privacy: PrivacyStatement) -> None:
+    if not privacy.private:
+        return
+    try:
+        needed = privacy.recomputed_epsilon()
+    except (UnsupportedEventError, ValueError) as error:
+        raise ReleaseError(f"ε cannot be computed from the charges: {error}") from error
+    if needed > privacy.epsilon * (1 + 1e-9) + 1e-12:
+        raise ReleaseError(f"the statement claims ε = {privacy.epsilon:g}, but its charges cost {needed:g}")
+
+
+def _check_version(value: dict[str, Any], expected: str, name: str) -> None:
+    if value.get("format") != expected:
+        raise ReleaseError(f"{name} is not of the format {expected}")
+    version = value.get("version")
+    if type(version) is not int or version != VERSION:
+        raise ReleaseError(
+            f"{name} has version {str(version)[:20]}, this dpsinkhorn reads {VERSION}; install a newer one"
+        )
+
+
+def _probabilities(values: Sequence[float] | None, config: GeneratorConfig) -> tuple[float, ...] | None:
+    if not config.classes:
+        if values is not None:
+            raise ReleaseError("a generator without classes has no label probabilities")
+        return None
+    return check_probabilities(
+        [1 / config.classes] * config.classes if values is None else values, config.classes
+    )
+
+
+def _read_probabilities(values: Any, config: GeneratorConfig) -> tuple[float, ...] | None:
+    if values is None and config.classes:
+        raise ReleaseError("config.json has no label probabilities, but its generator has classes")
+    if values is not None and not isinstance(values, list):
+        raise ReleaseError("label_probabilities in config.json must be a list or null")
+    return _probabilities(values, config)
+
+
+def _class_names(names: Any, classes: int) -> tuple[str, ...]:
+    if not isinstance(names, list) or len(names) not in (0, classes):
+        raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
+    checked = tuple(_json.check_text(name, "a class name", 200) for name in names)
+    if len(set(checked)) != len(checked):
+        raise ReleaseError("class names must differ from each other")
+    return checked

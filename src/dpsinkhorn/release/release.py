@@ -1,0 +1,155 @@
+"""A release in memory: a generator, what it guarantees, and samples from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from dpsinkhorn.generators import Generator, GeneratorConfig, draw_labels, draw_latents, frozen_copy
+from dpsinkhorn.release.errors import ReleaseError
+from dpsinkhorn.release.statement import PrivacyStatement
+
+__all__ = ["Release"]
+
+_CACHED = 2**21  # activations per batch on a CPU: what its caches hold
+_FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """A generator that may be sampled without end, and its privacy statement; `dpsinkhorn.load` makes one."""
+
+    generator: Generator
+    privacy: PrivacyStatement
+    releasable: bool
+    """Whether it may leave the curator's hands; `False` for seeded or non-private training."""
+    title: str = ""
+    label_probabilities: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] = ()
+    _frozen: dict[torch.device, Generator] = field(default_factory=dict, repr=False)
+
+    @property
+    def config(self) -> GeneratorConfig:
+        """What the generator is made of."""
+        return self.generator.config
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 where the images have no labels."""
+        return self.config.classes
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.config.image_shape
+
+    def sample(
+        self,
+        count: int,
+        labels: int | ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+        """Draw images, and their labels.
+
+        Args:
+            count: How many.
+            labels: `None` draws them from the release's own distribution, a number asks for images of that
+                class, an array of `count` numbers for one image each.
+            seed: The same seed gives the same images, on the same machine and device; `None` draws afresh.
+            batch_size: Images per pass; by default what suits the device.
+            device: By default the GPU where there is one.
+            progress: Called with the number of images of every finished pass.
+
+        Returns:
+            Images, uint8, (count, height, width) or (count, height, width, 3), and labels, int64, (count,),
+            or `None` where the release has no classes.
+        """
+        if not _is_whole(count) or count < 1:
+            raise ReleaseError(f"count must be a whole number from 1 upwards, not {count}")
+        if seed is not None and not (_is_whole(seed) and 0 <= seed < 2**63):
+            raise ReleaseError(f"seed must be a whole number from 0 to below 2^63, not {seed}")
+        if batch_size is not None and not (_is_whole(batch_size) and batch_size >= 1):
+            raise ReleaseError(f"batch_size must be a whole number from 1 upwards, not {batch_size}")
+        where = _device(device)
+        draws = torch.Generator()
+        if seed is None:
+            draws.seed()
+        else:
+            draws.manual_seed(int(seed))
+        chosen = self._labels(int(count), labels, draws)
+        latents = draw_latents(int(count), self.config.latent, draws)
+
+        network = self._network(where)
+        channels, height, width = self.image_shape
+        images = np.empty((count, height, width, channels), dtype=np.uint8)
+        step = batch_size or _batch_size(self.config, where)
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            images[rows] = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
+            if progress is not None:
+                progress(len(images[rows]))
+        return images[..., 0] if channels == 1 else images, None if chosen is None else chosen.numpy()
+
+    def _labels(self, count: int, labels: int | ArrayLike | None, draws: torch.Generator) -> Tensor | None:
+        if not self.classes:
+            if labels is not None:
+                raise ReleaseError("this release has no classes; leave the labels out")
+            return None
+        if labels is None:
+            probabilities: Sequence[float] = self.label_probabilities or [1 / self.classes] * self.classes
+            return draw_labels(count, probabilities, draws)
+        array = np.asarray(labels)
+        if array.ndim == 0:
+            array = np.full(count, array)
+        if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
+            raise ReleaseError(f"labels must be one whole number or an array of {count} of them")
+        if array.min() < 0 or array.max() >= self.classes:
+            raise ReleaseError(f"labels must be from 0 to {self.classes - 1}")
+        return torch.from_numpy(array.astype(np.int64))
+
+    def _network(self, device: torch.device) -> Generator:
+        if device not in self._frozen:
+            self._frozen[device] = frozen_copy(self.generator).to(device)
+        return self._frozen[device]
+
+
+@torch.inference_mode()
+def _render(
+    network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device
+) -> NDArray[np.uint8]:
+    """Images (n, height, width, channels) of a batch: -1 becomes 0, and 1 becomes 255."""
+    images = network(latents.to(device), None if labels is None else labels.to(device))
+    if not torch.isfinite(images.sum()):
+        raise ReleaseError("the generator of this release renders numbers that are not finite")
+    pixels = images.add(1).mul(127.5).round_().to(torch.uint8).permute(0, 2, 3, 1)
+    array: NDArray[np.uint8] = pixels.cpu().numpy()
+    return array
+
+
+def _batch_size(config: GeneratorConfig, device: torch.device) -> int:
+    budget = _CACHED if device.type == "cpu" else _FITTING
+    return max(1, min(budget // config.activations, 2**16))
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        raise ReleaseError(f"there is no device {device!s} here; cpu always works") from None
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
