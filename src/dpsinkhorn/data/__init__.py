@@ -1,6 +1,6 @@
 """Readers of image data: names, files and folders become a checked `Dataset`."""
 
-from dpsinkhorn.data.dataset import Dataset, check_no_empty_class, from_arrays
+from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
 from dpsinkhorn.data.download import get
 from dpsinkhorn.data.errors import DataError, DownloadError
 from dpsinkhorn.data.load import SPLITS, load_dataset
@@ -13,7 +13,7 @@ __all__ = [
     "Dataset",
     "DownloadError",
     "KnownDataset",
-    "check_no_empty_class",
+    "check_every_class",
     "data_folder",
     "find_known",
     "from_arrays",

@@ -14,7 +14,7 @@ import torch
 from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.labels import encode_groups, encode_labels
 
-__all__ = ["Dataset", "Indices", "check_no_empty_class", "from_arrays"]
+__all__ = ["Dataset", "Indices", "check_every_class", "from_arrays"]
 
 Indices: TypeAlias = npt.NDArray[np.integer[Any]] | torch.Tensor | Sequence[int]
 
@@ -124,13 +124,13 @@ def from_arrays(
     return Dataset(array, numbers, count, limits, persons, name, names)
 
 
-def check_no_empty_class(dataset: Dataset) -> None:
+def check_every_class(dataset: Dataset) -> None:
     """Refuse a data set where a class has no record: a generator could learn nothing of it.
 
     This looks at the private labels. It is for the curator's own eyes, before training starts: whether it
     passed must not be told to others as if it were private.
 
-    >>> check_no_empty_class(from_arrays(np.zeros((2, 4, 4)), [0, 2]))
+    >>> check_every_class(from_arrays(np.zeros((2, 4, 4)), [0, 2]))
     Traceback (most recent call last):
     dpsinkhorn.data.errors.DataError: class 1 has no records; state fewer classes or add records of it
     """

@@ -57,6 +57,7 @@ def get_known(
                 _unpack_cifar(path, target)
                 path.unlink()
     except DownloadError as error:
+        _leave_nothing_empty(target)
         raise DownloadError(f"{error}; {advice(known, folder)}") from error
     except OSError as error:
         raise DownloadError(
@@ -171,6 +172,13 @@ def _unpack_cifar(archive: Path, folder: Path) -> None:
                         stream.write(block)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DownloadError(f"cannot unpack {archive}: {error}") from error
+
+
+def _leave_nothing_empty(folder: Path) -> None:
+    """Take away the folders that were made for files which did not come."""
+    with contextlib.suppress(OSError):  # rmdir refuses folders that hold something
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def _digest(path: Path) -> str:

@@ -200,7 +200,7 @@ _ALL = (
         (3, 32, 32),
         10,
         {"train": 50_000, "test": 10_000},
-        "none stated; cite Krizhevsky, 2009",
+        "not stated",
         "https://www.cs.toronto.edu/~kriz/cifar.html",
         (
             RemoteFile(
@@ -220,7 +220,7 @@ _ALL = (
         (3, 32, 32),
         2,
         {"train": 162_770, "valid": 19_867, "test": 19_962},
-        "non-commercial research only",
+        "research only",
         "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         (),
         ("celeba",),

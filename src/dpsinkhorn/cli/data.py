@@ -1,0 +1,342 @@
+"""`dpsinkhorn data`: which data sets are known, fetching them, and looking at what a source reads as.
+
+Commands that take data (`train`, `evaluate`) share the options declared here, and `load_data`.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from dpsinkhorn.cli._output import BadInputError, print_json, print_table
+from dpsinkhorn.data import KNOWN, DataError, Dataset, data_folder, find_known, get, load_dataset
+
+app = typer.Typer(
+    help="Data sets: which are known (list), fetching one (get), what a source reads as (show).",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class SplitName(str, enum.Enum):
+    train = "train"
+    test = "test"
+    valid = "valid"
+
+
+DataOption = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, .parquet.",
+    ),
+]
+SplitOption = Annotated[SplitName, typer.Option("--split", help="Which part of the data.")]
+ImageOption = Annotated[
+    str | None,
+    typer.Option("--image", help="Column or array that holds the images, where not found by name."),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        help="Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute.",
+    ),
+]
+UnlabelledOption = Annotated[bool, typer.Option("--unlabelled", help="Leave labels out.")]
+GroupsOption = Annotated[
+    str | None,
+    typer.Option("--groups", help="Column, array or file that names the person behind each record."),
+]
+ClassesOption = Annotated[
+    str | None,
+    typer.Option("--classes", help="The classes: their number, or their names with commas between."),
+]
+SizeOption = Annotated[
+    str | None, typer.Option("--size", help="Crop and resize images to this: 32, or 32x48 (height x width).")
+]
+ChannelsOption = Annotated[
+    int | None, typer.Option("--channels", help="Convert images to grey (1) or colour (3).")
+]
+RangeOption = Annotated[
+    str | None,
+    typer.Option("--value-range", help="Public range of the pixels, where not that of their type: 0,4095."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", help="The data folder, in place of DPSINKHORN_DATA.")
+]
+
+
+def load_data(
+    source: str,
+    *,
+    split: SplitName | str = SplitName.train,
+    image: str | None = None,
+    label: str | None = None,
+    unlabelled: bool = False,
+    groups: str | None = None,
+    classes: str | None = None,
+    size: str | None = None,
+    channels: int | None = None,
+    value_range: str | None = None,
+    quiet: bool = False,
+) -> Dataset:
+    """The data set that the options name, with a progress bar on stderr while pictures are decoded."""
+    name = split.value if isinstance(split, SplitName) else split
+    try:
+        with _pictures_bar(quiet) as progress:
+            return load_dataset(
+                source,
+                split=name,
+                image=image,
+                label=label,
+                unlabelled=unlabelled,
+                groups=groups,
+                classes=parse_classes(classes),
+                size=parse_size(size),
+                channels=channels,
+                value_range=parse_range(value_range),
+                progress=progress,
+            )
+    except DataError as error:
+        raise BadInputError(str(error)) from error
+
+
+def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
+    """`10`, or `cat,dog`.
+
+    >>> parse_classes("10"), parse_classes("cat, dog")
+    (10, ('cat', 'dog'))
+    """
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return tuple(name.strip() for name in text.split(","))
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """`32`, or `32x48`: height and width.
+
+    >>> parse_size("32"), parse_size("32x48")
+    ((32, 32), (32, 48))
+    """
+    if text is None:
+        return None
+    try:
+        sides = [int(side) for side in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2):
+        raise BadInputError(f"--size must be like 32 or 32x48 (height x width), not {text}")
+    return sides[0], sides[-1]
+
+
+def parse_range(text: str | None) -> tuple[float, float] | None:
+    """`0,4095`: the lowest and the highest value that a pixel can have.
+
+    >>> parse_range("0,4095")
+    (0.0, 4095.0)
+    """
+    if text is None:
+        return None
+    try:
+        low, high = (float(value) for value in text.split(","))
+    except ValueError:
+        raise BadInputError(f"--value-range must be two numbers like 0,4095, not {text}") from None
+    return low, high
+
+
+@app.command("list")
+def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> None:
+    """The data sets that go by a name: what they are, where they are, their terms.
+
+    Example:
+
+        dpsinkhorn data list
+    """
+    base = data_folder() if folder is None else folder
+    found = {name: find_known(known, folder) for name, known in KNOWN.items()}
+    if as_json:
+        sets = [
+            {
+                "name": known.name,
+                "description": known.description,
+                "image_shape": list(known.image_shape),
+                "classes": known.classes,
+                "records": known.records,
+                "licence": known.licence,
+                "homepage": known.homepage,
+                "installed": found[known.name] is not None,
+                "place": None if found[known.name] is None else str(found[known.name]),
+                "can_be_fetched": bool(known.files),
+            }
+            for known in KNOWN.values()
+        ]
+        print_json({"data_folder": str(base), "data_sets": sets})
+        return
+    console = Console(highlight=False)
+    table = Table(title="Data sets known by name", title_justify="left")
+    for heading in ("name", "images", "classes", "train", "test", "terms", "where"):
+        table.add_column(heading, overflow="fold", no_wrap=heading not in ("terms", "where"))
+    for known in KNOWN.values():
+        channels, height, width = known.image_shape
+        place = found[known.name]
+        table.add_row(
+            known.name,
+            f"{height}x{width} {'grey' if channels == 1 else 'colour'}",
+            str(known.classes),
+            f"{known.records['train']:,}",
+            f"{known.records['test']:,}",
+            known.licence,
+            "not here" if place is None else "scikit-learn" if known.name == "digits" else str(place),
+        )
+    console.print(table)
+    print(f"Data folder: {base} (set DPSINKHORN_DATA for another)")
+    print("Fetch one that is not here, or learn how to get it: dpsinkhorn data get NAME")
+
+
+@app.command("get")
+def get_command(
+    name: Annotated[str, typer.Argument(help="Name of the data set, see `dpsinkhorn data list`.")],
+    folder: FolderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a data set over https, checked by SHA-256, or say where it is or how to get it.
+
+    Example:
+
+        dpsinkhorn data get mnist
+    """
+    with _download_bar(as_json) as progress:
+        try:
+            place = get(name, folder, progress=progress)
+        except DataError as error:
+            raise BadInputError(str(error)) from error
+    known = KNOWN[name]
+    if as_json:
+        print_json({"name": name, "place": str(place), "licence": known.licence, "homepage": known.homepage})
+        return
+    where = "is part of scikit-learn" if name == "digits" else f"is in {place}"
+    print(f"{name} {where} (terms: {known.licence}; {known.homepage})")
+    own_folder = folder is not None and folder in place.parents
+    print(f"Use it with --data {place if own_folder else name}")
+
+
+@app.command("show")
+def show_command(
+    source: Annotated[str, typer.Argument(help="A name or a path.")],
+    split: SplitOption = SplitName.train,
+    image: ImageOption = None,
+    label: LabelOption = None,
+    unlabelled: UnlabelledOption = False,
+    groups: GroupsOption = None,
+    classes: ClassesOption = None,
+    size: SizeOption = None,
+    channels: ChannelsOption = None,
+    value_range: RangeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a source reads as. The counts are those of the private data: for the curator's eyes only.
+
+    Example:
+
+        dpsinkhorn data show digits
+    """
+    data = load_data(
+        source,
+        split=split,
+        image=image,
+        label=label,
+        unlabelled=unlabelled,
+        groups=groups,
+        classes=classes,
+        size=size,
+        channels=channels,
+        value_range=value_range,
+        quiet=as_json,
+    )
+    empty = [] if data.labels is None else sorted(set(range(data.classes)) - set(data.labels.tolist()))
+    low, high = data.value_range
+    if as_json:
+        print_json(
+            {
+                "name": data.name,
+                "records": data.records,
+                "units": data.units,
+                "unit": "record" if data.groups is None else "person",
+                "image_shape": list(data.image_shape),
+                "type": str(data.images.dtype),
+                "value_range": [low, high],
+                "classes": data.classes,
+                "class_names": list(data.class_names),
+                "empty_classes": empty,
+            }
+        )
+        return
+    channel_count, height, width = data.image_shape
+    rows = [
+        ("records", f"{data.records:,}"),
+        ("persons", "not named: each record counts on its own" if data.groups is None else f"{data.units:,}"),
+        ("images", f"{height} x {width}, {'grey' if channel_count == 1 else 'colour'}"),
+        ("values", f"{data.images.dtype}, {low:g} to {high:g}"),
+        ("classes", str(data.classes) if data.classes else "unlabelled"),
+    ]
+    if data.class_names:
+        rows.append(("class names", ", ".join(data.class_names)))
+    if empty:
+        rows.append(("classes without a record", ", ".join(str(k) for k in empty)))
+    print_table(data.name, rows, ["The counts are those of the private data: for the curator's eyes only."])
+
+
+@contextmanager
+def _download_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with _bar(columns, quiet) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done)
+
+        yield progress
+
+
+@contextmanager
+def _pictures_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn("reading pictures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with _bar(columns, quiet) as bar:
+        tasks: list[Any] = []
+
+        def progress(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(bar.add_task("", total=total))
+            bar.update(tasks[0], completed=done)
+
+        yield progress
+
+
+def _bar(columns: tuple[Any, ...], quiet: bool) -> Progress:
+    """A bar on stderr, where that is a terminal; results alone go to stdout."""
+    return Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()
+    )
