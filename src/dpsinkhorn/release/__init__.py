@@ -2,9 +2,9 @@
 
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
-from dpsinkhorn.release.folder import load, write_release
+from dpsinkhorn.release.folder import copy_release, load, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture
-from dpsinkhorn.release.release import Release
+from dpsinkhorn.release.release import Release, to_uint8
 from dpsinkhorn.release.statement import PrivacyStatement, format_epsilon
 
 __all__ = [
@@ -12,10 +12,12 @@ __all__ = [
     "Release",
     "ReleaseError",
     "check_samples_path",
+    "copy_release",
     "format_epsilon",
     "grid_image",
     "grid_picture",
     "load",
+    "to_uint8",
     "write_release",
     "write_samples",
 ]

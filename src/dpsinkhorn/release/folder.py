@@ -28,7 +28,7 @@ from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "load", "write_release"]
+__all__ = ["FILES", "VERSION", "copy_release", "load", "write_release"]
 
 VERSION = 1
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -44,6 +44,8 @@ _CONFIG_KEYS = (
     "class_names",
 )
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
+_LARGEST_COPY = 2**31
+_FOR_PEOPLE = ("README.md", "samples.png")
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
@@ -53,7 +55,7 @@ def write_release(
     *,
     label_probabilities: Sequence[float] | None,
     privacy: PrivacyStatement,
-    releasable: bool,
+    releasable: bool = True,
     title: str = "Private image generator",
     class_names: Sequence[str] = (),
     overwrite: bool = False,
@@ -111,6 +113,25 @@ def write_release(
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
 
+def copy_release(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
+    """Copy a release, and nothing else that may lie beside its files, to a new place; whole or not at all."""
+    place, goal = _find(Path(source)), Path(os.path.abspath(target))
+    load(place)
+    may_replace = is_release if overwrite else None
+    try:
+        refuse_existing(goal, may_replace)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(goal, may_replace=may_replace) as draft:
+            for name in FILES:
+                if name not in _FOR_PEOPLE or os.path.lexists(place / name):
+                    write_file(draft / name, read_file(place / name, _LARGEST_COPY))
+            load(draft)
+    except OSError as error:
+        raise ReleaseError(f"cannot write the release {goal}: {error.strerror or error}") from error
+
+
 def load(folder: str | os.PathLike[str]) -> Release:
     """Read a release: the folder itself, or a run's folder with a `release` in it.
 
@@ -120,10 +141,7 @@ def load(folder: str | os.PathLike[str]) -> Release:
     Raises:
         ReleaseError: What is wrong, in one line.
     """
-    place = Path(folder)
-    inner = place / "release"
-    if not os.path.lexists(place / "config.json") and inner.is_dir() and not inner.is_symlink():
-        place = inner
+    place = _find(Path(folder))
     if not place.is_dir():
         raise ReleaseError(f"there is no release at {place}: not a folder")
     if not os.path.lexists(place / "config.json"):
@@ -163,6 +181,13 @@ def load(folder: str | os.PathLike[str]) -> Release:
             "generator.safetensors is not the one that config.json was written for; get it again"
         )
     return Release(_tensors.from_bytes(data, made_of), statement, releasable, title, probabilities, names)
+
+
+def _find(folder: Path) -> Path:
+    """The release itself, where a run's folder is given."""
+    inner = folder / "release"
+    inside = not os.path.lexists(folder / "config.json") and inner.is_dir() and not inner.is_symlink()
+    return inner if inside else folder
 
 
 def is_release(folder: Path) -> bool:

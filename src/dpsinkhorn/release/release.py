@@ -14,7 +14,7 @@ from dpsinkhorn.generators import Generator, GeneratorConfig, draw_labels, draw_
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["Release"]
+__all__ = ["Release", "to_uint8"]
 
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
@@ -90,14 +90,15 @@ class Release:
 
         network = self._network(where)
         channels, height, width = self.image_shape
-        images = np.empty((count, height, width, channels), dtype=np.uint8)
+        size = (height, width) if channels == 1 else (height, width, channels)
+        images = np.empty((count, *size), dtype=np.uint8)
         step = batch_size or _batch_size(self.config, where)
         for start in range(0, count, step):
             rows = slice(start, start + step)
             images[rows] = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
             if progress is not None:
                 progress(len(images[rows]))
-        return images[..., 0] if channels == 1 else images, None if chosen is None else chosen.numpy()
+        return images, None if chosen is None else chosen.numpy()
 
     def _labels(self, count: int, labels: int | ArrayLike | None, draws: torch.Generator) -> Tensor | None:
         if not self.classes:
@@ -126,13 +127,24 @@ class Release:
 def _render(
     network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device
 ) -> NDArray[np.uint8]:
-    """Images (n, height, width, channels) of a batch: -1 becomes 0, and 1 becomes 255."""
     images = network(latents.to(device), None if labels is None else labels.to(device))
     if not torch.isfinite(images.sum()):
         raise ReleaseError("the generator of this release renders numbers that are not finite")
-    pixels = images.add(1).mul(127.5).round_().to(torch.uint8).permute(0, 2, 3, 1)
+    return to_uint8(images)
+
+
+def to_uint8(images: Tensor) -> NDArray[np.uint8]:
+    """Images as users have them, of a network's (n, channels, height, width): -1 becomes 0, and 1 255.
+
+    Returns:
+        (n, height, width) for one channel, else (n, height, width, channels).
+
+    >>> to_uint8(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3)).tolist()
+    [[[0, 128, 255]]]
+    """
+    pixels = images.detach().add(1).mul(127.5).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     array: NDArray[np.uint8] = pixels.cpu().numpy()
-    return array
+    return array[..., 0] if images.shape[1] == 1 else array
 
 
 def _batch_size(config: GeneratorConfig, device: torch.device) -> int:

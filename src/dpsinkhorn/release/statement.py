@@ -61,16 +61,11 @@ class PrivacyStatement:
         charges = tuple(charge.to_json() if isinstance(charge, Charge) else charge for charge in self.charges)
         object.__setattr__(self, "charges", charges)
         object.__setattr__(self, "notes", tuple(self.notes))
-        number = self.epsilon
-        if number != math.inf and check_number(number, "epsilon") < 0:
-            raise ReleaseError("epsilon must be from 0 upwards")
+        _check_epsilon(self.epsilon, "epsilon")
+        if self.published_epsilon is not None:
+            _check_epsilon(self.published_epsilon, "published_epsilon")
         if not 0 <= check_number(self.delta, "delta") < 1:
             raise ReleaseError("delta must be from 0 to below 1")
-        if (
-            self.published_epsilon is not None
-            and check_number(self.published_epsilon, "published_epsilon") < 0
-        ):
-            raise ReleaseError("published_epsilon must be from 0 upwards")
         _check_choice(self.adjacency, "adjacency", [adjacency.value for adjacency in Adjacency])
         _check_choice(self.unit, "unit", UNITS)
         _check_choice(self.accountant, "accountant", ACCOUNTANTS)
@@ -102,6 +97,17 @@ class PrivacyStatement:
         return f"ε = {format_epsilon(self.epsilon)}, δ = {self.delta:g}"
 
     @property
+    def releasable(self) -> bool:
+        """Whether what this describes may leave the curator's hands."""
+        return not self.objections
+
+    @property
+    def summary(self) -> str:
+        """The statement in one sentence, for a person."""
+        text = f"{self.guarantee}, for each {self.unit} ({self.adjacency}, {self.accountant})"
+        return f"{text}; but {', and '.join(self.objections)}" if self.objections else text
+
+    @property
     def objections(self) -> tuple[str, ...]:
         """Why what this describes must not leave the curator's hands; none for a sound private release."""
         found = []
@@ -125,7 +131,8 @@ class PrivacyStatement:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; an infinite ε is the text `infinite`."""
         value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        value["epsilon"] = self.epsilon if self.private else _INFINITE
+        for name in ("epsilon", "published_epsilon"):
+            value[name] = _INFINITE if value[name] == math.inf else value[name]
         value["charges"] = [dict(charge) for charge in self.charges]
         value["notes"] = list(self.notes)
         return value
@@ -137,17 +144,13 @@ class PrivacyStatement:
         for name in ("charges", "notes"):
             if not isinstance(value[name], list):
                 raise ReleaseError(f"{name} of the privacy statement must be a list")
-        number = value["epsilon"]
-        number = math.inf if number == _INFINITE else check_number(number, "epsilon")
         published = value["published_epsilon"]
         return cls(
             **{
                 **value,
-                "epsilon": number,
+                "epsilon": _epsilon_from_json(value["epsilon"], "epsilon"),
                 "delta": check_number(value["delta"], "delta"),
-                "published_epsilon": None
-                if published is None
-                else check_number(published, "published_epsilon"),
+                "published_epsilon": published and _epsilon_from_json(published, "published_epsilon"),
             }
         )
 
@@ -165,6 +168,15 @@ def format_epsilon(value: float) -> str:
     if float(text) < value:
         text = f"{float(text) + 10.0**-digits:.4g}"
     return text
+
+
+def _check_epsilon(value: Any, name: str) -> None:
+    if value != math.inf and check_number(value, name) < 0:
+        raise ReleaseError(f"{name} must be from 0 upwards")
+
+
+def _epsilon_from_json(value: Any, name: str) -> float:
+    return math.inf if value == _INFINITE else check_number(value, name)
 
 
 def _check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
