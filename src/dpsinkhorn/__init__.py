@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpsinkhorn.release import load
+    from dpsinkhorn.training import DPSinkhorn
 
-__all__ = ["load"]
+__all__ = ["DPSinkhorn", "load"]
 
 __version__ = version("dpsinkhorn")
 
 # Where public names live. They are imported on first use, so that `dpsinkhorn --help` need not wait for them.
-_HOMES = {"load": "dpsinkhorn.release"}
+_HOMES = {"DPSinkhorn": "dpsinkhorn.training", "load": "dpsinkhorn.release"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dpsinkhorn.cli import _output, data, privacy, sample
+from dpsinkhorn.cli import _output, data, privacy, sample, train
 
 __all__ = ["app", "main"]
 
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(privacy.app, name="privacy")
+app.command("train")(train.train)
 app.command("sample")(sample.sample)
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,7 +25,9 @@ from rich.progress import (
 from rich.table import Table
 
 from dpsinkhorn.cli._output import BadInputError, print_json, print_table
-from dpsinkhorn.data import KNOWN, DataError, Dataset, data_folder, find_known, get, load_dataset
+
+if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
+    from dpsinkhorn.data import Dataset
 
 app = typer.Typer(
     help="Data sets: which are known (list), fetching one (get), what a source reads as (show).",
@@ -99,6 +101,8 @@ def load_data(
     quiet: bool = False,
 ) -> Dataset:
     """The data set that the options name, with a progress bar on stderr while pictures are decoded."""
+    from dpsinkhorn.data import DataError, load_dataset
+
     name = split.value if isinstance(split, SplitName) else split
     try:
         with _pictures_bar(quiet) as progress:
@@ -173,6 +177,8 @@ def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> No
 
         dpsinkhorn data list
     """
+    from dpsinkhorn.data import KNOWN, data_folder, find_known
+
     base = data_folder() if folder is None else folder
     found = {name: find_known(known, folder) for name, known in KNOWN.items()}
     if as_json:
@@ -226,6 +232,8 @@ def get_command(
 
         dpsinkhorn data get mnist
     """
+    from dpsinkhorn.data import KNOWN, DataError, get
+
     with _download_bar(as_json) as progress:
         try:
             place = get(name, folder, progress=progress)

@@ -97,7 +97,7 @@ def epsilon_command(
 
         dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
     """
-    rate = _rate(sampling_rate, batch_size, records)
+    rate = parse_rate(sampling_rate, batch_size, records)
     noise = _required(noise_multiplier, "--noise-multiplier")
     count = _required(steps, "--steps")
     if rate is None:
@@ -129,7 +129,7 @@ def calibrate_command(
 
         dpsinkhorn privacy calibrate --epsilon 10 --sampling-rate 0.1 --steps 1000
     """
-    rate = _rate(sampling_rate, batch_size, records)
+    rate = parse_rate(sampling_rate, batch_size, records)
     count_rows = _rows(mechanism, rows)
     if sum(value is None for value in (noise_multiplier, rate, steps)) != 1:
         raise BadInputError(
@@ -239,7 +239,7 @@ def _rows(mechanism: MechanismName, rows: int | None) -> int:
     return rows
 
 
-def _rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
+def parse_rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
     """The sampling rate, from a number, a fraction, or a batch size and a number of records."""
     if records is not None:
         _check_count(records, "--records")
@@ -309,7 +309,7 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
         ("accountant", setting.accountant),
         ("adjacency", charge.adjacency.value),
     ]
-    sentences = [_meaning(spent, setting.delta)]
+    sentences = [meaning(spent, setting.delta)]
     if is_image and published is not None:
         rows.insert(4, ("rows", str(setting.rows)))
         rows.insert(5, ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}"))
@@ -323,7 +323,7 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
         typer.echo(f"Drawn: {plot}")
 
 
-def _meaning(spent: float, delta: float) -> str:
+def meaning(spent: float, delta: float) -> str:
     if spent > 700:
         factor = f"e^{spent:.0f}"
     else:

@@ -1,1 +1,25 @@
 """Private training: where the privacy barrier stands, the loop, checkpoints, recipes."""
+
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.estimator import DPSinkhorn, default_device
+from dpsinkhorn.training.plan import Facts, Plan, make_plan
+from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
+from dpsinkhorn.training.records import facts_of
+from dpsinkhorn.training.run import Progress, Run, Saving
+
+__all__ = [
+    "DPSinkhorn",
+    "Facts",
+    "Plan",
+    "Progress",
+    "Recipe",
+    "Run",
+    "Saving",
+    "TrainingError",
+    "choose_recipe",
+    "default_device",
+    "facts_of",
+    "load_recipe",
+    "make_plan",
+    "recipe_names",
+]

@@ -1,0 +1,404 @@
+"""`dpsinkhorn train`: from private images to a release."""
+
+from __future__ import annotations
+
+import enum
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from dpsinkhorn.cli._output import BadInputError, print_json, print_table, warn
+from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption, meaning, parse_rate
+
+if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
+    import torch
+
+    from dpsinkhorn.data import Dataset
+    from dpsinkhorn.training import Plan, Run
+    from dpsinkhorn.training.recipe import MechanismName
+    from dpsinkhorn.training.run import Progress as RunProgress
+
+STOPPED = 130  # exit status after Ctrl-C
+
+
+class Mechanism(str, enum.Enum):
+    record = "record"
+    batch = "batch"
+    image = "image"
+    parameter = "parameter"
+    none = "none"
+
+
+def train(
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="A name (digits, mnist, ...) or a path: idx folder, .npz, images, CSV, parquet."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="The budget; the noise follows from it.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run: new, or with --resume.")
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", help="Chance that the guarantee fails; the recipe's by default."),
+    ] = None,
+    mechanism: Annotated[
+        Mechanism | None,
+        typer.Option("--mechanism", help="Where the privacy barrier stands; default record."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="A recipe by name, or a .toml file; default: by image size."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.")] = None,
+    sampling_rate: Annotated[
+        str | None,
+        typer.Option("--sampling-rate", help="Chance of a record to be in a batch: 0.2 or 1/1200."),
+    ] = None,
+    clip: Annotated[float | None, typer.Option("--clip", help="Clipping bound.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="Noise / sensitivity, in place of --epsilon.")
+    ] = None,
+    generator: Annotated[
+        str | None, typer.Option("--generator", help="dcgan, biggan or mlp, in place of the recipe's.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Column or attribute that holds the labels.")
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option("--groups", help="Column that names the person of a record: protects persons."),
+    ] = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="Public number of classes.")] = None,
+    size: Annotated[int | None, typer.Option("--size", help="Side to which images are resized.")] = None,
+    labels: Annotated[
+        str,
+        typer.Option("--labels", help="Labels of generated images: uniform, released, or shares as 0.9,0.1."),
+    ] = "uniform",
+    records: Annotated[
+        int | None, typer.Option("--records", help="Public number of records, where theirs is not public.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Ledger shared by all runs on these data.")
+    ] = None,
+    accountant: AccountantOption = AccountantName.pld,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan: nothing is trained, written or spent.")
+    ] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.")
+    ] = 60.0,
+    picture_every: Annotated[
+        int, typer.Option("--picture-every", help="Steps between pictures of samples; 0 for none.")
+    ] = 500,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a generator on private images and write a release.
+
+    Examples:
+
+        dpsinkhorn train --data digits --epsilon 10 --out runs/digits
+
+        dpsinkhorn train --data scans.parquet --label diagnosis --groups patient --epsilon 3 --out runs/scans
+
+        dpsinkhorn train --out runs/digits --resume
+    """
+    from dpsinkhorn.data import DataError
+    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
+    from dpsinkhorn.release import ReleaseError
+    from dpsinkhorn.training import Run, Saving, TrainingError
+
+    try:
+        place = _device(device)
+        if resume:
+            run = Run.resume(_need(out, "--out, the folder of the run"))
+            source = {**run.settings["source"], **({"data": data} if data else {})}
+            dataset = _load(source)
+        else:
+            source = {"data": data or "", "label": label, "groups": groups, "classes": classes, "size": size}
+            _need(data, "--data")
+            if not dry_run:
+                _need(out, "--out, the folder of the run")
+            dataset = _load(source)
+            changes: dict[str, dict[str, Any]] = {"privacy": {}, "generator": {}}
+            rate = parse_rate(sampling_rate, None, None)
+            for name, value in (
+                ("steps", steps),
+                ("sampling_rate", rate),
+                ("clip", clip),
+                ("noise_multiplier", noise_multiplier),
+            ):
+                if value is not None:
+                    changes["privacy"][name] = value
+            plan = _plan(
+                dataset,
+                changes,
+                recipe,
+                generator,
+                mechanism,
+                epsilon,
+                delta,
+                accountant,
+                labels,
+                seed,
+                records,
+            )
+            _warn_about(plan)
+            if dry_run:
+                _show_plan(plan, place, as_json)
+                return
+            assert out is not None
+            run = Run.create(out, plan, source=source, ledger=ledger)
+        saving = Saving(checkpoint_seconds=checkpoint_every, picture_steps=picture_every)
+        with _bar(run, quiet=as_json) as bar, _stop_on_interrupt() as stop:
+
+            def watch(progress: RunProgress) -> bool:
+                bar(progress)
+                return stop.asked
+
+            finished = run.train(dataset, device=place, saving=saving, watch=watch)
+    except (DataError, TrainingError, ReleaseError, JournalDamagedError, JournalLockedError) as error:
+        raise BadInputError(str(error)) from error
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        raise BadInputError(
+            f"cannot write{where}: {error.strerror}; the last checkpoint is whole, go on with --resume"
+        ) from error
+    if not finished:
+        typer.echo(f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume")
+        raise typer.Exit(STOPPED)
+    _show_end(run, as_json)
+
+
+def _need(value: Any, what: str) -> Any:
+    if value is None:
+        raise BadInputError(f"give {what}")
+    return value
+
+
+def _device(name: str | None) -> torch.device:
+    import torch
+
+    from dpsinkhorn.training import default_device
+
+    if name is None:
+        return default_device()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInputError(f"--device must be cpu or cuda, not {name}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInputError("--device cuda: this machine has no GPU that PyTorch can use; leave it out")
+    return device
+
+
+def _load(source: dict[str, Any]) -> Dataset:
+    from dpsinkhorn.data import check_every_class, load_dataset
+
+    options = {name: source.get(name) for name in ("label", "groups", "classes", "size")}
+    dataset = load_dataset(
+        source["data"], **{name: value for name, value in options.items() if value is not None}
+    )
+    check_every_class(dataset)
+    return dataset
+
+
+def _plan(
+    dataset: Dataset,
+    changes: dict[str, dict[str, Any]],
+    recipe: str | None,
+    generator: str | None,
+    mechanism: Mechanism | None,
+    epsilon: float | None,
+    delta: float | None,
+    accountant: AccountantName,
+    labels: str,
+    seed: int | None,
+    records: int | None,
+) -> Plan:
+    from dpsinkhorn.training import choose_recipe, facts_of, make_plan
+
+    name = cast("MechanismName | None", None if mechanism is None else mechanism.value)
+    chosen = choose_recipe(dataset.image_shape, recipe=recipe, mechanism=name, settings=changes)
+    if generator is not None and generator != chosen.generator.get("kind"):
+        chosen = chosen.with_generator({"kind": generator, "latent": chosen.generator.get("latent", 12)})
+    if epsilon is not None and changes["privacy"].get("noise_multiplier") is not None:
+        raise BadInputError("give --epsilon or --noise-multiplier, not both: one follows from the other")
+    return make_plan(
+        chosen,
+        facts_of(dataset, records=records),
+        budget_epsilon=epsilon,
+        delta=delta,
+        accountant=accountant.value,
+        labels=_shares(labels),
+        seed=seed,
+    )
+
+
+def _shares(labels: str) -> str | tuple[float, ...]:
+    if labels in ("uniform", "released"):
+        return labels
+    try:
+        return tuple(float(share) for share in labels.split(","))
+    except ValueError:
+        raise BadInputError(
+            f"--labels must be uniform, released, or shares such as 0.9,0.1, not {labels}"
+        ) from None
+
+
+def _warn_about(plan: Plan) -> None:
+    if plan.seed is not None:
+        warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
+    if not plan.private:
+        warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
+    elif plan.delta >= 1 / plan.facts.units:
+        warn(
+            f"delta {plan.delta:g} is not below 1/{plan.facts.unit}s = {1 / plan.facts.units:.2g}; "
+            "publishing one at random would be allowed"
+        )
+    published = plan.published_epsilon
+    if published is not None:
+        warn(
+            f"all images of a step share one sample, so that the papers' epsilon for this run, "
+            f"{published:.4g}, is not a valid guarantee; what holds is {plan.epsilon:.4g}"
+        )
+
+
+def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
+    from dpsinkhorn.training.trial import try_plan
+
+    estimate = try_plan(plan, device)
+    if as_json:
+        print_json(
+            {
+                **plan.to_json(),
+                "epsilon": plan.epsilon,
+                "estimated_seconds": round(estimate.seconds, 1),
+                "estimated_memory_mib": estimate.memory_bytes >> 20,
+                "device": str(device),
+            }
+        )
+        return
+    rows = [
+        ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
+        ("mechanism", plan.recipe.privacy.mechanism),
+        ("epsilon, delta", f"{plan.epsilon:.4g}, {plan.delta:g} ({plan.accountant})"),
+        ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
+        ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
+        ("steps", f"{plan.steps:,}"),
+        ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
+        ("generated a step", f"{plan.generated:,}"),
+        ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
+        ("time", f"about {_duration(estimate.seconds)} on {device}"),
+        ("memory", f"about {estimate.memory_bytes >> 20:,} MiB"),
+    ]
+    print_table("Plan: nothing was trained, written or spent", rows, [])
+
+
+def _show_end(run: Run, as_json: bool) -> None:
+    from dpsinkhorn import load
+
+    release = load(run.release_folder)
+    spent = release.privacy.epsilon
+    if as_json:
+        print_json(
+            {
+                "run": str(run.folder),
+                "release": str(run.release_folder),
+                "epsilon": spent,
+                "delta": release.privacy.delta,
+                "releasable": release.privacy.releasable,
+            }
+        )
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Run      {run.folder}")
+    console.print(f"Samples  {run.release_folder / 'samples.png'}")
+    console.print(f"Release  {run.release_folder}")
+    if not release.privacy.releasable:
+        console.print("[bold]NOT FOR RELEASE[/bold]: " + release.privacy.summary)
+        return
+    console.print(
+        f"epsilon {spent:.4g} at delta {release.privacy.delta:g}. {meaning(spent, release.privacy.delta)}"
+    )
+    console.print("Only the folder `release` may leave the building; the rest of the run is private.")
+    console.print(f"Next: dpsinkhorn sample {run.release_folder} --count 1000 --output samples.npz")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def _bar(run: Run, *, quiet: bool) -> Iterator[Any]:
+    """A progress bar with steps, ε spent and the time left."""
+    if quiet:
+        yield lambda _: None
+        return
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("ε {task.fields[spent]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    budget = run.plan.budget_epsilon
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("training", total=run.plan.steps, spent="-")
+
+        def show(now: RunProgress) -> None:
+            spent = "∞" if math.isinf(now.epsilon) else f"{now.epsilon:.2f} of {budget:g}"
+            progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
+
+        yield show
+
+
+class _Stop:
+    asked = False
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[_Stop]:
+    """Ctrl-C, or a polite kill, asks the run to stop after the block of steps; a second one is immediate."""
+    stop = _Stop()
+
+    def ask(number: int, frame: Any) -> None:
+        del frame
+        stop.asked = True
+        signal.signal(number, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

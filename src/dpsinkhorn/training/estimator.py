@@ -1,0 +1,149 @@
+"""`DPSinkhorn`: train, sample and save in scikit-learn's manner."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
+
+from dpsinkhorn.data import check_every_class, from_arrays
+from dpsinkhorn.privacy import Accountant
+from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.plan import Plan, make_plan
+from dpsinkhorn.training.recipe import MechanismName, Recipe, choose_recipe
+from dpsinkhorn.training.records import facts_of
+from dpsinkhorn.training.run import Run, Saving, Watch
+
+__all__ = ["DPSinkhorn"]
+
+
+class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
+    """A generator of images, trained under (ε, δ)-differential privacy.
+
+    Args:
+        epsilon: ε of the whole training, for adding or removing one record (or person, with `groups`).
+        delta: δ; below one over the number of records.
+        recipe: Name of a recipe, a TOML file or a `Recipe`; by default one that fits the images.
+        mechanism: Where the privacy barrier stands: `record`, or the papers' `batch`, `image`, `parameter`,
+            or `none` for training without privacy (then `epsilon` is None).
+        settings: Changes to the recipe by section, such as `{"privacy": {"steps": 500}}`.
+        labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
+            and charged) or a probability for each class.
+        value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
+        random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
+            noise.
+        ledger: File that keeps the record of all runs on the same data; by default one of this run alone.
+        device: Where to train; a GPU where there is one.
+
+    After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
+    is what `save` writes and `sample` draws from.
+
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = DPSinkhorn(epsilon=10, value_range=(0, 16), settings={"privacy": {"steps": 20}})
+    >>> images, labels = model.fit(X.reshape(-1, 8, 8), y).sample(100)
+    >>> images.shape, labels.shape, model.privacy_.epsilon <= 10
+    ((100, 8, 8), (100,), True)
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = 10.0,
+        delta: float = 1e-5,
+        *,
+        recipe: str | Path | Recipe | None = None,
+        mechanism: MechanismName | None = None,
+        settings: dict[str, dict[str, Any]] | None = None,
+        labels: str | tuple[float, ...] = "uniform",
+        value_range: tuple[float, float] | None = None,
+        accountant: Accountant = "pld",
+        random_state: int | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.recipe = recipe
+        self.mechanism = mechanism
+        self.settings = settings
+        self.labels = labels
+        self.value_range = value_range
+        self.accountant = accountant
+        self.random_state = random_state
+        self.ledger = ledger
+        self.device = device
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        watch: Watch | None = None,
+    ) -> DPSinkhorn:
+        """Train on images `X`, (N, H, W) or (N, H, W, C), and labels `y`, (N,).
+
+        With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
+        records. `watch` is called after every block of steps.
+        """
+        dataset = from_arrays(X, y, groups=groups, value_range=self.value_range)
+        check_every_class(dataset)
+        self.plan_: Plan = make_plan(
+            choose_recipe(
+                dataset.image_shape, recipe=self.recipe, mechanism=self.mechanism, settings=self.settings
+            ),
+            facts_of(dataset),
+            budget_epsilon=self.epsilon,
+            delta=self.delta,
+            accountant=self.accountant,
+            labels=self.labels,
+            seed=self.random_state,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger)
+            finished = run.train(
+                dataset,
+                device=self.device or default_device(),
+                saving=Saving(checkpoint_seconds=float("inf"), picture_steps=0),
+                watch=watch,
+            )
+            if not finished:
+                raise TrainingError("the training was stopped: nothing was learnt that could be kept")
+            self.release_: Release = load(run.release_folder)
+        self.privacy_: PrivacyStatement = self.release_.privacy
+        return self
+
+    def sample(
+        self, n_samples: int = 1, labels: int | ArrayLike | None = None, *, seed: int | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+        """Synthetic images (n, H, W) or (n, H, W, 3), uint8, and their labels (n,)."""
+        return self._fitted().sample(n_samples, labels, seed=seed)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the release to a new folder: what an analyst receives."""
+        release = self._fitted()
+        write_release(
+            folder,
+            release.generator,
+            label_probabilities=release.label_probabilities,
+            privacy=release.privacy,
+            class_names=release.class_names,
+        )
+
+    def _fitted(self) -> Release:
+        if not hasattr(self, "release_"):
+            raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
+        return self.release_
+
+
+def default_device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

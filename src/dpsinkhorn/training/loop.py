@@ -1,0 +1,159 @@
+"""The training loop: Algorithm 1 of DP-Sinkhorn, with the sanitizer as an exchangeable part.
+
+One step draws a Poisson sample of the private records, generates images, lets the sanitizer turn both into
+a noised gradient, and updates the generator. Everything after the sanitizer is post-processing. Steps are
+charged to the ledger in blocks, each before its first step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.generators import draw_labels, draw_latents
+from dpsinkhorn.privacy import Ledger
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.sanitizers import Sanitizer
+from dpsinkhorn.training.state import TrainingState, learning_rate
+
+__all__ = ["Block", "LedgerReservation", "Reservation", "train", "training_labels"]
+
+_BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
+_LARGEST_BLOCK = 1000
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a training stands after a block of steps. Nothing in it tells of private data."""
+
+    step: int
+    horizon: int
+    """Steps after which the run ends."""
+    seconds: float
+    """Of this block."""
+    steps: int
+    """In this block."""
+    gradient_norm: float
+    """Of the last sanitized gradient of the parameters: noise included."""
+
+
+class Reservation(Protocol):
+    """Who is asked before steps are taken."""
+
+    def reserve(self, step: int, wanted: int) -> int:
+        """Steps from `step` on that may be taken now: charged, on disk. 0 where the budget is spent."""
+        ...
+
+
+class LedgerReservation:
+    """Steps of one run, charged to a ledger.
+
+    `covered` steps of the run are on record already. Where a run replays bit for bit, steps that were
+    charged before a crash are not charged again: the same noise on the same data reveals nothing new.
+    """
+
+    def __init__(self, ledger: Ledger, plan: Plan, run: str, *, covered: int) -> None:
+        self._ledger = ledger
+        self._charge = plan.step_charge
+        self._run = run
+        self._covered = covered
+
+    def horizon(self, planned: int) -> int:
+        """The step at which the budget, or the plan of `planned` steps, ends."""
+        return min(planned, self._covered + self._affordable(max(0, planned - self._covered)))
+
+    def reserve(self, step: int, wanted: int) -> int:
+        """Steps from `step` on that may be taken now."""
+        free = self._covered - step
+        if free > 0:
+            return min(free, wanted)
+        granted = self._affordable(wanted)
+        if granted:
+            self._ledger.spend(self._charge, run=self._run, steps=granted)
+            self._covered = step + granted
+        return granted
+
+    def _affordable(self, at_most: int) -> int:
+        return self._ledger.affordable(self._charge, at_most=at_most) if at_most else 0
+
+
+def train(
+    plan: Plan,
+    state: TrainingState,
+    records: Records,
+    sanitizer: Sanitizer,
+    reservation: Reservation,
+    probabilities: tuple[float, ...],
+    *,
+    horizon: int,
+) -> Iterator[Block]:
+    """Train up to step `horizon`, or as far as the reservation allows; hand back after every block.
+
+    Whoever iterates may stop between blocks: `state` is whole then.
+    """
+    n = plan.generated
+    resampled = sanitizer.resampled(n)
+    latent = state.generator.config.latent
+    parameters = state.parameters
+    wanted = 1
+    state.generator.train()
+    while state.step < horizon:
+        # ---- the budget: charged before the first step of the block
+        granted = reservation.reserve(state.step, min(wanted, horizon - state.step))
+        if not granted:
+            return
+        started = time.monotonic()
+        for _ in range(granted):
+            # ---- line 2: a Poisson sample of the private records
+            sample = records.draw(plan.sampling_rate, state.noise)
+
+            # ---- lines 3 to 5: n generated images, and n' more with the labels of the first n'
+            labels = training_labels(plan, n, probabilities, state.random, state.device)
+            if labels is not None:
+                labels = torch.cat([labels, labels[:resampled]])
+            latents = draw_latents(n + resampled, latent, state.random, state.device)
+            points = state.generator(latents, labels).flatten(1)
+
+            # ---- lines 6 to 10: the privacy barrier, and back through the generator
+            state.optimizer.zero_grad(set_to_none=True)
+            sanitizer.backward(points, labels, sample, parameters, state.noise)
+
+            # ---- line 11: post-processing from here on
+            for group in state.optimizer.param_groups:
+                group["lr"] = learning_rate(plan, state.step, horizon)
+            state.optimizer.step()
+            if state.averaged is not None:
+                state.averaged.update_parameters(state.generator)
+            state.step += 1
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, float("inf")))  # measures, changes nothing
+        seconds = time.monotonic() - started
+        yield Block(state.step, horizon, seconds, granted, norm)
+        wanted = _next_block(granted, seconds)
+
+
+def training_labels(
+    plan: Plan,
+    count: int,
+    probabilities: tuple[float, ...],
+    random: torch.Generator,
+    device: torch.device,
+) -> Tensor | None:
+    """Labels of the images of a step, public: every class as often for `record`, else drawn."""
+    classes = plan.facts.classes
+    if not classes:
+        return None
+    if plan.recipe.privacy.mechanism == "record":
+        return torch.arange(count, device=device) % classes
+    return draw_labels(count, probabilities, random, device)
+
+
+def _next_block(steps: int, seconds: float) -> int:
+    """A block that takes about a second, growing by no more than a factor of ten at a time."""
+    fitting = int(steps * _BLOCK_SECONDS / max(seconds, 1e-6))
+    return max(1, min(fitting, 10 * steps, _LARGEST_BLOCK))

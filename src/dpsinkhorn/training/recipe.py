@@ -1,0 +1,284 @@
+"""Recipes: all settings of a training as a small frozen value, and as small TOML files.
+
+What changes the privacy cost stands in `PrivacySettings`; everything else only changes what is learnt. A
+recipe knows nothing of the data: shapes, classes and sizes come in with the plan (`plan.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from dpsinkhorn.training.errors import TrainingError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = [
+    "LossSettings",
+    "MechanismName",
+    "OptimizerSettings",
+    "PrivacySettings",
+    "Recipe",
+    "choose_recipe",
+    "load_recipe",
+    "recipe_names",
+]
+
+MechanismName = Literal["record", "batch", "image", "parameter", "none"]
+CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
+
+_PAPER_RECIPES = {
+    "batch": "paper-first-mnist",
+    "image": "paper-final-mnist",
+    "parameter": "paper-parameter",
+    "none": "paper-final-mnist-nonprivate",
+}
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """What decides the privacy cost, together with ε and δ."""
+
+    mechanism: MechanismName = "record"
+    clip: float = 6.0
+    steps: int = 3000
+    sampling_rate: float | None = None
+    """Chance of a record to be in a step's batch; or give `batch`."""
+    batch: int | None = None
+    """Expected number of records in a batch, in place of a rate."""
+    noise_multiplier: float | None = None
+    """Noise / sensitivity, for `image` of one row; left out, it follows from ε and δ."""
+
+    def __post_init__(self) -> None:
+        _one_of("privacy.mechanism", self.mechanism, typing.get_args(MechanismName))
+        _positive("privacy.clip", self.clip)
+        _positive("privacy.steps", self.steps)
+        if (self.sampling_rate is None) == (self.batch is None):
+            raise TrainingError("privacy: give one of sampling_rate and batch")
+        if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
+            raise TrainingError(
+                f"privacy.sampling_rate must be above 0 and at most 1, not {self.sampling_rate}"
+            )
+        if self.batch is not None:
+            _positive("privacy.batch", self.batch)
+        if self.noise_multiplier is not None:
+            _positive("privacy.noise_multiplier", self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The transport loss of a step."""
+
+    cost: CostName = "sqeuclidean"
+    l1_weight: float = 1.0
+    """m of c_m = L2² + m L1, where the cost is `l1l2`."""
+    regularization: float = 1.0
+    """λ, in the units of the cost."""
+    generated: int = 500
+    """Images generated in a step (n); where there are classes, `generated_per_class` comes first."""
+    generated_per_class: int | None = None
+    self_weight: float = 1.0
+    """Weight s of the self term; `record` only."""
+    debias: float = 0.4
+    """Fraction p of images that are resampled for the self term; all but `record`."""
+    label_weight: float = 15.0
+    """Scale α_c of the one-hot label in the cost; all but `record`, which matches within classes."""
+
+    def __post_init__(self) -> None:
+        _one_of("loss.cost", self.cost, typing.get_args(CostName))
+        _positive("loss.regularization", self.regularization)
+        _positive("loss.generated", self.generated)
+        if self.generated_per_class is not None:
+            _positive("loss.generated_per_class", self.generated_per_class)
+        for name in ("self_weight", "debias"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise TrainingError(f"loss.{name} must be between 0 and 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Adam, and what is averaged and decayed over the run."""
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    ema: float | None = None
+    """Decay of the exponential moving average of the weights that is released; none: the last weights."""
+
+    def __post_init__(self) -> None:
+        _positive("optimizer.learning_rate", self.learning_rate)
+        _one_of("optimizer.schedule", self.schedule, ("constant", "cosine"))
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise TrainingError(f"optimizer.ema must be between 0 and 1, not {self.ema}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All settings of a training, but for its data and its budget.
+
+    >>> recipe = load_recipe("digits")
+    >>> recipe.privacy.mechanism
+    'record'
+    >>> recipe.replace(privacy={"steps": 10}).privacy.steps
+    10
+    """
+
+    name: str
+    description: str
+    privacy: PrivacySettings
+    loss: LossSettings = field(default_factory=LossSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    generator: Mapping[str, Any] = field(default_factory=lambda: {"kind": "dcgan"})
+    """Settings of the generator's config, without the image's shape and the classes."""
+    published_epsilon: float | None = None
+    """What a paper reports for these settings; never used, only shown beside ours."""
+    delta: float = 1e-5
+
+    def replace(self, **sections: Mapping[str, Any]) -> Recipe:
+        """A recipe with some settings of its sections changed."""
+        data = self.to_json()
+        for section, changes in sections.items():
+            data[section] = {**data[section], **changes}
+        privacy = sections.get("privacy", {})
+        for given, dropped in (("sampling_rate", "batch"), ("batch", "sampling_rate")):
+            if privacy.get(given) is not None and dropped not in privacy:
+                data["privacy"][dropped] = None
+        return Recipe.from_json(data)
+
+    def with_generator(self, generator: Mapping[str, Any]) -> Recipe:
+        """A recipe with another generator altogether."""
+        return dataclasses.replace(self, generator=generator)
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as JSON values; `from_json` reads it back."""
+        return {**dataclasses.asdict(self), "generator": dict(self.generator)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
+        """A recipe from JSON or TOML values. Unknown names and values of the wrong type are refused."""
+        return typing.cast(Recipe, _read(cls, data, "recipe"))
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that come with the package.
+
+    >>> "paper-first-mnist" in recipe_names()
+    True
+    """
+    return tuple(sorted(entry.name[:-5] for entry in _folder().iterdir() if entry.name.endswith(".toml")))
+
+
+def load_recipe(source: str | Path) -> Recipe:
+    """A recipe by its name, or from a TOML file of one's own."""
+    path = Path(source)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise TrainingError(f"there is no recipe file {path}")
+        text = path.read_text(encoding="utf-8")
+    elif str(source) in recipe_names():
+        text = (_folder() / f"{source}.toml").read_text(encoding="utf-8")
+    else:
+        raise TrainingError(
+            f"unknown recipe {str(source)!r}; choose a .toml file or {', '.join(recipe_names())}"
+        )
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TrainingError(f"the recipe {source} is not TOML: {error}") from error
+    return Recipe.from_json({"name": path.stem, **data})
+
+
+def choose_recipe(
+    image_shape: tuple[int, int, int],
+    *,
+    recipe: str | Path | Recipe | None = None,
+    mechanism: MechanismName | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Recipe:
+    """The recipe that was asked for, or the default for images of a shape (channels, height, width).
+
+    `mechanism` chooses among the defaults, or replaces that of a recipe that was named. `settings` are
+    changes by section.
+
+    >>> choose_recipe((1, 28, 28)).name
+    'grey'
+    >>> choose_recipe((1, 28, 28), mechanism="image", settings={"privacy": {"steps": 5}}).privacy.steps
+    5
+    """
+    if mechanism is not None:
+        _one_of("mechanism", mechanism, typing.get_args(MechanismName))
+    if recipe is None:
+        chosen = load_recipe(_default_name(image_shape, mechanism or "record"))
+    else:
+        chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+        if mechanism not in (None, chosen.privacy.mechanism):
+            chosen = chosen.replace(privacy={"mechanism": mechanism})
+    return chosen.replace(**settings) if settings else chosen
+
+
+def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -> str:
+    channels, height, width = image_shape
+    if mechanism != "record":
+        return _PAPER_RECIPES[mechanism]
+    if channels * height * width <= 256:
+        return "digits"
+    return "grey" if channels == 1 else "colour"
+
+
+def _folder() -> Any:
+    return resources.files("dpsinkhorn.training") / "recipes"
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """`value` as an instance of the annotated type `kind`; whole numbers may stand for floats."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
+        hints = typing.get_type_hints(kind)
+        known = {item.name for item in dataclasses.fields(kind)}
+        if unknown := sorted(set(value) - known):
+            raise TrainingError(f"{where} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        entries = {name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+        try:
+            return kind(**entries)  # type: ignore[operator]
+        except TypeError as error:
+            raise TrainingError(f"{where} lacks a setting: {error}") from error
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
+        return _read(kind, value, where)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(
+            _read(part, item, where) for part, item in zip(typing.get_args(kind), value, strict=True)
+        )
+    if origin is not None:  # Mapping, Literal: checked by whoever reads them
+        return dict(value) if isinstance(value, Mapping) else value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+        raise TrainingError(f"{where} must be {kind.__name__}, not {value!r}")
+    return value
+
+
+def _positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise TrainingError(f"{name} must be a positive number, not {value}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise TrainingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")

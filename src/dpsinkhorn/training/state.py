@@ -1,0 +1,163 @@
+"""Everything that changes while a generator is trained, and how it is stored: without pickle.
+
+A checkpoint is one safetensors file: tensors by name, and a line of JSON in its header. It is the curator's:
+it holds the optimizer's state and, in a seeded run, where the noise is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from dpsinkhorn.generators import Generator, build_generator
+from dpsinkhorn.privacy import SecureNoise, SeededNoise
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["TrainingState"]
+
+_VERSION = "1"
+
+
+class TrainingState:
+    """Generator, average, optimizer and random states after `step` steps.
+
+    >>> from dpsinkhorn.training import Facts, load_recipe, make_plan
+    >>> plan = make_plan(load_recipe("digits"), Facts((1, 8, 8), 10, 1347, 1347), budget_epsilon=10.0, seed=0)
+    >>> TrainingState(plan, torch.device("cpu")).step
+    0
+    """
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        settings = plan.recipe.optimizer
+        self.step = 0
+        self.device = device
+        self.generator: Generator = build_generator(plan.generator_config, plan.seed).to(device)
+        self.averaged: AveragedModel | None = None
+        if settings.ema is not None:
+            average = get_ema_multi_avg_fn(settings.ema)  # type: ignore[no-untyped-call]
+            self.averaged = AveragedModel(self.generator, multi_avg_fn=average)
+        self.optimizer = torch.optim.Adam(
+            self.generator.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            foreach=True,
+        )
+        # latents and labels are public in the analysis; they only must not repeat
+        self.random = torch.Generator(device)
+        seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
+        self.random.manual_seed(seed)
+        self.noise: NoiseSource = SecureNoise() if plan.seed is None else SeededNoise(plan.seed)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained."""
+        return list(self.generator.parameters())
+
+    @property
+    def best(self) -> Generator:
+        """What is released: the averaged generator where there is one."""
+        if self.averaged is None or not self.step:
+            return self.generator
+        return cast(Generator, self.averaged.module)
+
+    def save(self, path: Path, extra: dict[str, Any]) -> None:
+        """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
+        header: dict[str, Any] = {"step": self.step, "extra": extra}
+        tensors = {"random": self.random.get_state()}
+        if isinstance(self.noise, SeededNoise):
+            header["noise"] = self.noise.state()
+        for prefix, module in self._modules().items():
+            tensors.update({f"{prefix}.{name}": value for name, value in module.state_dict().items()})
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            tensors.update({f"adam.{index}.{name}": value for name, value in entry.items()})
+        plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        write_atomically(path, save(plain, {"version": _VERSION, "state": json.dumps(header)}))
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Take over a checkpoint, and return the JSON that was put beside it.
+
+        A secure source of noise has no state: it draws afresh. So do latents and labels then.
+        """
+        header, tensors = _read(path)
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            prefix, _, rest = name.partition(".")
+            parts.setdefault(prefix, {})[rest] = value
+        try:
+            for prefix, module in self._modules().items():
+                module.load_state_dict(parts[prefix])
+            self._load_optimizer(parts.get("adam", {}))
+            if isinstance(self.noise, SeededNoise):
+                self.noise = SeededNoise.restore(header["noise"])
+                self.random.set_state(tensors["random"])
+            self.step = int(header["step"])
+            extra: dict[str, Any] = dict(header["extra"])
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise TrainingError(f"{path} does not fit this run: {reason}; was it moved or edited?") from error
+        return extra
+
+    def _modules(self) -> dict[str, nn.Module]:
+        averaged = {} if self.averaged is None else {"averaged": self.averaged}
+        return {"generator": self.generator, **averaged}
+
+    def _load_optimizer(self, entries: dict[str, Tensor]) -> None:
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in entries.items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
+def learning_rate(plan: Plan, step: int, horizon: int) -> float:
+    """The rate of a step of a run that ends after `horizon` steps."""
+    settings = plan.recipe.optimizer
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file is there with all of its content, or as it was before."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("version") != _VERSION:
+                raise TrainingError(
+                    f"{path} is a checkpoint of version {metadata.get('version')}, not {_VERSION}: "
+                    "resume it with the version of dpsinkhorn that wrote it"
+                )
+            header = json.loads(metadata["state"])
+            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise TrainingError(f"{path} is not a checkpoint that can be read: {error}") from error
