@@ -17,8 +17,8 @@ def frozen_copy(generator: Generator) -> Generator:
     """A copy in eval mode without gradients, equal up to rounding.
 
     BatchNorm moves into the layer before it, spectral normalisation into its weights, and convolutions are
-    laid out channels last, which is what CPUs and GPUs are quickest at. Its state is not that of the config
-    any more: it cannot be saved.
+    laid out channels last, which is what CPUs and GPUs are quickest at. It lies on the CPU. Its state is not
+    that of the config any more: it cannot be saved.
 
     >>> from dpsinkhorn.generators import DCGANConfig, build_generator, draw_latents
     >>> generator = build_generator(DCGANConfig(image_shape=(1, 8, 8), classes=0, width=4), seed=0).eval()
@@ -27,10 +27,10 @@ def frozen_copy(generator: Generator) -> Generator:
     True
     """
     # Built anew, not deep-copied: copies share PyTorch's classes of parametrised layers, and taking the
-    # spectral norm off one would take it off the other. On "meta" nothing is allocated or drawn.
-    with torch.device("meta"):
+    # spectral norm off one would take it off the other.
+    with torch.random.fork_rng(devices=[]):
         twin = type(generator)(generator.config)
-    twin.load_state_dict({name: value.clone() for name, value in generator.state_dict().items()}, assign=True)
+    twin.load_state_dict(generator.state_dict())
     twin.eval()  # first: in training mode a spectral norm would take another step when it is taken off
     for module in list(twin.modules()):
         if parametrize.is_parametrized(module, "weight"):

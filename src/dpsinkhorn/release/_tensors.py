@@ -17,17 +17,19 @@ _HEADER = 2**20  # bytes, ample: names, shapes and offsets of some hundred tenso
 _TYPES: dict[torch.dtype, tuple[str, str]] = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}
 
 
-def skeleton(config: GeneratorConfig) -> Generator:
-    """The generator of a config without its numbers: nothing is allocated."""
-    with torch.device("meta"):
-        return build_generator(config)
+def check_size(size: int, config: GeneratorConfig) -> None:
+    """Refuse a file that cannot hold the config's generator.
+
+    After this the memory that a config can make its reader take is bounded by the file that came with it.
+    """
+    least = 4 * config.parameters
+    if not least <= size <= most_bytes(config):
+        raise ReleaseError(f"generator.safetensors has {size:,} bytes; that does not fit config.json")
 
 
 def most_bytes(config: GeneratorConfig) -> int:
-    """How large the file of a config's generator can be."""
-    state = skeleton(config).state_dict()
-    numbers: int = sum(value.numel() * value.element_size() for value in state.values())
-    return numbers + _HEADER
+    """How large the file of a config's generator can be: there are fewer buffers than parameters."""
+    return 8 * config.parameters + _HEADER
 
 
 def to_bytes(generator: Generator) -> bytes:
@@ -43,11 +45,12 @@ def to_bytes(generator: Generator) -> bytes:
 
 def from_bytes(data: bytes, config: GeneratorConfig) -> Generator:
     """The generator, in eval mode, without gradients. Names, shapes and types must be the config's own."""
+    check_size(len(data), config)
     try:
         found: dict[str, dict[str, Any]] = dict(safetensors.deserialize(data))  # type: ignore[no-untyped-call]
     except Exception:  # whatever the parser raises on a stranger's bytes means the same
         raise ReleaseError("generator.safetensors is damaged; get the release again") from None
-    generator = skeleton(config)
+    generator = build_generator(config, seed=0)  # with a seed, so that no random state is touched
     expected = generator.state_dict()
     for name in sorted(found.keys() ^ expected.keys()):
         state = "lacks" if name in expected else "has an unknown"
@@ -61,7 +64,7 @@ def from_bytes(data: bytes, config: GeneratorConfig) -> Generator:
         array = np.frombuffer(tensor["data"], dtype=layout).astype(layout[1:]).reshape(tensor["shape"])
         state_dict[name] = torch.from_numpy(array)
     _check_values(state_dict)
-    generator.load_state_dict(state_dict, assign=True)
+    generator.load_state_dict(state_dict)
     return generator.eval().requires_grad_(False)
 
 

@@ -1,0 +1,173 @@
+"""Nothing half-written, nothing overwritten, nothing unsound written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpsinkhorn.release import ReleaseError, _files, folder, load, write_release
+from dpsinkhorn.release.folder import FILES
+from support.releases import CONFIGS, EPSILON, statement, trained
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return trained(CONFIGS["mlp"])
+
+
+def write(path, generator, **changes):
+    arguments = {"label_probabilities": None, "privacy": statement(), "releasable": True}
+    write_release(path, generator, **{**arguments, **changes})
+
+
+class TestAtomic:
+    @pytest.mark.parametrize("failing", FILES)
+    @pytest.mark.parametrize("existing", [False, True])
+    def test_a_write_that_fails(self, tmp_path, generator, monkeypatch, failing, existing):
+        target = tmp_path / "release"
+        if existing:
+            write(target, generator, title="the old one")
+        real = _files.write_file
+
+        def write_file(path, data):
+            if path.name == failing:
+                real(path, data[: len(data) // 2])
+                raise OSError(28, "No space left on device")
+            real(path, data)
+
+        monkeypatch.setattr(folder, "write_file", write_file)
+        with pytest.raises(ReleaseError, match="No space left on device") as error:
+            write(target, generator, overwrite=True)
+        assert "\n" not in str(error.value)
+        assert [path.name for path in tmp_path.iterdir()] == (["release"] if existing else [])
+        if existing:
+            assert load(target).title == "the old one"
+
+    @pytest.mark.skipif(os.name != "posix", reason="limits of processes are POSIX")
+    def test_a_disk_that_is_full(self, tmp_path):
+        """The system itself refuses to write more than a few bytes."""
+        code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.releases import CONFIGS, statement, trained
+from dpsinkhorn.release import ReleaseError, write_release
+generator, privacy = trained(CONFIGS["mlp"]), statement()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+try:
+    write_release("release", generator, label_probabilities=None, privacy=privacy, releasable=True)
+except ReleaseError as error:
+    print(error)
+"""
+        ran = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert "File too large" in ran.stdout
+        assert list(tmp_path.iterdir()) == []
+
+    def test_interrupted(self, tmp_path, generator, monkeypatch):
+        """Ctrl-C leaves nothing behind either."""
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(folder, "write_file", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "release", generator)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_permissions_are_ordinary(self, tmp_path, generator):
+        write(tmp_path / "release", generator)
+        (tmp_path / "plain").mkdir()
+        (tmp_path / "plain" / "file").write_bytes(b"")
+        assert (tmp_path / "release").stat().st_mode == (tmp_path / "plain").stat().st_mode
+        for path in (tmp_path / "release").iterdir():
+            assert path.stat().st_mode == (tmp_path / "plain" / "file").stat().st_mode
+
+
+class TestExisting:
+    def test_not_overwritten_unless_asked(self, tmp_path, generator):
+        target = tmp_path / "release"
+        write(target, generator, title="first")
+        with pytest.raises(ReleaseError, match="exists already"):
+            write(target, generator, title="second")
+        assert load(target).title == "first"
+        write(target, generator, title="second", overwrite=True)
+        assert load(target).title == "second"
+        assert [path.name for path in tmp_path.iterdir()] == ["release"]
+
+    def test_an_empty_folder_will_do(self, tmp_path, generator):
+        (tmp_path / "release").mkdir()
+        write(tmp_path / "release", generator)
+        assert load(tmp_path / "release").classes == 3
+
+    def test_parents_are_created(self, tmp_path, generator):
+        write(tmp_path / "a" / "b" / "release", generator)
+        assert load(tmp_path / "a" / "b").classes == 3
+
+    @pytest.mark.parametrize("what", ["folder", "release and more", "file", "link"])
+    def test_other_things_are_never_overwritten(self, tmp_path, generator, what):
+        target = tmp_path / "release"
+        if what == "file":
+            target.write_text("thesis")
+        elif what == "link":
+            (tmp_path / "elsewhere").mkdir()
+            target.symlink_to(tmp_path / "elsewhere")
+        else:
+            if what == "folder":
+                target.mkdir()
+            else:
+                write(target, generator)
+            (target / "thesis.txt").write_text("thesis")
+        before = sorted(path.name for path in tmp_path.rglob("*"))
+        with pytest.raises(ReleaseError):
+            write(target, generator, overwrite=True)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+class TestRefused:
+    def test_an_epsilon_below_its_charges(self, tmp_path, generator):
+        with pytest.raises(ReleaseError, match="charges cost"):
+            write(tmp_path / "release", generator, privacy=statement(epsilon=0.99 * EPSILON))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_epsilon_above_its_charges_is_fine(self, tmp_path, generator):
+        write(tmp_path / "release", generator, privacy=statement(epsilon=10.0))
+        assert load(tmp_path / "release").privacy.epsilon == 10
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"label_probabilities": [0.5, 0.5]},
+            {"label_probabilities": [0.5, 0.4, 0.2]},
+            {"class_names": ["a", "b"]},
+            {"class_names": ["a", "b", "b"]},
+            {"class_names": ["a", "b", "c\nd"]},
+            {"class_names": ["a", "b", 3]},
+            {"title": "two\nlines"},
+            {"title": "long" * 100},
+        ],
+        ids=str,
+    )
+    def test_bad_arguments(self, tmp_path, generator, changes):
+        with pytest.raises(ReleaseError) as error:
+            write(tmp_path / "release", generator, **changes)
+        assert "\n" not in str(error.value)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_weights_that_are_not_finite(self, tmp_path):
+        generator = trained(CONFIGS["mlp"])
+        with torch.no_grad():
+            next(generator.parameters())[0, 0] = float("nan")
+        with pytest.raises(ReleaseError, match="not finite"):
+            write(tmp_path / "release", generator)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_probabilities_without_classes(self, tmp_path):
+        with pytest.raises(ReleaseError, match="without classes"):
+            write(tmp_path / "release", trained(CONFIGS["unconditional"]), label_probabilities=[1.0])
