@@ -73,7 +73,7 @@ def tidy(points: Tensor) -> Tensor:
     >>> tidy(torch.tensor([0.5, float("nan"), 1e9]))
     tensor([0.5000, 0.0000, 1.0000], dtype=torch.float64)
     """
-    return torch.nan_to_num(points.detach().double(), nan=0.0).clamp_(-1, 1)
+    return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
 
 
 def backpropagate(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Parameter]) -> None:

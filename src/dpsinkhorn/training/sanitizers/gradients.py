@@ -83,12 +83,11 @@ class SinkhornSanitizer(Sanitizer):
         with torch.no_grad():
             x = self._augmented(points, labels)
             gradient = torch.zeros(points.shape, dtype=torch.float64, device=points.device)
-            if len(sample.points):
-                cross, _ = self._of_transport(x[:n], self._augmented(sample.points, sample.labels))
-                gradient[:n] += 2 * cross[:, : points.shape[1]]
             first, second = self._of_transport(x[:n], x[extra : n + extra])
             gradient[:n] -= first[:, : points.shape[1]]
             gradient[extra : n + extra] -= second[:, : points.shape[1]]
+            if len(sample.points):
+                gradient[:n] += 2 * self._cross(x[:n], sample)[:, : points.shape[1]]
         return gradient
 
     def _augmented(self, points: Tensor, labels: Tensor | None) -> Tensor:
@@ -99,20 +98,28 @@ class SinkhornSanitizer(Sanitizer):
         onehot = labels.unsqueeze(-1) == torch.arange(self.classes, device=points.device)
         return torch.cat([tidy(points), onehot * float(self.label_weight)], dim=-1).double()
 
+    def _cross(self, x: Tensor, sample: Sample) -> Tensor:
+        """Gradient of W(x, records) in x; 0 where that problem cannot be solved.
+
+        An error that only some records bring about would tell of them. What is wrong whatever the records
+        are raises in the self term, which is solved first.
+        """
+        try:
+            return self._of_transport(x, self._augmented(sample.points, sample.labels))[0]
+        except _UNSOLVABLE:
+            return torch.zeros_like(x)
+
     def _of_transport(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of W(x, y) in both clouds; zero where the problem cannot be solved."""
+        """Gradients of W(x, y) in both clouds, silently: a warning would tell of the records too."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # would tell something of private records
-            try:
-                result = solve(
-                    Problem(x, y, self.cost),
-                    self.regularization,
-                    tolerance=self.tolerance,
-                    max_iterations=self.max_iterations,
-                )
-                in_x, in_y = result.gradients()
-            except _UNSOLVABLE:  # so would an error
-                return torch.zeros_like(x), torch.zeros_like(y)
+            warnings.simplefilter("ignore")
+            result = solve(
+                Problem(x, y, self.cost),
+                self.regularization,
+                tolerance=self.tolerance,
+                max_iterations=self.max_iterations,
+            )
+            in_x, in_y = result.gradients()
         assert in_x is not None
         assert in_y is not None
         return in_x, in_y

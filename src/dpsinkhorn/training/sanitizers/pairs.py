@@ -97,7 +97,7 @@ def pixel_cost(cost: Cost) -> PixelCost | None:
 
 
 def _squares(x: Tensor, y: Tensor) -> Tensor:
-    lengths = x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2)
+    lengths = (x * x).sum(-1).unsqueeze(-1) + (y * y).sum(-1).unsqueeze(-2)
     return torch.baddbmm(lengths, x, y.mT, alpha=-2)
 
 

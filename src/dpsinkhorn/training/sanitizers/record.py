@@ -25,6 +25,7 @@ from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
 from dpsinkhorn.training.sanitizers.shares import ClippedSum, SumOfAnyCost, SumOfPixelCost
 
 _LEAST_SAMPLE = 2**20
+_LARGEST_POTENTIAL = 1e30  # over λ it stays finite
 
 
 class RecordSanitizer(Sanitizer):
@@ -158,6 +159,7 @@ class RecordSanitizer(Sanitizer):
         )
         # The potentials see generated images only.
         potentials = torch.nan_to_num(self.potentials(first, kinds).detach().double(), nan=0.0)
+        potentials = potentials.clamp(-_LARGEST_POTENTIAL, _LARGEST_POTENTIAL)
         if potentials.shape != (n,):
             raise ValueError(f"potentials: expected shape ({n},), got {tuple(potentials.shape)}")
         generated = lay_out(on_grid(first), kinds, potentials, by_class[0])
@@ -169,5 +171,4 @@ def _tile_length(expected_batch: float, classes: int) -> int:
     """Records in a tile: about one class of an expected batch, so that tiles are few and mostly full."""
     if not classes:
         return 1024
-    share = math.ceil(1.25 * expected_batch / classes)
-    return min(256, max(16, 1 << (share - 1).bit_length()))
+    return min(256, max(32, 8 * math.ceil(1.5 * expected_batch / classes / 8)))

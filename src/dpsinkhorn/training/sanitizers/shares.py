@@ -20,7 +20,7 @@ from dpsinkhorn.training.sanitizers.base import Sample
 from dpsinkhorn.training.sanitizers.clipping import clip_whole, within
 from dpsinkhorn.training.sanitizers.layout import Generated, Sorted, cut
 from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid
-from dpsinkhorn.training.sanitizers.rounding import margin, margin_of_any_cost
+from dpsinkhorn.training.sanitizers.rounding import AT_ONCE, PairwiseSum, margin, margin_of_any_cost
 
 # float64 numbers held at a time, on a CPU and on a GPU.
 _WORK, _WORK_CUDA = 2**22, 2**27
@@ -50,15 +50,13 @@ class SumOfPixelCost:
     def bound(self, generated: Generated, persons: bool) -> float:
         """C (1 - τ)."""
         n, d = generated.points.shape
-        if math.isinf(self.clip):
-            return self.clip
         tau = margin(
             records=self.max_sample,
             generated=n,
             dimension=d,
             clip=self.clip,
             slope=self.cost.slope,
-            depth=self.tile + -(-self.max_sample // self.tile) + len(generated.by_class.counts),
+            tile=self.tile,
             persons=persons,
         )
         return self.clip * (1 - tau)
@@ -66,34 +64,39 @@ class SumOfPixelCost:
     def _over_records(self, generated: Generated, sample: Sample, by_class: Sorted) -> Tensor:
         bound = self.bound(generated, persons=False)
         classes, width, d = generated.tiled.shape
-        total = torch.zeros_like(generated.tiled)
+        total = PairwiseSum()
         per_tile = 2 * width * d + self.tile * (d + 8 * width)
-        for tiles in cut(by_class, self.tile, max(1, _work(total) // per_tile)):
+        for tiles in cut(by_class, self.tile, _at_once(generated.tiled, per_tile)):
             x, y = generated.tiled[tiles.classes], on_grid(sample.points[tiles.rows])
             costs, squared_slopes = self.cost.measure(x, y)  # (tiles, width, records)
             shares = self._shares(
                 costs, generated.tiled_potentials[tiles.classes], generated.filled[tiles.classes]
             )
-            norms = (shares.square() * squared_slopes).sum(1, keepdim=True).sqrt()
+            norms = (shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()
             factors = (bound / norms).clamp(max=1.0) * tiles.filled
             sums = self.cost.gradient(x, y, shares * factors)  # (tiles, width, d)
             # One product in place of an index_add, whose order of summation is left open on a GPU.
             member = (tiles.classes == torch.arange(classes, device=x.device).unsqueeze(1)).double()
-            total += (member @ sums.flatten(1)).view(classes, width, d)
-        return total.flatten(0, 1)[generated.places]
+            total.add(member @ sums.flatten(1))
+        sums_by_class = total.value()
+        if sums_by_class is None:
+            return torch.zeros_like(generated.points)
+        return sums_by_class.view(classes * width, d)[generated.places]
 
     def _over_persons(self, generated: Generated, sample: Sample) -> Tensor:
-        bound = self.bound(generated, persons=True)
         n, d = generated.points.shape
-        bound = within(bound, n * d) if math.isfinite(bound) else bound
-        total = torch.zeros_like(generated.points)
-        for people in _people(sample, self.tile, max(1, _work(total) // (4 * n * d))):
-            sums = total.new_zeros(people[0].shape[0], n, d)
+        bound = within(self.bound(generated, persons=True), n * d)
+        total = PairwiseSum()
+        for people in _people(sample, self.tile, _at_once(generated.points, 4 * n * d)):
+            whole = PairwiseSum()
             for rows in people:
-                sums += self._unclipped(generated, sample, rows)
-            norms = sums.square().sum((1, 2)).sqrt()
-            total += torch.einsum("p,pnd->nd", (bound / norms).clamp(max=1.0), sums)
-        return total
+                whole.add(self._unclipped(generated, sample, rows).flatten(1))
+            shares = whole.value()  # (persons, n d)
+            assert shares is not None
+            norms = (shares * shares).sum(1).sqrt()
+            total.add((bound / norms).clamp(max=1.0) @ shares)
+        sums = total.value()
+        return torch.zeros_like(generated.points) if sums is None else sums.view(n, d)
 
     def _unclipped(self, generated: Generated, sample: Sample, rows: Tensor) -> Tensor:
         """``(persons, n, d)``: the summed share of each person's ``rows``; -1 stands for no record."""
@@ -126,22 +129,22 @@ class SumOfAnyCost:
 
     def __call__(self, generated: Generated, sample: Sample, by_class: Sorted) -> Tensor:
         n, d = generated.points.shape
-        bound = self.clip
-        if math.isfinite(bound):
-            tau = margin_of_any_cost(records=self.max_sample, generated=n, dimension=d, clip=self.clip)
-            bound *= 1 - tau
-        total = torch.zeros_like(generated.points)
+        bound = self.clip * (
+            1 - margin_of_any_cost(records=self.max_sample, generated=n, dimension=d, clip=self.clip)
+        )
+        total = PairwiseSum()
         points = on_grid(sample.points)
         classes = _class_of_rows(by_class)
         images = torch.split(generated.by_class.order, generated.by_class.counts)
         for unit in _units(sample):
-            share = torch.zeros_like(total)
+            share = torch.zeros_like(generated.points)
             for row in unit:
                 kind = classes.get(row)
                 if kind is not None and len(images[kind]):
                     share[images[kind]] += self._share(generated, images[kind], points[row : row + 1])
-            total += clip_whole(share, bound) if math.isfinite(bound) else share
-        return total
+            total.add(clip_whole(share, bound))
+        sums = total.value()
+        return torch.zeros_like(generated.points) if sums is None else sums
 
     def _share(self, generated: Generated, images: Tensor, record: Tensor) -> Tensor:
         x = generated.points[images]
@@ -166,8 +169,10 @@ def softmax(costs: Tensor, potentials: Tensor, meets: Tensor, regularization: fl
     return weights.div_(weights.sum(-2, keepdim=True).clamp_(min=0.5))
 
 
-def _work(like: Tensor) -> int:
-    return _WORK if like.device.type == "cpu" else _WORK_CUDA
+def _at_once(like: Tensor, size: int) -> int:
+    """How many things of ``size`` numbers go through at a time."""
+    work = _WORK if like.device.type == "cpu" else _WORK_CUDA
+    return min(AT_ONCE, max(1, work // size))
 
 
 def _class_of_rows(by_class: Sorted) -> dict[int, int]:

@@ -1,0 +1,363 @@
+"""`record` against autograd of the semi-dual, record by record, and what rounding may do to it."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
+from dpsinkhorn.privacy import NonPrivate, RecordMechanism, SeededNoise
+from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, shares
+from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid, pixel_cost
+from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN, margin
+from support.sanitizer_oracles import COSTS, RootCost, digits, pair_costs, record_sum
+
+CLASSES = 10
+
+
+def images(count: int, dimension: int = 64, seed: int = 3) -> Tensor:
+    """Generated images on the public grid, some pixels at exactly -1, as backgrounds are."""
+    values = 8 * torch.randn(count, dimension, generator=torch.Generator().manual_seed(seed)) - 3
+    return on_grid(torch.tanh(values)).float()
+
+
+def some_digits(count: int, start: int = 0) -> Sample:
+    points, labels = digits()
+    return Sample(points[start : start + count], labels[start : start + count])
+
+
+def made(cost: Cost, *, clip=6.0, regularization=1.0, batch=30.0, own=0.0, classes=CLASSES, **more):
+    """A public limit of 2,000 records keeps the margin for rounding far below the tolerances here."""
+    mechanism = NonPrivate() if clip is None else RecordMechanism(clip, 1.0)
+    more = {"max_sample": 2000} | more
+    return RecordSanitizer(mechanism, cost, regularization, batch, own, classes, **more)
+
+
+def close(value: Tensor, reference: Tensor, tolerance: float = 1e-5) -> None:
+    assert float((value - reference).norm()) <= tolerance * max(1e-3, float(reference.norm()))
+
+
+class Tilt:
+    """Potentials of the images' brightness."""
+
+    def __call__(self, points: Tensor, labels: Tensor | None) -> Tensor:  # noqa: ARG002
+        return 3 * points.mean(1)
+
+
+class TestAgainstAutograd:
+    @pytest.mark.parametrize("regularization", [0.05, 1.0, 50.0])
+    @pytest.mark.parametrize("clip", [0.7, 6.0, 1e4])
+    @pytest.mark.parametrize("cost", [*COSTS, RootCost()], ids=repr)
+    def test_with_labels(self, cost: Cost, clip: float, regularization: float):
+        x, labels, sample = images(30), torch.arange(30) % 7, some_digits(25)  # three classes have no image
+        value = made(cost, clip=clip, regularization=regularization)._clipped(x, labels, sample)
+        reference = record_sum(cost, x, labels, torch.zeros(30), sample, regularization, clip)
+        assert value.dtype == torch.float64
+        assert float(reference.norm()) > 0
+        close(value, reference)
+
+    @pytest.mark.parametrize("cost", [*COSTS, RootCost()], ids=repr)
+    def test_without_labels_with_potentials(self, cost: Cost):
+        x, sample = images(20), Sample(some_digits(25).points)
+        value = made(cost, classes=0, potentials=Tilt())._clipped(x, None, sample)
+        close(value, record_sum(cost, x, None, Tilt()(x, None), sample, 1.0, 6.0))
+        assert float((value - made(cost, classes=0)._clipped(x, None, sample)).norm()) > 1e-3
+
+    @pytest.mark.parametrize("clip", [0.7, 6.0, 1e4])
+    @pytest.mark.parametrize("cost", [*COSTS, RootCost()], ids=repr)
+    def test_persons(self, cost: Cost, clip: float):
+        x, labels = images(30), torch.arange(30) % CLASSES
+        sample = some_digits(26)
+        groups = torch.tensor([5] * 9 + [2] * 2 + [11] * 2 + list(range(100, 113)))
+        groups = groups[torch.randperm(26, generator=torch.Generator().manual_seed(1))]
+        sample = Sample(
+            sample.points,
+            sample.labels,
+            groups[torch.randperm(26, generator=torch.Generator().manual_seed(1))],
+        )
+        value = made(cost, clip=clip)._clipped(x, labels, sample)
+        close(value, record_sum(cost, x, labels, torch.zeros(30), sample, 1.0, clip))
+
+    @pytest.mark.parametrize("cost", [*COSTS, RootCost()], ids=repr)
+    def test_update_with_self_term(self, cost: Cost):
+        """G = sum / B - s Σ clip(v(x')) / n on the first n rows, none on the others."""
+        parameter = nn.Parameter(images(40))
+        labels = (torch.arange(20) % CLASSES).repeat(2)
+        sample = some_digits(25)
+        sanitizer = made(cost, clip=2.0, batch=17.0, own=0.7)
+        sanitizer.backward(parameter * 1, labels, sample, [parameter], SeededNoise(1))
+        noised = parameter.grad
+        sums = [
+            record_sum(cost, parameter[:20], labels[:20], torch.zeros(20), part, 1.0, 2.0)
+            for part in (sample, Sample(parameter[20:].detach(), labels[20:]))
+        ]
+        noise = 17 * (noised[:20].double() + 0.7 * sums[1] / 20) - sums[0]
+        assert 0.9 < float(noise.std()) / 2.0 < 1.1  # C σ
+        assert not noised[20:].any()
+        # the same noise on an empty sample: what is left is the cross term alone
+        sanitizer.backward(parameter * 1, labels, some_digits(0), [parameter], SeededNoise(1))
+        close(17 * (noised - parameter.grad)[:20].double(), sums[0], 2e-5)
+
+    def test_non_private(self):
+        parameter = nn.Parameter(images(40))
+        labels = (torch.arange(20) % CLASSES).repeat(2)
+        sample = some_digits(25)
+        made(L1L2(), clip=None, own=0.4).backward(parameter * 1, labels, sample, [parameter], SeededNoise(1))
+        cross, own = (
+            record_sum(L1L2(), parameter[:20], labels[:20], torch.zeros(20), part, 1.0, math.inf)
+            for part in (sample, Sample(parameter[20:].detach(), labels[20:]))
+        )
+        close(parameter.grad[:20].double(), cross / 30 - 0.4 * own / 20)
+
+    def test_off_the_grid(self):
+        """Pixels are rounded to 2^-22 here, which changes nothing of note."""
+        x = torch.tanh(3 * torch.randn(30, 64, generator=torch.Generator().manual_seed(0)))
+        labels, sample = torch.arange(30) % CLASSES, some_digits(40)
+        value = made(SquaredEuclidean())._clipped(x, labels, sample)
+        close(value, record_sum(SquaredEuclidean(), x, labels, torch.zeros(30), sample, 1.0, 6.0))
+
+    @given(seed=st.integers(0, 10**6))
+    @settings(max_examples=25, deadline=None)
+    def test_any_sizes(self, seed: int):
+        rng = np.random.default_rng(seed)
+        n, b, d, classes = (int(rng.integers(1, top)) for top in (12, 14, 9, 5))
+        x = on_grid(torch.from_numpy(rng.uniform(-1, 1, (n, d)))).float()
+        y = on_grid(torch.from_numpy(rng.uniform(-1, 1, (b, d)))).float()
+        x_labels = torch.from_numpy(rng.integers(0, classes, n))
+        groups = torch.from_numpy(rng.integers(0, 4, b)) if rng.random() < 0.5 else None
+        sample = Sample(y, torch.from_numpy(rng.integers(0, classes, b)), groups)
+        cost = COSTS[int(rng.integers(len(COSTS)))]
+        regularization = float(10.0 ** rng.uniform(-2, 2))
+        clip = float(10.0 ** rng.uniform(-1, 1))
+        batch = float(rng.uniform(0.1, 100))  # sets the length of a tile
+        sanitizer = made(cost, clip=clip, regularization=regularization, classes=classes, batch=batch)
+        value = sanitizer._clipped(x, x_labels, sample)
+        close(value, record_sum(cost, x, x_labels, torch.zeros(n), sample, regularization, clip))
+
+
+class TestSum:
+    @pytest.mark.parametrize("persons", [False, True])
+    def test_chunks_add_up(self, persons: bool, monkeypatch: pytest.MonkeyPatch):
+        """However little fits at a time, every record counts."""
+        x, labels, sample = images(30), torch.arange(30) % CLASSES, some_digits(700)
+        if persons:
+            sample = Sample(sample.points, sample.labels, torch.arange(700) // 9 * (torch.arange(700) > 300))
+        sanitizer = made(L1L2(), batch=80.0)
+        whole = sanitizer._clipped(x, labels, sample)
+        monkeypatch.setattr(shares, "_WORK", 1)
+        close(sanitizer._clipped(x, labels, sample), whole, 1e-11)
+
+    def test_a_batch_is_not_truncated(self):
+        x, labels = images(20), torch.arange(20) % CLASSES
+        sanitizer = made(L1L2(), batch=5.0)
+        parts = sum(sanitizer._clipped(x, labels, some_digits(100, at)) for at in range(0, 1700, 100))
+        close(sanitizer._clipped(x, labels, some_digits(1700)), parts, 1e-11)
+
+    def test_the_normaliser_is_public(self):
+        check_normaliser(RecordSanitizer)
+
+    def test_a_realised_normaliser_is_noticed(self):
+        class Realised(RecordSanitizer):
+            def backward(self, points, labels, sample, parameters, noise):
+                self.expected_batch = max(1, len(sample.points))
+                super().backward(points, labels, sample, parameters, noise)
+
+        with pytest.raises(AssertionError):
+            check_normaliser(Realised)
+
+    def test_labels_that_are_no_class_count_for_nothing(self):
+        x, labels, sample = images(20), torch.arange(20) % CLASSES, some_digits(30)
+        odd = Sample(
+            torch.cat([sample.points, sample.points]),
+            torch.cat([sample.labels, torch.tensor([-1, 10, 99] * 10)]),
+        )
+        value = made(L1L2())._clipped(x, labels, odd)
+        close(value, made(L1L2())._clipped(x, labels, sample), 1e-12)
+
+    def test_generated_labels_must_be_classes(self):
+        with pytest.raises(ValueError, match="generated labels"):
+            made(L1L2())._clipped(images(20), torch.arange(20), some_digits(3))
+
+    def test_potentials_see_generated_images_only(self):
+        seen = []
+
+        class Watch:
+            def __call__(self, points: Tensor, labels: Tensor | None) -> Tensor:
+                seen.append((points, labels))
+                return torch.full((len(points),), math.nan)
+
+        x, labels = images(40), (torch.arange(20) % CLASSES).repeat(2)
+        made(L1L2(), own=0.5, potentials=Watch())._clipped(x, labels, some_digits(30))
+        ((points, kinds),) = seen
+        assert torch.equal(points, x[:20])
+        assert torch.equal(kinds, labels[:20])
+
+    def test_potentials_of_the_wrong_shape(self):
+        class Wrong:
+            def __call__(self, points: Tensor, labels: Tensor | None) -> Tensor:  # noqa: ARG002
+                return points
+
+        with pytest.raises(ValueError, match="potentials"):
+            made(L1L2(), potentials=Wrong())._clipped(images(20), torch.arange(20) % 10, some_digits(3))
+
+    def test_too_many_records(self):
+        sanitizer = made(L1L2(), max_sample=29)
+        sanitizer._clipped(images(20), torch.arange(20) % 10, some_digits(29))
+        with pytest.raises(ValueError, match="max_sample"):
+            sanitizer._clipped(images(20), torch.arange(20) % 10, some_digits(30))
+
+    def test_odd_number_of_images(self):
+        with pytest.raises(ValueError, match="points"):
+            made(L1L2(), own=0.5)._clipped(images(21), torch.arange(21) % 10, some_digits(30))
+
+
+def check_normaliser(kind: type[RecordSanitizer]) -> None:
+    """Ten times the records, ten times the update."""
+    updates = []
+    for copies in (1, 10):
+        parameter = nn.Parameter(images(20))
+        sample = some_digits(12)
+        sample = Sample(sample.points.repeat(copies, 1), sample.labels.repeat(copies))
+        sanitizer = kind(NonPrivate(), L1L2(), 1.0, 12.0, classes=CLASSES)
+        labels = torch.arange(20) % CLASSES
+        sanitizer.backward(parameter * 1, labels, sample, [parameter], SeededNoise(0))
+        updates.append(parameter.grad)
+    close(updates[1], 10 * updates[0], 1e-6)
+
+
+class TestRounding:
+    """docs/proofs/record-rounding.md"""
+
+    @pytest.mark.parametrize("dimension", [1, 2, 3, 64, 784, 3072, 2**21])
+    def test_the_grid_leaves_room_for_exact_costs(self, dimension: int):
+        bits = grid_bits(dimension)
+        assert 4 * dimension * 4**bits <= 2**53 < 4 * dimension * 4 ** (bits + 2)
+
+    def test_too_many_pixels(self):
+        with pytest.raises(ValueError, match="dimension"):
+            grid_bits(2**21 + 1)
+
+    @given(seed=st.integers(0, 10**6))
+    @settings(max_examples=20, deadline=None)
+    def test_costs_and_slopes_are_exact(self, seed: int):
+        """Whole-number arithmetic gives the same, to the last bit."""
+        rng = np.random.default_rng(seed)
+        d = int(rng.integers(1, 40))
+        raw = rng.choice([rng.uniform(-1, 1, (4, d)), np.full((4, d), -1.0)])
+        x, y = on_grid(torch.from_numpy(raw)), on_grid(torch.from_numpy(rng.uniform(-1, 1, (3, d))))
+        y[0] = x[0]
+        scale = 2 ** grid_bits(d)
+        for cost in (SquaredEuclidean(), Cityblock()):
+            values, slopes = pixel_cost(cost).measure(x[None], y[None])
+            for i in range(4):
+                for j in range(3):
+                    steps = [round(step) for step in (scale * x[i] - scale * y[j]).tolist()]
+                    if isinstance(cost, SquaredEuclidean):
+                        exact = Fraction(sum(step * step for step in steps), scale**2)
+                        assert Fraction(float(slopes[0, i, j])) == 4 * exact
+                    else:
+                        exact = Fraction(sum(map(abs, steps)), scale)
+                        assert slopes[0, i, j] == sum(step != 0 for step in steps)
+                    assert Fraction(float(values[0, i, j])) == exact
+
+    @pytest.mark.parametrize("cost", COSTS, ids=repr)
+    def test_costs_do_not_depend_on_the_company(self, cost: Cost):
+        x, y = on_grid(images(33)), on_grid(some_digits(97).points)
+        values, slopes = pixel_cost(cost).measure(x[None], y[None])
+        torch.testing.assert_close(values[0], pair_costs(cost, x, y), rtol=1e-14, atol=0)
+        order = torch.randperm(97)
+        for rows in (order, order[:41], order[:1]):
+            again, slopes_again = pixel_cost(cost).measure(x[None], y[rows][None])
+            assert torch.equal(again[0], values[0][:, rows])
+            assert torch.equal(slopes_again[0], slopes[0][:, rows])
+
+    @pytest.mark.parametrize("regularization", [1e-3, 1.0])
+    @pytest.mark.parametrize("cost", COSTS, ids=repr)
+    def test_company_moves_the_sum_by_less_than_the_margin(self, cost: Cost, regularization: float):
+        """The same records in other orders and other tiles: sums differ in their last bits only."""
+        x, labels, sample = images(40), torch.arange(40) % CLASSES, some_digits(1000)
+        sums = []
+        for trial in range(4):
+            order = torch.randperm(1000, generator=torch.Generator().manual_seed(trial))
+            sanitizer = made(cost, regularization=regularization, batch=[5, 90, 300, 2000][trial], clip=1e3)
+            sums.append(sanitizer._clipped(x, labels, Sample(sample.points[order], sample.labels[order])))
+        allowed = 1e3 * margin(
+            records=1000, generated=40, dimension=64, clip=1e3, slope=7.0, tile=256, persons=False
+        )
+        for other in sums[1:]:
+            # C (1 - τ) differs a little with the tile, but nothing reaches C here
+            assert float((other - sums[0]).norm()) < allowed
+
+    @pytest.mark.parametrize("regularization", [1e-3, 1.0])
+    @pytest.mark.parametrize("cost", COSTS, ids=repr)
+    def test_computed_sums_are_close_to_real_ones(self, cost: Cost, regularization: float):
+        """Beside a computation with more digits (64 binary ones): within the bound that is half of τ C."""
+        if np.finfo(np.longdouble).nmant < 63:
+            pytest.skip("no wider floating-point type on this machine")
+        x, y = on_grid(images(20)), on_grid(some_digits(300).points)
+        sanitizer = made(cost, regularization=regularization, clip=2.0, classes=0)
+        value = sanitizer._clipped(x, None, Sample(y)).numpy()
+        bound = sanitizer._sum.bound(shares_layout(x), persons=False)
+        reference = wide_sum(cost, x.numpy(), y.numpy(), regularization, bound)
+        error = float(np.sqrt(((value - reference) ** 2).sum()))
+        tau = margin(records=300, generated=20, dimension=64, clip=2.0, slope=7.0, tile=1024, persons=False)
+        assert error < tau * 2.0 / 2
+
+    def test_limits(self):
+        x, labels = images(20), torch.arange(20) % CLASSES
+        made(L1L2(), clip=0.01, max_sample=None)._clipped(x, labels, some_digits(3))
+        with pytest.raises(ValueError, match="raise clip or lower max_sample"):
+            made(L1L2(), clip=1e-5, max_sample=None)._clipped(x, labels, some_digits(3))
+        made(L1L2(), clip=1e-5, max_sample=10**3)._clipped(x, labels, some_digits(3))
+        with pytest.raises(ValueError, match="max_sample"):
+            made(RootCost(), max_sample=2**36)._clipped(x, labels, some_digits(3))
+
+    @pytest.mark.parametrize(
+        ("generated", "dimension", "clip", "records"),
+        [(500, 784, 6.0, 2**20), (500, 3072, 6.0, 2**20), (200, 64, 1.0, 2**20), (5000, 784, 0.5, 60000)],
+    )
+    def test_the_margin_is_a_trifle_where_it_is_used(self, generated, dimension, clip, records):
+        for persons in (False, True):
+            tau = margin(
+                records=records,
+                generated=generated,
+                dimension=dimension,
+                clip=clip,
+                slope=7.0,
+                tile=1024,
+                persons=persons,
+            )
+            assert 0 < tau <= LARGEST_MARGIN
+            if not persons:
+                assert tau < 1e-4
+
+
+def shares_layout(x: Tensor):
+    """The layout of images without classes."""
+    from dpsinkhorn.training.sanitizers.layout import lay_out, sort_by_class
+
+    (rows,) = sort_by_class([None], [len(x)], 0, x.device)
+    return lay_out(x, None, torch.zeros(len(x), dtype=torch.float64), rows)
+
+
+def wide_sum(cost: Cost, x: np.ndarray, y: np.ndarray, regularization: float, bound: float) -> np.ndarray:
+    """The clipped sum in NumPy's widest type, record by record."""
+    wide = np.longdouble
+    l2, l1 = (1, getattr(cost, "l1_weight", 0.0)) if not isinstance(cost, Cityblock) else (0, 1.0)
+    x, total = x.astype(wide), np.zeros(x.shape, dtype=wide)
+    for record in y.astype(wide):
+        difference = x - record
+        costs = l2 * (difference**2).sum(1) + wide(l1) * np.abs(difference).sum(1)
+        scores = (-costs).astype(float) * (1 / regularization)  # the scores are rounded, by definition
+        weights = np.exp((scores - scores.max()).astype(wide))
+        share = (weights / weights.sum())[:, None] * (l2 * 2 * difference + wide(l1) * np.sign(difference))
+        norm = np.sqrt((share**2).sum())
+        total += share * min(wide(1), wide(bound) / norm)
+    return total
