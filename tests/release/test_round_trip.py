@@ -158,6 +158,7 @@ class TestSample:
             {"count": 2.5},
             {"count": True},
             {"count": "3"},
+            {"count": 10**15},
             {"count": 3, "labels": 3},
             {"count": 3, "labels": -1},
             {"count": 3, "labels": [0, 1]},

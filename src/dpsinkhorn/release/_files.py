@@ -67,7 +67,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused unopened."""
+    """The bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )
@@ -79,16 +79,18 @@ def read_file(path: Path, limit: int) -> bytes:
         raise ReleaseError(f"{path} is missing; is this a release, and all of it?") from None
     except OSError as error:
         raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
-    with open(handle, "rb") as file:
+    try:
         state = os.fstat(handle)
         if not stat.S_ISREG(state.st_mode):
             raise ReleaseError(f"{path} is not a plain file; a release holds plain files only")
         if state.st_size > limit:
             raise ReleaseError(f"{path} has {state.st_size:,} bytes; at most {limit:,} are expected")
-        try:
+        with open(handle, "rb", closefd=False) as file:
             data = file.read(limit + 1)
-        except OSError as error:
-            raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    finally:
+        os.close(handle)
     if len(data) > limit:
         raise ReleaseError(f"{path} grew while it was read; at most {limit:,} bytes are expected")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -79,6 +80,9 @@ class Release:
             raise ReleaseError(f"seed must be a whole number from 0 to below 2^63, not {seed}")
         if batch_size is not None and not (_is_whole(batch_size) and batch_size >= 1):
             raise ReleaseError(f"batch_size must be a whole number from 1 upwards, not {batch_size}")
+        # pixels, latents, a label and the number it was drawn from
+        if count * (self.config.points + 4 * self.config.latent + 16) > _memory():
+            raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         where = _device(device)
         draws = torch.Generator()
         if seed is None:
@@ -161,6 +165,14 @@ def _device(device: torch.device | str | None) -> torch.device:
     except (RuntimeError, AssertionError, TypeError, NotImplementedError):
         raise ReleaseError(f"there is no device {device!s} here; cpu always works") from None
     return found
+
+
+def _memory() -> int:
+    """Bytes of this machine's memory, or a guess where it does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**36
 
 
 def _is_whole(value: object) -> bool:

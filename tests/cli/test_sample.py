@@ -1,0 +1,154 @@
+"""`dpsinkhorn sample`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpsinkhorn.cli import main
+from dpsinkhorn.release import format_epsilon, load, write_release
+from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main(["sample", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "release"
+    write_small_release(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
+def test_writes(run, release, tmp_path, name):
+    status, out, err = run(release, "--count", 12, "--output", tmp_path / name)
+    assert (status, err) == (0, "")
+    first, second = out.splitlines()
+    assert first.startswith(f"12 images written to {tmp_path / name}")
+    assert f"ε = {format_epsilon(EPSILON)}, δ = 1e-05" in second
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_images_are_those_of_the_release(run, release, tmp_path):
+    run(release, "--count", 9, "--output", tmp_path / "s.npz", "--seed", 5, "--device", "cpu")
+    images, labels = load(release).sample(9, seed=5, device="cpu")
+    with np.load(tmp_path / "s.npz") as found:
+        assert (found["images"] == images).all()
+        assert (found["labels"] == labels).all()
+
+
+def test_run_folder(run, release, tmp_path):
+    assert run(release.parent, "--count", 1, "--output", tmp_path / "s.npz")[0] == 0
+
+
+@pytest.mark.parametrize(("text", "label"), [("1", 1), ("one", 1), ("two | <b>", 2)])
+def test_one_class(run, release, tmp_path, text, label):
+    assert run(release, "--count", 3, "--output", tmp_path / "s.npz", "--label", text)[0] == 0
+    assert np.load(tmp_path / "s.npz")["labels"].tolist() == [label] * 3
+
+
+def test_grid(run, release, tmp_path):
+    status, out, _ = run(release, "--count", 40, "--output", tmp_path / "s", "--grid", tmp_path / "g.png")
+    assert status == 0
+    assert str(tmp_path / "g.png") in out
+    with Image.open(tmp_path / "g.png") as picture:
+        assert picture.height == 3 * 58 - 2
+
+
+def test_json(run, release, tmp_path):
+    status, out, err = run(release, "--count", 4, "--output", tmp_path / "s.npz", "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["count"] == 4
+    assert found["epsilon"] == EPSILON
+    assert found["delta"] == 1e-5
+    assert found["image_shape"] == [1, 8, 8]
+    assert found["releasable"] is True
+    assert found["output"] == str(tmp_path / "s.npz")
+
+
+@pytest.mark.parametrize("privacy", [not_private(), statement(seeded=True)], ids=["not private", "seeded"])
+def test_not_for_release(run, tmp_path, privacy):
+    write_release(
+        tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=privacy
+    )
+    status, out, err = run(tmp_path / "r", "--count", 2, "--output", tmp_path / "s.npz")
+    assert status == 0
+    assert "NOT FOR RELEASE" in err
+    assert ("not private" in out) is (not privacy.private)
+    status, out, err = run(tmp_path / "r", "--count", 2, "--output", tmp_path / "t.npz", "--json")
+    assert json.loads(out)["releasable"] is False
+    assert set(np.load(tmp_path / "t.npz")) == {"images"}
+
+
+@pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
+def test_existing_output(run, release, tmp_path, name):
+    assert run(release, "--count", 2, "--output", tmp_path / name)[0] == 0
+    status, out, err = run(release, "--count", 2, "--output", tmp_path / name)
+    assert (status, out) == (2, "")
+    assert "--force" in err
+    assert run(release, "--count", 2, "--output", tmp_path / name, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--count", "0"],
+        ["--count", "-3"],
+        ["--count", "many"],
+        ["--count", "2", "--label", "3"],
+        ["--count", "2", "--label", "-1"],
+        ["--count", "2", "--label", "three"],
+        ["--count", "2", "--label", "²"],
+        ["--count", "2", "--seed", "-1"],
+        ["--count", "2", "--device", "abacus"],
+        ["--count", "2", "--output", "{}/s.csv"],
+        ["--count", "2", "--output", "{}/no/s.npz"],
+        ["--count", "2", "--grid", "{}/g.jpg"],
+        ["--count", "2", "--grid", "{}/no/g.png"],
+        ["--count", "2", "--output", "{}/s", "--grid", "{}/s/g.png"],
+        ["--count", "999999999999999"],
+    ],
+    ids=" ".join,
+)
+def test_bad_input(run, release, tmp_path, arguments):
+    arguments = [argument.replace("{}", str(tmp_path)) for argument in arguments]
+    if "--output" not in arguments:
+        arguments += ["--output", str(tmp_path / "s.npz")]
+    status, out, err = run(release, *arguments)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_release(run, tmp_path):
+    status, out, err = run(tmp_path, "--count", 2, "--output", tmp_path / "s.npz")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "not a release" in err
+
+
+def test_help_has_an_example(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "dpsinkhorn sample my-run/release --count 60000" in out
+
+
+def test_as_a_program(release, tmp_path):
+    command = [sys.executable, "-m", "dpsinkhorn", "sample", str(release), "--count", "2", "--output", "s"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert (tmp_path / "s" / "labels.csv").exists()

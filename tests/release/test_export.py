@@ -1,0 +1,189 @@
+"""Samples as files, and pictures of them, read back by the libraries that people use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpsinkhorn.release import ReleaseError, export, grid_image, grid_picture, write_samples
+
+
+def random_images(count, shape, classes=12):
+    chance = np.random.default_rng(0)
+    images = chance.integers(0, 256, (count, *shape), dtype=np.uint8)
+    return images, chance.integers(0, classes, count)
+
+
+@pytest.fixture(params=[(8, 6), (5, 7, 3)], ids=["grey", "colour"])
+def samples(request):
+    return random_images(30, request.param)
+
+
+@pytest.fixture(params=[True, False], ids=["labels", "no labels"])
+def labelled(request):
+    return request.param
+
+
+class TestForms:
+    def test_npz(self, tmp_path, samples, labelled):
+        images, labels = samples
+        write_samples(tmp_path / "s.npz", images, labels if labelled else None)
+        with np.load(tmp_path / "s.npz", allow_pickle=False) as found:
+            assert (found["images"] == images).all()
+            assert found["images"].dtype == np.uint8
+            assert set(found) == ({"images", "labels"} if labelled else {"images"})
+            if labelled:
+                assert (found["labels"] == labels).all()
+
+    @pytest.mark.parametrize("named", [True, False])
+    def test_parquet(self, tmp_path, samples, labelled, named, monkeypatch):
+        monkeypatch.setattr(export, "_ROWS", 7)
+        images, labels = samples
+        names = [f"class {index}" for index in range(12)] if named else []
+        write_samples(tmp_path / "s.parquet", images, labels if labelled else None, class_names=names)
+        table = pq.read_table(tmp_path / "s.parquet")
+        decoded = [np.asarray(Image.open(io.BytesIO(row["bytes"]))) for row in table["image"].to_pylist()]
+        assert (np.stack(decoded) == images).all()
+        assert table["image"][3].as_py()["path"] == "000003.png"
+        features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+        assert features["image"] == {"_type": "Image"}
+        assert list(features) == table.column_names == (["image", "label"] if labelled else ["image"])
+        if labelled:
+            assert table["label"].to_pylist() == labels.tolist()
+            expected = (
+                {"names": names, "_type": "ClassLabel"} if named else {"dtype": "int64", "_type": "Value"}
+            )
+            assert features["label"] == expected
+
+    def test_folder(self, tmp_path, samples):
+        images, labels = samples
+        write_samples(tmp_path / "s", images, labels, class_names=[f"class {index}" for index in range(12)])
+        with open(tmp_path / "s" / "labels.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["label"]) for row in rows] == labels.tolist()
+        for row, image, label in zip(rows, images, labels, strict=True):
+            assert row["file"].startswith(f"{label:02d}/")
+            assert row["name"] == f"class {label}"
+            assert (np.asarray(Image.open(tmp_path / "s" / row["file"])) == image).all()
+        folders = sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir())
+        assert [int(name) for name in folders] == sorted(set(labels.tolist()))
+        assert len(list((tmp_path / "s").rglob("*.png"))) == 30
+
+    def test_folder_without_labels(self, tmp_path, samples):
+        images, _ = samples
+        write_samples(tmp_path / "s", images, None)
+        files = sorted((tmp_path / "s").iterdir())
+        assert (np.stack([np.asarray(Image.open(path)) for path in files]) == images).all()
+
+    @pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
+    def test_progress_adds_up(self, tmp_path, name):
+        done = []
+        write_samples(tmp_path / name, *random_images(230, (4, 4)), progress=done.append)
+        assert sum(done) == 230
+
+    def test_one_channel_is_grey(self, tmp_path):
+        images, labels = random_images(3, (4, 4, 1))
+        write_samples(tmp_path / "s.npz", images, labels)
+        assert np.load(tmp_path / "s.npz")["images"].shape == (3, 4, 4)
+
+
+class TestExisting:
+    @pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
+    def test_refused_unless_asked(self, tmp_path, name):
+        write_samples(tmp_path / name, *random_images(3, (4, 4)))
+        with pytest.raises(ReleaseError, match="exists already"):
+            write_samples(tmp_path / name, *random_images(5, (4, 4)))
+        write_samples(tmp_path / name, *random_images(5, (4, 4)), overwrite=True)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        if name == "s":
+            assert len(list((tmp_path / "s").rglob("*.png"))) == 5
+
+    def test_a_folder_with_other_files_is_left_alone(self, tmp_path):
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "thesis.txt").write_text("thesis")
+        with pytest.raises(ReleaseError, match="other files"):
+            write_samples(tmp_path / "home", *random_images(3, (4, 4)), overwrite=True)
+        assert (tmp_path / "home" / "thesis.txt").read_text() == "thesis"
+
+    @pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
+    def test_a_write_that_fails_leaves_nothing(self, tmp_path, name, monkeypatch):
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(export, "_png", full)
+        monkeypatch.setattr(np, "savez", full)
+        with pytest.raises(ReleaseError, match="No space left"):
+            write_samples(tmp_path / name, *random_images(3, (4, 4)))
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["s.csv", "s.png", "no/such/folder/s.npz"])
+    def test_bad_paths(self, tmp_path, name):
+        with pytest.raises(ReleaseError):
+            write_samples(tmp_path / name, *random_images(3, (4, 4)))
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestBadImages:
+    @pytest.mark.parametrize(
+        ("images", "labels"),
+        [
+            (np.zeros((2, 4, 4)), None),
+            (np.zeros((2, 4, 4, 2), np.uint8), None),
+            (np.zeros((4, 4), np.uint8), None),
+            (np.zeros((0, 4, 4), np.uint8), None),
+            (np.zeros((2, 4, 4), np.uint8), np.array([0])),
+            (np.zeros((2, 4, 4), np.uint8), np.array([0.0, 1.0])),
+            (np.zeros((2, 4, 4), np.uint8), np.array([0, -1])),
+        ],
+    )
+    def test_refused(self, tmp_path, images, labels):
+        with pytest.raises(ReleaseError):
+            write_samples(tmp_path / "s.npz", images, labels)
+        with pytest.raises(ReleaseError):
+            grid_image(images, labels)
+
+    def test_more_labels_than_names(self, tmp_path):
+        with pytest.raises(ReleaseError, match="class names"):
+            write_samples(tmp_path / "s", *random_images(30, (4, 4)), class_names=["only one"])
+
+
+class TestGrid:
+    def test_tiles_are_the_images(self):
+        """Row by class, column by order, each pixel enlarged to a square."""
+        images, _ = random_images(12, (28, 28))
+        labels = np.array([5, 2] * 6)
+        picture = np.asarray(grid_image(images, labels, columns=4))
+        assert picture.shape == (2 * 58 - 2, 30 + 4 * 58 - 2)
+        for row, label in enumerate([2, 5]):
+            for column, index in enumerate(np.flatnonzero(labels == label)[:4]):
+                top, left = row * 58, 30 + column * 58
+                tile = picture[top : top + 56, left : left + 56]
+                assert (tile == images[index].repeat(2, 0).repeat(2, 1)).all()
+        assert (picture[:, :28] < 255).any()  # the labels
+
+    def test_without_labels(self):
+        images, _ = random_images(7, (64, 64, 3))
+        picture = np.asarray(grid_image(images, None, columns=3))
+        assert picture.shape == (3 * 66 - 2, 3 * 66 - 2, 3)
+        assert (picture[66 : 66 + 64, :64] == images[3]).all()
+        assert (picture[132:, 66:] == 255).all()
+
+    def test_at_most_so_many_rows(self):
+        images, labels = random_images(200, (28, 28), classes=50)
+        assert np.asarray(grid_image(images, labels, rows=3, columns=2)).shape[0] == 3 * 58 - 2
+
+    def test_small_images_can_be_seen(self, tmp_path):
+        grid_picture(*random_images(4, (1, 1)), tmp_path / "g.png")
+        with Image.open(tmp_path / "g.png") as picture:
+            assert min(picture.size) >= 56
+        assert [path.name for path in tmp_path.iterdir()] == ["g.png"]
+
+    def test_nowhere_to_write(self, tmp_path):
+        with pytest.raises(ReleaseError, match="cannot write"):
+            grid_picture(*random_images(4, (4, 4)), tmp_path / "no" / "g.png")
