@@ -77,7 +77,7 @@ def margin(
     depth = tile + AT_ONCE + _LEVELS
     pixel = slope * math.sqrt(dimension) / clip
     if persons:
-        relative = 2.0 * generated * dimension + depth + 64
+        relative = 2.0 * (generated + dimension) + depth + 64
         absolute = pixel * (generated + depth + 64)
     else:
         relative = 3.0 * generated + 128
@@ -89,7 +89,7 @@ def margin_of_any_cost(*, records: int, generated: int, dimension: int, clip: fl
     """τ where every record's share is computed on its own, from a cost that is not built in."""
     if math.isinf(clip):
         return 0.0
-    return _checked(2.02 * records * UNIT * (2 * generated * dimension + _LEVELS + 64), records, clip)
+    return _checked(2.02 * records * UNIT * (2 * (generated + dimension) + _LEVELS + 64), records, clip)
 
 
 def _checked(tau: float, records: int, clip: float) -> float:

@@ -85,16 +85,16 @@ class SumOfPixelCost:
 
     def _over_persons(self, generated: Generated, sample: Sample) -> Tensor:
         n, d = generated.points.shape
-        bound = within(self.bound(generated, persons=True), n * d)
+        bound = within(self.bound(generated, persons=True), n + d)
         total = PairwiseSum()
         for people in _people(sample, self.tile, _at_once(generated.points, 4 * n * d)):
             whole = PairwiseSum()
             for rows in people:
-                whole.add(self._unclipped(generated, sample, rows).flatten(1))
-            shares = whole.value()  # (persons, n d)
+                whole.add(self._unclipped(generated, sample, rows))
+            shares = whole.value()  # (persons, n, d)
             assert shares is not None
-            norms = (shares * shares).sum(1).sqrt()
-            total.add((bound / norms).clamp(max=1.0) @ shares)
+            norms = (shares * shares).sum(2).sum(1).sqrt()
+            total.add((bound / norms).clamp(max=1.0) @ shares.flatten(1))
         sums = total.value()
         return torch.zeros_like(generated.points) if sums is None else sums.view(n, d)
 
