@@ -1,4 +1,4 @@
-"""Builds the solver's compiled loops, where there is a C compiler; without one the package works in PyTorch."""
+"""Builds the solver's compiled loops where there is a C compiler; without one all is done in PyTorch."""
 
 import os
 

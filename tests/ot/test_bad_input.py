@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpsinkhorn.ot import L1L2, MatrixProblem, Problem, solve, transport_loss
+from dpsinkhorn.ot import L1L2, MatrixProblem, Problem, native, solve, transport_loss
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
+def _with_and_without_compiled_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    if not request.param:
+        monkeypatch.setattr(native, "library", None)
+
 
 NAN, INF = float("nan"), float("inf")
 X, Y = torch.rand(4, 2), torch.rand(5, 2)

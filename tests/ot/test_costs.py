@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, Problem, SquaredEuclidean, solve, with_labels
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, Problem, SquaredEuclidean, native, solve, with_labels
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
+def _with_and_without_compiled_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    if not request.param:
+        monkeypatch.setattr(native, "library", None)
+        monkeypatch.setenv("DPSINKHORN_NATIVE", "0")  # for programs that a test starts
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dpsinkhorn.ot import (
     MatrixProblem,
     Problem,
     SquaredEuclidean,
+    native,
     newton,
     semidual,
     solve,
@@ -91,6 +92,16 @@ class TestDenseSinkhorn(SolveContract):
 
 class TestStreamedSinkhorn(SolveContract):
     options: ClassVar = {"storage": "streamed", "method": "sinkhorn"}
+
+
+class TestWithoutCompiledLoops(SolveContract):
+    """The path of batches, of GPUs, and of machines without a compiler, on single problems."""
+
+    options: ClassVar = {"storage": "dense", "method": "newton"}
+
+    @pytest.fixture(autouse=True)
+    def _no_library(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(native, "library", None)
 
 
 class TestConjugateGradients(SolveContract):

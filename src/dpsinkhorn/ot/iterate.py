@@ -57,7 +57,7 @@ class Iterate(Protocol):
 
 def start(dual: SemiDual) -> Iterate:
     """The iterate at g = 0, compiled where there is such a one for the problem."""
-    costs = dual.costs_in_memory
+    costs = dual.small_costs
     direct = dual.columns <= newton._DIRECT_COLUMNS
     if native.library is not None and costs is not None and direct:
         return NativeIterate(native.library, dual, costs)

@@ -30,6 +30,8 @@ from dpsinkhorn.ot.problem import MatrixProblem, Problem
 LN2 = math.log(2.0)
 # Elements in a block: about what stays in a core's cache; on a GPU, enough to fill it.
 _BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**21, 2**26
+# Up to this many pairs the compiled loops, on one core, are faster than PyTorch.
+_NATIVE_LIMIT = 2**16
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ class SemiDual:
         self.lowest, self.highest = self._range()
 
     @property
-    def costs_in_memory(self) -> Tensor | None:
-        """The costs of a single problem, where they lie in the CPU's memory as one float64 array."""
+    def small_costs(self) -> Tensor | None:
+        """The costs of a single small problem, as one float64 array on the CPU; None for any other."""
         stored = self._stored
         if stored is None or self.problem.batched or self.device.type != "cpu":
+            return None
+        if stored.numel() > _NATIVE_LIMIT:
             return None
         return stored if stored.dtype == torch.float64 and stored.is_contiguous() else None
 
@@ -140,7 +144,7 @@ class SemiDual:
         self, f: Tensor, g: Tensor, regularization: float
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, their costs and their part of the plan, block by block, for given potentials."""
-        if (costs := self.costs_in_memory) is not None:
+        if (costs := self.small_costs) is not None:
             plan = native.plan(costs, f, g, self.a, self.b, regularization)
             if plan is not None:
                 yield slice(0, self.rows), costs, plan
@@ -203,8 +207,8 @@ class SemiDual:
 
     def _range(self) -> tuple[float, float]:
         """Least and greatest cost. Raises where a cost is not finite."""
-        in_memory = self.costs_in_memory
-        ends = None if in_memory is None else native.value_range(in_memory)
+        small = self.small_costs
+        ends = None if small is None else native.value_range(small)
         if ends is None:
             parts = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
             lowest, highest = torch.stack(parts).double().unbind(-1)

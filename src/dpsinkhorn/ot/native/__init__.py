@@ -25,8 +25,8 @@ _VERSION = 1  # of the functions and their arguments; that of kernels.c
 _THREADED = 2**26  # sums of more terms than this are shared out to threads
 
 _ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
-_POINTS = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
-_WITH_PLAN = [_ADDRESS, *_POINTS]
+_POINTS: list[type] = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
+_WITH_PLAN: list[type] = [_ADDRESS, *_POINTS]
 _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "instructions": ([], _FLAG),
     "state_size": ([_COUNT, _COUNT], _COUNT),
@@ -67,7 +67,8 @@ class Library:
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
 
-def _find() -> Path | None:
+def find() -> Path | None:
+    """Where the library is, if it was built."""
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_kernels{suffix}")
         if path.exists():
@@ -76,7 +77,7 @@ def _find() -> Path | None:
 
 
 def _load() -> Library | None:
-    path = _find()
+    path = find()
     if path is None or os.environ.get("DPSINKHORN_NATIVE", "1") == "0":
         return None
     try:
@@ -129,7 +130,7 @@ def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularizati
 
 
 def pairwise(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor | None:
-    """``squared * |x_i - y_j|^2 + l1_weight * |x_i - y_j|_1`` of clouds ``(..., n, d)`` and ``(..., m, d)``."""
+    """``squared * |x_i - y_j|^2 + l1_weight * |x_i - y_j|_1`` of clouds ``(..., n, d)``, ``(..., m, d)``."""
     if library is None or not _sound(x, y):
         return None
     function = library.pairwise_32 if x.dtype == torch.float32 else library.pairwise_64

@@ -12,25 +12,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #define VERSION 1
 
 #define LN2 0.69314718055994531
 #define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
-#define GROUP 8                  /* entries of a kernel's row that are skipped together */
+#define NEGLIGIBLE 1e-18         /* part of a sum below its rounding */
 #define STRETCH 256              /* terms summed in the points' own type */
-#define TILE 128                 /* points y that a sweep over x goes through at a time */
+#define TILE_BYTES 26000         /* of points y that a sweep over x goes through at a time */
 
-/* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. */
+/* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. Rows and
+ * vectors over columns are as long as a multiple of eight, with costs that are infinite and zeros there. */
 typedef struct {
-    int64_t rows, columns, groups, live_total;
-    const double *costs, *a, *b;            /* the caller's */
-    double *g, *f;                          /* the point kept */
-    double *trial_g, *trial_f;              /* the point last evaluated, and what belongs to it: */
-    double *shifted, *marginal, *residual;  /*   exponents of the columns, P^T 1, b - P^T 1 */
-    double *total, *kernel;                 /*   sums of the kernel's rows, and the kernel, rows x groups */
-    double *log2_b, *proposal, *direction;  /* -inf: left out; a new direction; the one in use */
+    int64_t rows, columns, stride;
+    double *costs, *a, *b;
+    double *g, *f;                         /* the point kept */
+    double *trial_g, *trial_f;             /* the point last evaluated, and what belongs to it: */
+    double *shifted, *marginal, *residual; /*   exponents of the columns, P^T 1, b - P^T 1 */
+    double *total, *kernel;                /*   sums of the kernel's rows, and the kernel */
+    double *log2_b, *proposal, *direction; /* -inf: left out; a new direction; the one in use */
     double *matrix, *scratch;
-    int32_t *live, *live_count, *index;     /* groups of each row that are not all zero */
+    int32_t *index;
     uint8_t *left_out;
 } State;
 
@@ -71,6 +76,20 @@ EXPORT void *PyInit__kernels(void) { return NULL; }
 
 static int has_avx2 = 0;
 
+/* Products of entries that all but vanish are subnormal, and some CPUs take a hundred times longer for them. */
+#if defined(__SSE2__)
+static unsigned subnormals_off(void)
+{
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+}
+static void subnormals_back(unsigned before) { _mm_setcsr(before); }
+#else
+static unsigned subnormals_off(void) { return 0; }
+static void subnormals_back(unsigned before) { (void)before; }
+#endif
+
 /* To be called once, first. instructions: 0 for the plain loops, 1 for the best that the CPU has. */
 EXPORT int32_t dps_start(int32_t instructions)
 {
@@ -95,19 +114,18 @@ static double *take(double *block, int64_t *at, int64_t count)
 
 static int64_t lay_out(State *s, double *block, int64_t n, int64_t m)
 {
+    const int64_t w = (m + 7) / 8 * 8;
     int64_t at = STATE_NUMBERS;
-    const int64_t groups = (m + GROUP - 1) / GROUP;
-    s->rows = n, s->columns = m, s->groups = groups, s->live_total = 0;
-    s->g = take(block, &at, m), s->f = take(block, &at, n);
-    s->trial_g = take(block, &at, m), s->trial_f = take(block, &at, n);
-    s->shifted = take(block, &at, m), s->marginal = take(block, &at, groups * GROUP), s->residual = take(block, &at, m);
-    s->total = take(block, &at, n), s->kernel = take(block, &at, n * groups * GROUP);
-    s->log2_b = take(block, &at, m), s->proposal = take(block, &at, m), s->direction = take(block, &at, m);
-    s->matrix = take(block, &at, m * m), s->scratch = take(block, &at, 4 * m + GROUP);
-    s->live = (int32_t *)take(block, &at, (n * groups + 1) / 2);
-    s->live_count = (int32_t *)take(block, &at, (n + 1) / 2);
-    s->index = (int32_t *)take(block, &at, (m + GROUP + 1) / 2);
-    s->left_out = (uint8_t *)take(block, &at, (m + 7) / 8);
+    s->rows = n, s->columns = m, s->stride = w;
+    s->costs = take(block, &at, n * w), s->a = take(block, &at, n), s->b = take(block, &at, w);
+    s->g = take(block, &at, w), s->f = take(block, &at, n);
+    s->trial_g = take(block, &at, w), s->trial_f = take(block, &at, n);
+    s->shifted = take(block, &at, w), s->marginal = take(block, &at, w), s->residual = take(block, &at, w);
+    s->total = take(block, &at, n), s->kernel = take(block, &at, n * w);
+    s->log2_b = take(block, &at, w), s->proposal = take(block, &at, w), s->direction = take(block, &at, w);
+    s->matrix = take(block, &at, m * w), s->scratch = take(block, &at, 4 * w);
+    s->index = (int32_t *)take(block, &at, w / 2);
+    s->left_out = (uint8_t *)take(block, &at, w / 8);
     return at;
 }
 
@@ -123,11 +141,18 @@ EXPORT void dps_state_start(double *block, const double *costs, const double *a,
                             int64_t m, int64_t *where)
 {
     State *s = (State *)block;
-    lay_out(s, block, n, m);
-    s->costs = costs, s->a = a, s->b = b;
-    memset(s->g, 0, (size_t)m * sizeof(double));
+    const int64_t w = (lay_out(s, block, n, m), s->stride);
+    double *columns[] = {s->b, s->g, s->log2_b, s->proposal, s->direction};
+    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
+        memset(columns[k], 0, (size_t)w * sizeof(double));
     memset(s->f, 0, (size_t)n * sizeof(double));
-    memset(s->direction, 0, (size_t)m * sizeof(double));
+    memcpy(s->a, a, (size_t)n * sizeof(double));
+    memcpy(s->b, b, (size_t)m * sizeof(double));
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(s->costs + i * w, costs + i * m, (size_t)m * sizeof(double));
+        for (int64_t j = m; j < w; j++)
+            s->costs[i * w + j] = INFINITY;
+    }
     where[0] = s->g - block, where[1] = s->f - block;
     where[2] = s->residual - block, where[3] = s->proposal - block;
 }
@@ -141,9 +166,12 @@ EXPORT void dps_leave_out(State *s, double weight)
     }
 }
 
+/* out: value, error. */
 EXPORT void dps_evaluate(State *s, double step, double regularization, double *out)
 {
+    const unsigned before = subnormals_off();
     BEST(evaluate)(s, step, regularization, out);
+    subnormals_back(before);
 }
 
 EXPORT void dps_keep(State *s)
@@ -164,7 +192,9 @@ static double length(const State *s)
 /* out: slope, whether there is a solution, length. */
 EXPORT void dps_newton(State *s, double ridge, double *out)
 {
+    const unsigned before = subnormals_off();
     BEST(newton)(s, ridge, out);
+    subnormals_back(before);
     out[2] = length(s);
 }
 
@@ -196,7 +226,7 @@ EXPORT void dps_extend(State *s, double regularization)
             continue;
         for (int pass = 0; pass < 2; pass++) {
             for (int64_t i = 0; i < s->rows; i++) {
-                const double cost = s->costs[i * s->columns + j];
+                const double cost = s->costs[i * s->stride + j];
                 const double exponent = (s->f[i] - cost) / regularization + log(s->a[i]);
                 if (pass)
                     total += exp(exponent - top);
@@ -247,8 +277,8 @@ EXPORT void dps_pairwise_64(const double *x, const double *y, double *out, int64
 EXPORT int32_t dps_gradient_32(const float *x, const float *y, const float *plan, float *out, int64_t n,
                                int64_t m, int64_t d, int32_t squared, double l1_weight)
 {
-    int32_t *index = malloc((size_t)m * sizeof *index);
-    float *weight = malloc((size_t)m * sizeof *weight);
+    int32_t *index = malloc((size_t)(m + 4) * sizeof *index);
+    float *weight = malloc((size_t)(m + 4) * sizeof *weight);
     const int32_t failed = !index || !weight;
     if (!failed)
         BEST(gradient_32)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
@@ -259,8 +289,8 @@ EXPORT int32_t dps_gradient_32(const float *x, const float *y, const float *plan
 EXPORT int32_t dps_gradient_64(const double *x, const double *y, const double *plan, double *out, int64_t n,
                                int64_t m, int64_t d, int32_t squared, double l1_weight)
 {
-    int32_t *index = malloc((size_t)m * sizeof *index);
-    double *weight = malloc((size_t)m * sizeof *weight);
+    int32_t *index = malloc((size_t)(m + 4) * sizeof *index);
+    double *weight = malloc((size_t)(m + 4) * sizeof *weight);
     const int32_t failed = !index || !weight;
     if (!failed)
         BEST(gradient_64)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);

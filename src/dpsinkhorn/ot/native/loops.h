@@ -38,96 +38,92 @@ static inline double NAME(power_of_two)(double x)
 /* The semi-dual at g + step * direction: value and L1 error of the column marginal into out. */
 static void NAME(evaluate)(State *s, double step, double regularization, double *out)
 {
-    const int64_t n = s->rows, m = s->columns, groups = s->groups, stride = groups * GROUP;
+    const int64_t n = s->rows, stride = s->stride;
     const double scale = 1.0 / (regularization * LN2);
     double *restrict trial = s->trial_g, *restrict shifted = s->shifted;
     double *restrict marginal = s->marginal, *restrict residual = s->residual;
     double value = 0.0, error = 0.0;
-    int64_t nonzero = 0;
 
 #pragma omp simd
-    for (int64_t j = 0; j < m; j++) {
+    for (int64_t j = 0; j < stride; j++) {
         trial[j] = s->g[j] + step * s->direction[j];
         shifted[j] = trial[j] * scale + s->log2_b[j];
+        marginal[j] = 0.0;
     }
-    memset(marginal, 0, (size_t)stride * sizeof(double));
     for (int64_t i = 0; i < n; i++) {
-        const double *restrict costs = s->costs + i * m;
+        const double *restrict costs = s->costs + i * stride;
         double *restrict kernel = s->kernel + i * stride;
-        int32_t *restrict live = s->live + i * groups;
         double top = -INFINITY, total = 0.0, weight;
-        int32_t count = 0;
 #pragma omp simd reduction(max : top)
-        for (int64_t j = 0; j < m; j++) {
+        for (int64_t j = 0; j < stride; j++) {
             kernel[j] = shifted[j] - scale * costs[j];
             top = kernel[j] > top ? kernel[j] : top;
         }
-        for (int64_t j = m; j < stride; j++)
-            kernel[j] = -INFINITY;
-        /* At small λ nearly all entries underflow: the rest is found group by group. */
-        for (int64_t group = 0; group < groups; group++) {
-            double *restrict part = kernel + group * GROUP;
-            const double least = top + LEAST_EXPONENT;
-            int any = 0;
-#pragma omp simd reduction(| : any)
-            for (int j = 0; j < GROUP; j++)
-                any |= part[j] >= least;
-            if (any) {
-                live[count++] = (int32_t)group;
 #pragma omp simd reduction(+ : total)
-                for (int j = 0; j < GROUP; j++) {
-                    part[j] = NAME(power_of_two)(part[j] - top);
-                    total += part[j];
-                }
-            } else {
-                memset(part, 0, GROUP * sizeof(double));
-            }
+        for (int64_t j = 0; j < stride; j++) {
+            kernel[j] = NAME(power_of_two)(kernel[j] - top);
+            total += kernel[j];
         }
-        s->live_count[i] = count;
-        nonzero += count;
         weight = s->a[i] / total;
-        for (int32_t k = 0; k < count; k++) {
-            const int64_t at = (int64_t)live[k] * GROUP;
 #pragma omp simd
-            for (int j = 0; j < GROUP; j++)
-                marginal[at + j] += weight * kernel[at + j];
-        }
+        for (int64_t j = 0; j < stride; j++)
+            marginal[j] += weight * kernel[j];
         s->total[i] = total;
         s->trial_f[i] = -(log2(total) + top) / scale;
         value += s->a[i] * s->trial_f[i];
     }
 #pragma omp simd reduction(+ : value, error)
-    for (int64_t j = 0; j < m; j++) {
+    for (int64_t j = 0; j < stride; j++) {
         residual[j] = s->b[j] - marginal[j];
         value += s->b[j] * trial[j];
         error += fabs(residual[j]);
     }
-    s->live_total = nonzero;
     out[0] = value;
     out[1] = error;
 }
 
-/* Upper triangle of -P^T diag(1/a) P, where the kernel has few entries. */
+/* An entry of the kernel counts in P^T diag(1/a) P unless it is below the rounding of its row's sum and of
+ * its column's: then nothing that it adds to a row of H is above the rounding of that row's diagonal. */
+#define COUNTS(entry, column_marginal) \
+    (((entry) >= least) | ((entry) * weight >= NEGLIGIBLE * (column_marginal)))
+
+/* How many multiplications the upper triangle of P^T diag(1/a) P takes over the entries that count. */
+static double NAME(count_products)(const State *s)
+{
+    const int64_t stride = s->stride;
+    const double *restrict marginal = s->marginal;
+    double products = 0.0;
+    for (int64_t i = 0; i < s->rows; i++) {
+        const double *restrict kernel = s->kernel + i * stride;
+        const double weight = s->a[i] / s->total[i], least = NEGLIGIBLE * s->total[i];
+        double count = 0.0;
+#pragma omp simd reduction(+ : count)
+        for (int64_t j = 0; j < stride; j++)
+            count += COUNTS(kernel[j], marginal[j]) ? 1.0 : 0.0;
+        products += count * count / 2;
+    }
+    return products;
+}
+
+/* Upper triangle of -P^T diag(1/a) P, where few entries count. */
 static void NAME(subtract_gram_sparse)(State *s)
 {
-    const int64_t m = s->columns, stride = s->groups * GROUP;
+    const int64_t m = s->columns, stride = s->stride;
+    const double *restrict marginal = s->marginal;
     double *restrict value = s->scratch;
     int32_t *restrict index = s->index;
     for (int64_t i = 0; i < s->rows; i++) {
         const double *restrict kernel = s->kernel + i * stride;
-        const int32_t *restrict live = s->live + i * s->groups;
-        const double weight = sqrt(s->a[i]) / s->total[i];
+        const double weight = s->a[i] / s->total[i], least = NEGLIGIBLE * s->total[i];
+        const double root = sqrt(s->a[i]) / s->total[i];
         int64_t count = 0;
-        for (int32_t k = 0; k < s->live_count[i]; k++) {
-            const int64_t at = (int64_t)live[k] * GROUP;
-            for (int64_t j = at; j < at + GROUP; j++) { /* without a branch; zero beyond m */
-                index[count] = (int32_t)j;
-                value[count] = kernel[j] * weight;
-                count += kernel[j] != 0.0;
-            }
+        for (int64_t j = 0; j < m; j++) { /* without a branch */
+            index[count] = (int32_t)j;
+            value[count] = kernel[j] * root;
+            count += COUNTS(kernel[j], marginal[j]);
         }
         for (int64_t p = 0; p < count; p++) {
-            double *restrict row = s->matrix + index[p] * m;
+            double *restrict row = s->matrix + index[p] * stride;
             const double factor = value[p];
             for (int64_t q = p; q < count; q++)
                 row[index[q]] -= factor * value[q];
@@ -135,68 +131,69 @@ static void NAME(subtract_gram_sparse)(State *s)
     }
 }
 
-/* The same where the kernel is dense: four rows of it at a time. */
+/* The same where many do: four rows of the kernel at a time. */
 static void NAME(subtract_gram_dense)(State *s)
 {
-    const int64_t n = s->rows, m = s->columns, stride = s->groups * GROUP;
-    double *restrict r0 = s->scratch, *restrict r1 = r0 + m, *restrict r2 = r1 + m, *restrict r3 = r2 + m;
+    const int64_t n = s->rows, m = s->columns, stride = s->stride;
+    double *restrict r0 = s->scratch, *restrict r1 = r0 + stride;
+    double *restrict r2 = r1 + stride, *restrict r3 = r2 + stride;
     for (int64_t i = 0; i < n; i += 4) {
         double *rows[4] = {r0, r1, r2, r3};
         for (int64_t k = 0; k < 4; k++) {
             const int64_t at = i + k < n ? i + k : n - 1;
             const double *restrict kernel = s->kernel + at * stride;
-            const double weight = i + k < n ? sqrt(s->a[at]) / s->total[at] : 0.0;
+            const double root = i + k < n ? sqrt(s->a[at]) / s->total[at] : 0.0;
             double *restrict row = rows[k];
 #pragma omp simd
-            for (int64_t j = 0; j < m; j++)
-                row[j] = kernel[j] * weight;
+            for (int64_t j = 0; j < stride; j++)
+                row[j] = kernel[j] * root;
         }
         for (int64_t j = 0; j < m; j++) {
-            double *restrict out = s->matrix + j * m;
+            double *restrict out = s->matrix + j * stride;
             const double c0 = r0[j], c1 = r1[j], c2 = r2[j], c3 = r3[j];
 #pragma omp simd
-            for (int64_t k = j; k < m; k++)
+            for (int64_t k = j / 8 * 8; k < stride; k++)
                 out[k] -= (c0 * r0[k] + c1 * r1[k]) + (c2 * r2[k] + c3 * r3[k]);
         }
     }
 }
 
-/* Cholesky's factor U, matrix = U^T U, in place in the upper triangle. Returns 0 where there is none. */
-static int NAME(factorise)(double *restrict matrix, int64_t m)
+/* Cholesky's factor U, matrix = U^T U, in place in the upper triangle. Returns 0 where there is none. Loops
+ * start at multiples of eight, for the sake of vectors; what lies below the diagonal is never read. */
+static int NAME(factorise)(double *restrict matrix, int64_t m, int64_t stride)
 {
     for (int64_t first = 0; first < m; first += 4) {
         const int64_t last = first + 4 < m ? first + 4 : m;
         for (int64_t k = first; k < last; k++) { /* a panel of four rows */
-            double *restrict row = matrix + k * m;
+            double *restrict row = matrix + k * stride;
             double inverse;
             for (int64_t h = first; h < k; h++) {
-                const double *restrict above = matrix + h * m;
+                const double *restrict above = matrix + h * stride;
                 const double factor = above[k];
                 if (factor == 0.0)
                     continue;
 #pragma omp simd
-                for (int64_t j = k; j < m; j++)
+                for (int64_t j = k / 8 * 8; j < stride; j++)
                     row[j] -= factor * above[j];
             }
             if (!(row[k] > 0.0) || isinf(row[k]))
                 return 0;
-            row[k] = sqrt(row[k]);
-            inverse = 1.0 / row[k];
+            inverse = 1.0 / sqrt(row[k]);
 #pragma omp simd
-            for (int64_t j = k + 1; j < m; j++)
+            for (int64_t j = k / 8 * 8; j < stride; j++)
                 row[j] *= inverse;
         }
         if (last - first < 4)
             break;
-        const double *restrict u0 = matrix + first * m, *restrict u1 = u0 + m;
-        const double *restrict u2 = u1 + m, *restrict u3 = u2 + m;
+        const double *restrict u0 = matrix + first * stride, *restrict u1 = u0 + stride;
+        const double *restrict u2 = u1 + stride, *restrict u3 = u2 + stride;
         for (int64_t i = last; i < m; i++) { /* what it takes from the rest */
-            double *restrict row = matrix + i * m;
+            double *restrict row = matrix + i * stride;
             const double c0 = u0[i], c1 = u1[i], c2 = u2[i], c3 = u3[i];
             if (c0 == 0.0 && c1 == 0.0 && c2 == 0.0 && c3 == 0.0)
                 continue;
 #pragma omp simd
-            for (int64_t j = i; j < m; j++)
+            for (int64_t j = i / 8 * 8; j < stride; j++)
                 row[j] -= (c0 * u0[j] + c1 * u1[j]) + (c2 * u2[j] + c3 * u3[j]);
         }
     }
@@ -204,18 +201,18 @@ static int NAME(factorise)(double *restrict matrix, int64_t m)
 }
 
 /* Solves U^T U x = x in place. */
-static void NAME(substitute)(const double *restrict matrix, double *restrict x, int64_t m)
+static void NAME(substitute)(const double *restrict matrix, double *restrict x, int64_t m, int64_t stride)
 {
     for (int64_t i = 0; i < m; i++) {
-        const double *restrict row = matrix + i * m;
+        const double *restrict row = matrix + i * stride;
         const double known = x[i] / row[i];
         x[i] = known;
 #pragma omp simd
-        for (int64_t j = i + 1; j < m; j++)
+        for (int64_t j = i + 1; j < stride; j++)
             x[j] -= known * row[j];
     }
     for (int64_t i = m - 1; i >= 0; i--) {
-        const double *restrict row = matrix + i * m;
+        const double *restrict row = matrix + i * stride;
         double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = i + 1; j < m; j++)
@@ -227,23 +224,23 @@ static void NAME(substitute)(const double *restrict matrix, double *restrict x, 
 /* Newton's direction of the last evaluated point, in units of λ: its slope and whether it was solved. */
 static void NAME(newton)(State *s, double ridge, double *out)
 {
-    const int64_t n = s->rows, m = s->columns;
+    const int64_t m = s->columns, stride = s->stride;
     double *restrict d = s->proposal;
     double mean = 0.0, slope = 0.0;
-    memset(s->matrix, 0, (size_t)(m * m) * sizeof(double));
-    if (s->live_total * 4 < n * s->groups)
+    memset(s->matrix, 0, (size_t)(m * stride) * sizeof(double));
+    if (NAME(count_products)(s) * 8 < (double)(s->rows * m * m / 2))
         NAME(subtract_gram_sparse)(s);
     else
         NAME(subtract_gram_dense)(s);
     for (int64_t j = 0; j < m; j++) { /* columns left out are decoupled: their row and column are zero */
-        s->matrix[j * m + j] += s->marginal[j] * (1.0 + ridge) + (s->left_out[j] ? 1.0 : 0.0);
+        s->matrix[j * stride + j] += s->marginal[j] * (1.0 + ridge) + (s->left_out[j] ? 1.0 : 0.0);
         d[j] = s->residual[j];
     }
     out[0] = 0.0;
-    out[1] = NAME(factorise)(s->matrix, m);
+    out[1] = NAME(factorise)(s->matrix, m, stride);
     if (out[1] == 0.0)
         return;
-    NAME(substitute)(s->matrix, d, m);
+    NAME(substitute)(s->matrix, d, m, stride);
 #pragma omp simd reduction(+ : mean)
     for (int64_t j = 0; j < m; j++)
         mean += s->b[j] * d[j];
@@ -293,19 +290,23 @@ static int NAME(finite_64)(const uint64_t *restrict bits, int64_t count)
 #define REAL float
 #define REAL_NAME(f) NAME(f##_32)
 #define REAL_ABS fabsf
+#define REAL_COPYSIGN copysignf
 #define REAL_EPS FLT_EPSILON
 #include "points.h"
 #undef REAL
 #undef REAL_NAME
 #undef REAL_ABS
+#undef REAL_COPYSIGN
 #undef REAL_EPS
 
 #define REAL double
 #define REAL_NAME(f) NAME(f##_64)
 #define REAL_ABS fabs
+#define REAL_COPYSIGN copysign
 #define REAL_EPS DBL_EPSILON
 #include "points.h"
 #undef REAL
 #undef REAL_NAME
 #undef REAL_ABS
+#undef REAL_COPYSIGN
 #undef REAL_EPS

@@ -39,8 +39,9 @@ static void REAL_NAME(pairwise)(const REAL *x, const REAL *y, REAL *out, int64_t
 {
     const int64_t stretches = (d + STRETCH - 1) / STRETCH;
     const int64_t stretch = ((d + stretches - 1) / stretches + 15) / 16 * 16;
-    for (int64_t tile = 0; tile < m; tile += TILE) { /* rows of y that stay in the cache */
-        const int64_t tile_end = tile + TILE < m ? tile + TILE : m;
+    const int64_t fit = TILE_BYTES / (d * (int64_t)sizeof(REAL)) / 4 * 4, rows_of_y = fit < 4 ? 4 : fit;
+    for (int64_t tile = 0; tile < m; tile += rows_of_y) { /* they stay in the cache */
+        const int64_t tile_end = tile + rows_of_y < m ? tile + rows_of_y : m;
         for (int64_t i = 0; i < n; i++) {
             for (int64_t j = tile; j < tile_end; j += 4) {
                 const int64_t width = j + 4 < tile_end ? 4 : tile_end - j;
@@ -60,12 +61,15 @@ static void REAL_NAME(pairwise)(const REAL *x, const REAL *y, REAL *out, int64_t
     }
 }
 
+#define SLOPE(v) (twice * (v) + ((v) != 0 ? REAL_COPYSIGN(up, (v)) : 0))
+
 /* out[i] = sum_j plan[i, j] (2 squared (x_i - y_j) + l1_weight sign(x_i - y_j)), with sign(0) = 0, over the
- * entries of the plan that are not below the rounding of their row's sum. index and weight hold m each. */
+ * entries of the plan that are not below the rounding of their row's sum. index and weight hold m + 4 each. */
 static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, REAL *out, int64_t n,
                                 int64_t m, int64_t d, int squared, double l1_weight, int32_t *index,
                                 REAL *weight)
 {
+    const REAL twice = squared ? 2 : 0, up = (REAL)l1_weight;
     for (int64_t i = 0; i < n; i++) {
         double total = 0.0;
         REAL floor;
@@ -78,6 +82,8 @@ static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, 
             weight[count] = plan[i * m + j];
             count += plan[i * m + j] > floor;
         }
+        for (int64_t k = 0; k < 4; k++)
+            index[count + k] = 0, weight[count + k] = 0;
         for (int64_t at = 0; at < d; at += STRETCH) {
             const int64_t length = at + STRETCH < d ? STRETCH : d - at;
             const REAL *restrict from = x + i * d + at;
@@ -85,14 +91,18 @@ static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, 
             for (int64_t first = 0; first < count; first += 32) {
                 const int64_t last = first + 32 < count ? first + 32 : count;
                 REAL part[STRETCH] = {0};
-                for (int64_t edge = first; edge < last; edge++) {
-                    const REAL *restrict to = y + (int64_t)index[edge] * d + at;
-                    const REAL twice = squared ? 2 * weight[edge] : 0;
-                    const REAL up = (REAL)(l1_weight * weight[edge]), down = -up;
+                for (int64_t edge = first; edge < last; edge += 4) { /* weights beyond count are zero */
+                    const REAL *restrict to0 = y + (int64_t)index[edge] * d + at;
+                    const REAL *restrict to1 = y + (int64_t)index[edge + 1] * d + at;
+                    const REAL *restrict to2 = y + (int64_t)index[edge + 2] * d + at;
+                    const REAL *restrict to3 = y + (int64_t)index[edge + 3] * d + at;
+                    const REAL w0 = weight[edge], w1 = weight[edge + 1];
+                    const REAL w2 = weight[edge + 2], w3 = weight[edge + 3];
 #pragma omp simd
                     for (int64_t k = 0; k < length; k++) {
-                        const REAL sign = from[k] > to[k] ? up : from[k] < to[k] ? down : 0;
-                        part[k] += twice * (from[k] - to[k]) + sign;
+                        const REAL d0 = from[k] - to0[k], d1 = from[k] - to1[k];
+                        const REAL d2 = from[k] - to2[k], d3 = from[k] - to3[k];
+                        part[k] += (w0 * SLOPE(d0) + w1 * SLOPE(d1)) + (w2 * SLOPE(d2) + w3 * SLOPE(d3));
                     }
                 }
 #pragma omp simd
@@ -105,3 +115,5 @@ static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, 
         }
     }
 }
+
+#undef SLOPE

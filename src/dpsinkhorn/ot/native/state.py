@@ -17,12 +17,12 @@ class NativeIterate:
     def __init__(self, library: native.Library, dual: SemiDual, costs: Tensor) -> None:
         n, m = dual.rows, dual.columns
         self._library, self._n, self._m = library, n, m
-        self._inputs = costs, dual.a.contiguous(), dual.b.contiguous()  # C reads them: they must live on
+        inputs = costs, dual.a.contiguous(), dual.b.contiguous()
         self._block = torch.empty(library.state_size(n, m), dtype=torch.float64)
         self._places = (ctypes.c_int64 * 4)()
         self._out = (ctypes.c_double * 3)()
         self._state, self._out_at = self._block.data_ptr(), ctypes.addressof(self._out)
-        addresses = [tensor.data_ptr() for tensor in self._inputs]
+        addresses = [tensor.data_ptr() for tensor in inputs]
         library.state_start(self._state, *addresses, n, m, ctypes.addressof(self._places))
         self._evaluate, self._keep = library.evaluate, library.keep
         self._trial = self._kept = (0.0, 0.0)
@@ -41,7 +41,7 @@ class NativeIterate:
             self._keep(self._state)
             self._kept = self._trial
 
-    def newton(self, ridge: list[float], accuracy: float) -> tuple[list[float], list[bool]]:
+    def newton(self, ridge: list[float], accuracy: float) -> tuple[list[float], list[bool]]:  # noqa: ARG002
         self._library.newton(self._state, ridge[0], self._out_at)
         return [self._out[0]], [self._out[1] != 0.0]
 
