@@ -252,6 +252,18 @@ class TestNothingMovesWithTheSample:
         for noise in kept:
             torch.testing.assert_close(noise, kept[0], rtol=1e-5, atol=1e-5)
 
+    def test_what_gets_no_noise_is_the_same_to_the_last_bit(self):
+        points = generated(40)
+        labels = (torch.arange(20) % CLASSES).repeat(2)
+        made = sanitizers.RecordSanitizer(
+            RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=60, self_weight=0.5, classes=CLASSES
+        )
+        own = [made._sums(points, labels, self.sample(size))[1] for size in self.samples]
+        assert all(torch.equal(other, own[0]) for other in own)
+        made = sanitizers.BatchSanitizer(BatchMechanism(1.0, 1.0), L1L2(), 1.0, debias=1.0, classes=CLASSES)
+        rows = [made._gradient(points, labels, self.sample(size))[20:] for size in self.samples]
+        assert all(torch.equal(other, rows[0]) for other in rows)
+
     @pytest.mark.parametrize("kind", KINDS)
     def test_images_asked_for(self, kind: str):
         assert setup(kind).sanitizer.resampled(20) == 0

@@ -163,6 +163,8 @@ class RecordSanitizer(Sanitizer):
         if potentials.shape != (n,):
             raise ValueError(f"potentials: expected shape ({n},), got {tuple(potentials.shape)}")
         generated = lay_out(on_grid(first), kinds, potentials, by_class[0])
+        # Apart, not in common products: the self term gets no noise, and not even its last bits may depend
+        # on the size of the sample.
         sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
         return sums[0], sums[1] if len(sums) > 1 else None
 
