@@ -61,6 +61,13 @@ def test_one_class(run, release, tmp_path, text, label):
     assert np.load(tmp_path / "s.npz")["labels"].tolist() == [label] * 3
 
 
+def test_fast(run, release, tmp_path):
+    for name, flags in (("exact", []), ("fast", ["--fast"])):
+        assert run(release, "--count", 50, "--output", tmp_path / f"{name}.npz", "--seed", 1, *flags)[0] == 0
+    exact, fast = (np.load(tmp_path / f"{name}.npz")["images"].astype(int) for name in ("exact", "fast"))
+    assert 0 < np.abs(exact - fast).mean() < 1.5
+
+
 def test_grid(run, release, tmp_path):
     status, out, _ = run(release, "--count", 40, "--output", tmp_path / "s", "--grid", tmp_path / "g.png")
     assert status == 0

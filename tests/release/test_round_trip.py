@@ -116,6 +116,14 @@ class TestSample:
         if chosen is not None:
             assert (labels == chosen).all()
 
+    def test_bfloat16(self, tmp_path, config):
+        """Close to the exact images, but really something else."""
+        release = written(tmp_path / "r", config)
+        exact, fast = (release.sample(20, seed=3, precision=name)[0] for name in ("float32", "bfloat16"))
+        difference = np.abs(exact.astype(int) - fast)
+        assert 0 < difference.mean() < 1.5
+        assert difference.max() < 25
+
     def test_seeds(self, tmp_path):
         release = written(tmp_path / "r", CONFIGS["mlp"])
         first, again, other = (release.sample(50, seed=seed) for seed in (7, 7, 8))
@@ -168,6 +176,7 @@ class TestSample:
             {"count": 3, "seed": 2**64},
             {"count": 3, "seed": 1.5},
             {"count": 3, "batch_size": 0},
+            {"count": 3, "precision": "float8"},
             {"count": 3, "device": "abacus"},
             {"count": 3, "device": "cuda:99"},
         ],

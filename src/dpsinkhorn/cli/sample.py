@@ -37,6 +37,9 @@ def sample(
     device: Annotated[
         str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
     ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="bfloat16: twice as fast on processors that have it; less exact.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -59,7 +62,12 @@ def sample(
         with _bar(count) as bar:
             drawing = bar.add_task("drawing", total=count)
             images, found = release.sample(
-                count, labels, seed=seed, device=device, progress=lambda done: bar.advance(drawing, done)
+                count,
+                labels,
+                seed=seed,
+                device=device,
+                precision="bfloat16" if fast else "float32",
+                progress=lambda done: bar.advance(drawing, done),
             )
             writing = bar.add_task("writing", total=count)
             write_samples(

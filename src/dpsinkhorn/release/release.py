@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -57,6 +59,7 @@ class Release:
         seed: int | None = None,
         batch_size: int | None = None,
         device: torch.device | str | None = None,
+        precision: Literal["float32", "bfloat16"] = "float32",
         progress: Callable[[int], object] | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
         """Draw images, and their labels.
@@ -68,6 +71,8 @@ class Release:
             seed: The same seed gives the same images, on the same machine and device; `None` draws afresh.
             batch_size: Images per pass; by default what suits the device.
             device: By default the GPU where there is one.
+            precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
+                moves pixels by less than a grey level on average, and by some at most.
             progress: Called with the number of images of every finished pass.
 
         Returns:
@@ -83,6 +88,8 @@ class Release:
         # pixels, latents, a label and the number it was drawn from
         if count * (self.config.points + 4 * self.config.latent + 16) > _memory():
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
+        if precision not in ("float32", "bfloat16"):
+            raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
         where = _device(device)
         draws = torch.Generator()
         if seed is None:
@@ -97,11 +104,14 @@ class Release:
         size = (height, width) if channels == 1 else (height, width, channels)
         images = np.empty((count, *size), dtype=np.uint8)
         step = batch_size or _batch_size(self.config, where)
-        for start in range(0, count, step):
-            rows = slice(start, start + step)
-            images[rows] = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
-            if progress is not None:
-                progress(len(images[rows]))
+        with torch.inference_mode(), torch.autocast(where.type, torch.bfloat16, precision == "bfloat16"):
+            for start in range(0, count, step):
+                rows = slice(start, start + step)
+                images[rows] = _render(
+                    network, latents[rows], None if chosen is None else chosen[rows], where
+                )
+                if progress is not None:
+                    progress(len(images[rows]))
         return images, None if chosen is None else chosen.numpy()
 
     def _labels(self, count: int, labels: int | ArrayLike | None, draws: torch.Generator) -> Tensor | None:
@@ -127,11 +137,10 @@ class Release:
         return self._frozen[device]
 
 
-@torch.inference_mode()
 def _render(
     network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device
 ) -> NDArray[np.uint8]:
-    images = network(latents.to(device), None if labels is None else labels.to(device))
+    images: Tensor = network(latents.to(device), None if labels is None else labels.to(device)).float()
     if not torch.isfinite(images.sum()):
         raise ReleaseError("the generator of this release renders numbers that are not finite")
     return to_uint8(images)
@@ -153,7 +162,8 @@ def to_uint8(images: Tensor) -> NDArray[np.uint8]:
 
 def _batch_size(config: GeneratorConfig, device: torch.device) -> int:
     budget = _CACHED if device.type == "cpu" else _FITTING
-    return max(1, min(budget // config.activations, 2**16))
+    fitting = max(1, min(budget // config.activations, 2**16))
+    return int(2 ** math.floor(math.log2(fitting)))  # convolutions are quickest at powers of two
 
 
 def _device(device: torch.device | str | None) -> torch.device:
