@@ -269,6 +269,20 @@ class TestTables:
             (tmp_path / name).write_bytes(b"\0\1\2\xff" * 20)
             refused(tmp_path / name, None)
 
+    def test_text_that_is_not_utf8(self, tmp_path):
+        for content in (
+            b"la\xffbel,pixel0\n0,1\n",
+            b"label,path\n0,\xff\xfe.png\n",
+            b"label,pixel0\n\xff,1\n",
+        ):
+            (tmp_path / "t.csv").write_bytes(content)
+            refused(tmp_path / "t.csv", None, classes=["a"])
+
+    def test_columns_of_other_types(self, tmp_path):
+        for column in ([True], [{"a": 1}], [{"bytes": 7}], [1.5]):
+            pq.write_table(pa.table({"image": column}), tmp_path / "t.parquet")
+            refused(tmp_path / "t.parquet", "neither paths nor pictures")
+
     def test_ragged_lines(self, tmp_path):
         (tmp_path / "t.csv").write_text("label,pixel0\n0,1\n0,1,2\n")
         refused(tmp_path / "t.csv", "cannot read")
@@ -277,7 +291,7 @@ class TestTables:
         (tmp_path / "t.csv").write_text("label,pixel0\n0,one\n")
         refused(tmp_path / "t.csv", "no numbers")
         (tmp_path / "t.csv").write_text("label,image\n0,17\n")
-        refused(tmp_path / "t.csv", "holds numbers")
+        refused(tmp_path / "t.csv", "neither paths nor pictures")
         (tmp_path / "t.csv").write_text("label,pixel0\n0,nan\n")
         refused(tmp_path / "t.csv", "nan|missing")
 

@@ -438,6 +438,13 @@ class TestCsvOfPixels(ReaderContract):
             load_dataset(source)
         self.check(load_dataset(source, size=(3, 10)), wide, LABELS)
 
+    def test_pixels_named_by_row_and_column(self, tmp_path):
+        names = [f"{y}x{x}" for y in range(1, 7) for x in range(1, 7)]
+        pixels = dict(zip(names, pixel_columns(GREY).values(), strict=True))
+        self.check(
+            load_dataset(write_csv(tmp_path / "k.csv", {"label": list(LABELS), **pixels})), GREY, LABELS
+        )
+
     def test_other_columns_are_no_pixels(self, tmp_path):
         columns = {"age": [7] * 12, **pixel_columns(GREY), "label": list(LABELS)}
         self.check(load_dataset(write_csv(tmp_path / "a.csv", columns)), GREY, LABELS)

@@ -131,7 +131,9 @@ def _refuse_missing(array: npt.NDArray[Any], what: str) -> None:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value) or _text(value).strip() == ""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # the latter two are pandas'
+        return True
+    return (isinstance(value, float) and value != value) or _text(value).strip() == ""
 
 
 def _text(value: Any) -> str:

@@ -55,40 +55,64 @@ def read_table(
     table's folder and must stay in it. Columns of pixels (pixel0, pixel1, ...) go row by row, the channels
     of a pixel next to each other; the image is square unless `size` says otherwise.
     """
-    table = _read(path)
-    if table.num_rows == 0:
-        raise DataError(f"the data set is empty: {path} has no rows")
-    label_name = None if unlabelled else _column(table, label, _LABEL_NAMES, "label")
-    group_name = _column(table, groups, _GROUP_NAMES, "groups")
-    image_name = _column(table, image, _IMAGE_NAMES, "image")
-    labels = None if label_name is None else table[label_name].to_pylist()
-    persons = None if group_name is None else table[group_name].to_pylist()
-    if image_name is None:
-        pixels = _pixel_columns(table, {label_name, group_name}, has_range, path)
-        images = _shaped(pixels, size, channels, path)
-    elif pa.types.is_integer(table[image_name].type) or pa.types.is_floating(table[image_name].type):
-        raise DataError(f"the column {image_name} of {path} holds numbers, neither paths nor pictures")
-    elif _is_list(table[image_name].type):
-        images = _shaped(_pixel_lists(table[image_name], has_range, path), size, channels, path)
-    else:
-        sources, names = _picture_sources(table[image_name], image_name, path)
-        images = decode_all(sources, names, size=size, channels=channels, progress=progress)
-    return Table(images, labels, persons)
-
-
-def _read(path: Path) -> pa.Table:
     try:
-        if path.suffix.lower() == ".parquet":
-            return pyarrow.parquet.read_table(path)
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
+        names = _column_names(path)
+        label_name = None if unlabelled else _column(names, label, _LABEL_NAMES, "label")
+        group_name = _column(names, groups, _GROUP_NAMES, "groups")
+        image_name = _column(names, image, _IMAGE_NAMES, "image")
+        taken = {label_name, group_name}
+        pixel_names = [name for name in names if name not in taken and _PIXEL.fullmatch(name)]
+        image_names = [image_name] if image_name is not None else pixel_names
+        if not image_names or len(set(image_names)) != len(image_names):
+            raise DataError(
+                f"{path} has no column of images: name it, call it image or path, or call pixel columns "
+                "pixel0, pixel1, ..."
+            )
+        table = _read(path, [*image_names, *sorted(name for name in taken if name is not None)])
+        if table.num_rows == 0:
+            raise DataError(f"the data set is empty: {path} has no rows")
+        labels = None if label_name is None else table[label_name].to_pylist()
+        persons = None if group_name is None else table[group_name].to_pylist()
+        if image_name is None:
+            columns = [
+                _numbers(table[name].combine_chunks(), f"the column {name}", has_range, path)
+                for name in pixel_names
+            ]
+            return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons)
+        column = table[image_name]
+        if _is_list(column.type):
+            pixels = _pixel_lists(column, has_range, path)
+            return Table(_shaped(pixels, size, channels, path), labels, persons)
+        sources, titles = _picture_sources(column, image_name, path)
+    except DataError:
+        raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"cannot read {path}: {reason}") from error
+    pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
+    return Table(pictures, labels, persons)
 
 
-def _column(table: pa.Table, asked: str | None, usual: Sequence[str], what: str) -> str | None:
-    names = table.column_names
+def _column_names(path: Path) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        return list(pyarrow.parquet.read_schema(path).names)
+    with pyarrow.csv.open_csv(path, parse_options=_parsing(path)) as rows:
+        return list(rows.schema.names)
+
+
+def _read(path: Path, names: list[str]) -> pa.Table:
+    """The columns of these names; others, however large, stay unread."""
+    if path.suffix.lower() == ".parquet":
+        return pyarrow.parquet.read_table(path, columns=names)
+    wanted = pyarrow.csv.ConvertOptions(include_columns=names)
+    return pyarrow.csv.read_csv(path, parse_options=_parsing(path), convert_options=wanted)
+
+
+def _parsing(path: Path) -> Any:
+    return pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what: str) -> str | None:
     name = asked if asked is not None else next((name for name in usual if name in names), None)
     if name is None:
         return None
@@ -102,6 +126,8 @@ def _column(table: pa.Table, asked: str | None, usual: Sequence[str], what: str)
 def _picture_sources(column: pa.ChunkedArray, name: str, path: Path) -> tuple[list[bytes | Path], list[str]]:
     """Encoded bytes, or paths below the table's folder, and what to call each picture in a message."""
     values = column.to_pylist()
+    if not _holds_pictures(column.type):
+        raise DataError(f"the column {name} of {path} holds {column.type}, neither paths nor pictures")
     if pa.types.is_struct(column.type):  # as Hugging Face writes pictures: {bytes, path}
         values = [None if row is None else row.get("bytes") or row.get("path") for row in values]
     sources: list[bytes | Path] = []
@@ -112,12 +138,21 @@ def _picture_sources(column: pa.ChunkedArray, name: str, path: Path) -> tuple[li
         if isinstance(value, bytes):
             sources.append(value)
             names.append(f"in row {row} (counted from 0) of {path}")
-        elif isinstance(value, str):
+        else:
             sources.append(_inside(path.parent, value, row, path))
             names.append(f"{value} (row {row} of {path})")
-        else:
-            raise DataError(f"the column {name} of {path} holds neither paths nor encoded pictures")
     return sources, names
+
+
+def _holds_pictures(kind: pa.DataType) -> bool:
+    """Paths or encoded pictures, or a struct of them."""
+    types = pa.types
+    if types.is_struct(kind):
+        fields = {kind.field(k).name: kind.field(k).type for k in range(kind.num_fields)}
+        inner = [fields[name] for name in ("bytes", "path") if name in fields]
+        return bool(inner) and all(_holds_pictures(one) and not types.is_struct(one) for one in inner)
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(test(kind) for test in tests) or bool(types.is_null(kind))
 
 
 def _inside(folder: Path, name: str, row: int, table: Path) -> Path:
@@ -147,19 +182,6 @@ def _pixel_lists(column: pa.ChunkedArray, has_range: bool, path: Path) -> npt.ND
             raise DataError(f"the lists of pixels in {path} differ in length; images must have one size")
         values = values.flatten()
     return _numbers(values, "the column of pixels", has_range, path).reshape(rows, -1)
-
-
-def _pixel_columns(table: pa.Table, taken: set[str | None], has_range: bool, path: Path) -> npt.NDArray[Any]:
-    names = [name for name in table.column_names if name not in taken and _PIXEL.fullmatch(name)]
-    if not names or len(set(names)) != len(names):
-        raise DataError(
-            f"{path} has no column of images: name it, call it image or path, or call pixel columns pixel0, "
-            "pixel1, ..."
-        )
-    columns = [
-        _numbers(table[name].combine_chunks(), f"the column {name}", has_range, path) for name in names
-    ]
-    return np.stack(columns, axis=1)
 
 
 def _numbers(values: Any, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
