@@ -298,3 +298,48 @@ class TestTables:
     def test_two_columns_of_one_name(self, tmp_path):
         (tmp_path / "t.csv").write_text("label,label,pixel0\n0,1,5\n")
         refused(tmp_path / "t.csv", "several columns label")
+
+
+def seeds() -> dict[str, bytes]:
+    """A small good file of each format."""
+    images = np.random.default_rng(1).integers(0, 256, (6, 6, 6)).astype(np.uint8)
+    files = {"train-images-idx3-ubyte.gz": gzip.compress(IDX)}
+    for name, save in (("a.npz", np.savez), ("b.npz", np.savez_compressed)):
+        stream = io.BytesIO()
+        save(stream, images=images, labels=np.arange(6) % 3)
+        files[name] = stream.getvalue()
+    stream = io.BytesIO()
+    np.save(stream, images)
+    files["a.npy"] = stream.getvalue()
+    for form in ("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP", "PPM"):
+        stream = io.BytesIO()
+        Image.fromarray(np.kron(images[0], np.ones((4, 4), np.uint8))).save(stream, form)
+        files[f"{form}/a.{form.lower()}"] = stream.getvalue()
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"image": [files["PNG/a.png"]] * 3, "label": ["a", "b", "c"]}), stream)
+    files["a.parquet"] = stream.getvalue()
+    files["a.csv"] = b"label,groups,pixel0\n0,ann,7\n1,bob,8\n0,ann,255\n"
+    return files
+
+
+SEEDS = seeds()
+
+
+@pytest.mark.parametrize("name", SEEDS)
+@given(
+    changes=st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4
+    ),
+    keep=st.one_of(st.just(1.0), st.floats(0.1, 1)),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+def test_any_damage_ends_in_our_error_or_in_data(tmp_path, name, changes, keep):
+    content = bytearray(SEEDS[name])
+    for place, value in changes:
+        content[int(place * len(content))] = value
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content[: max(1, int(keep * len(content)))])
+    with contextlib.suppress(DataError):
+        data = load_dataset(file.parent if "/" in name else file)
+        assert data.points().abs().max() <= 1

@@ -7,6 +7,7 @@ they are decoded, and whatever goes wrong in a decoder becomes one line that nam
 from __future__ import annotations
 
 import io
+import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,6 +35,9 @@ _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _ORIENTATION = 0x0112  # EXIF's tag: how the camera was held
 _TINY = 4096  # bytes of an encoded picture
 _BATCH = 64  # pictures per task: small ones decode in less time than a task takes to start
+
+# Pillow logs some damage besides raising; where the program has set up no logging, Python would print that
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
