@@ -178,6 +178,7 @@ class TestSample:
             {"count": 3, "batch_size": 0},
             {"count": 3, "precision": "float8"},
             {"count": 3, "device": "abacus"},
+            {"count": 3, "device": "meta"},
             {"count": 3, "device": "cuda:99"},
         ],
         ids=str,

@@ -147,8 +147,7 @@ class TestRefused:
             {"label_probabilities": [0.5, 0.4, 0.2]},
             {"class_names": ["a", "b"]},
             {"class_names": ["a", "b", "b"]},
-            {"class_names": ["a", "b", "c\nd"]},
-            {"class_names": ["a", "b", 3]},
+            {"class_names": ["a", "b\nc", "b\0c"]},
             {"title": "two\nlines"},
             {"title": "long" * 100},
         ],
@@ -159,6 +158,10 @@ class TestRefused:
             write(tmp_path / "release", generator, **changes)
         assert "\n" not in str(error.value)
         assert list(tmp_path.iterdir()) == []
+
+    def test_odd_class_names_are_made_printable(self, tmp_path, generator):
+        write(tmp_path / "release", generator, class_names=["a\nb", "\udcff", "long" * 100])
+        assert load(tmp_path / "release").class_names == ("a?b", "?", "long" * 50)
 
     def test_weights_that_are_not_finite(self, tmp_path):
         generator = trained(CONFIGS["mlp"])

@@ -148,4 +148,5 @@ def _report(
         return
     picture = "" if grid is None else f", a picture of them to {grid}"
     print(f"{count:,} images written to {output}{picture} ({seconds:.1f} s).")
-    print(f"The generator they come from: {privacy.guarantee}, for each {privacy.unit} it was trained on.")
+    whom = f", for each {privacy.unit} it was trained on" if privacy.private else ""
+    print(f"The generator they come from: {privacy.guarantee}{whom}.")

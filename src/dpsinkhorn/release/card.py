@@ -55,7 +55,7 @@ tags:
 # {release.title}
 
 {banner}A generator of {what}, trained with [dpsinkhorn](https://pypi.org/project/dpsinkhorn/).
-**{release.privacy.guarantee}.**
+**{release.privacy.guarantee if release.privacy.private else "Not private: no ε is guaranteed"}.**
 
 ![Images drawn from this generator](samples.png)
 

@@ -45,6 +45,7 @@ _CONFIG_KEYS = (
 )
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
 _LARGEST_COPY = 2**31
+_LONGEST_NAME = 200
 _FOR_PEOPLE = ("README.md", "samples.png")
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
@@ -72,7 +73,7 @@ def write_release(
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
             whatever is said here: such a folder says so, loudly.
         title: The heading of the model card.
-        class_names: One per class, or none.
+        class_names: One per class, or none. Characters that cannot be printed become question marks.
         overwrite: Replace an existing release; any other folder is left alone all the same.
 
     Raises:
@@ -92,7 +93,7 @@ def write_release(
         releasable=releasable and not privacy.objections,
         title=_json.check_text(title, "the title", 200),
         label_probabilities=probabilities,
-        class_names=_class_names(list(class_names), config.classes),
+        class_names=_class_names([_printable(name) for name in class_names], config.classes),
     )
     contents = {
         "README.md": model_card(release).encode(),
@@ -273,10 +274,15 @@ def _read_probabilities(values: Any, config: GeneratorConfig) -> tuple[float, ..
     return _probabilities(values, config)
 
 
+def _printable(name: str) -> str:
+    """A name from a file system may hold anything; it must not fail what was trained for hours."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
+
+
 def _class_names(names: Any, classes: int) -> tuple[str, ...]:
     if not isinstance(names, list) or len(names) not in (0, classes):
         raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
-    checked = tuple(_json.check_text(name, "a class name", 200) for name in names)
+    checked = tuple(_json.check_text(name, "a class name", _LONGEST_NAME) for name in names)
     if len(set(checked)) != len(checked):
         raise ReleaseError("class names must differ from each other")
     return checked

@@ -17,6 +17,7 @@ from dpsinkhorn.release.errors import ReleaseError
 __all__ = ["check_images", "grid_image", "grid_picture"]
 
 _GAP = 2
+_GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
 _SMALLEST_TILE = 56  # pixels; smaller images are enlarged until they can be seen
 _MARGIN = 28  # for the labels
 
@@ -80,10 +81,13 @@ def grid_image(
         if label is not None:
             pen.text((margin / 2, top + height * scale / 2), str(label), "black", font, anchor="mm")
         for column, index in enumerate(line):
-            tile = Image.fromarray(images[index]).resize(
-                (width * scale, height * scale), Image.Resampling.NEAREST
+            side = left + column * wide
+            # around the tile; what would reach beyond the picture is cut off
+            pen.rectangle(
+                (side - _GAP if column else side, top - _GAP, side + wide - 1, top + high - 1), _GAP_COLOUR
             )
-            picture.paste(tile, (left + column * wide, top))
+            tile = Image.fromarray(images[index])
+            picture.paste(tile.resize((wide - _GAP, high - _GAP), Image.Resampling.NEAREST), (side, top))
     return picture
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -104,7 +105,8 @@ class Release:
         size = (height, width) if channels == 1 else (height, width, channels)
         images = np.empty((count, *size), dtype=np.uint8)
         step = batch_size or _batch_size(self.config, where)
-        with torch.inference_mode(), torch.autocast(where.type, torch.bfloat16, precision == "bfloat16"):
+        cast = torch.autocast(where.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+        with torch.inference_mode(), cast:
             for start in range(0, count, step):
                 rows = slice(start, start + step)
                 images[rows] = _render(
@@ -171,7 +173,7 @@ def _device(device: torch.device | str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        torch.empty(0, device=found).cpu()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError):
         raise ReleaseError(f"there is no device {device!s} here; cpu always works") from None
     return found

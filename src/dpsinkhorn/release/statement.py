@@ -93,7 +93,7 @@ class PrivacyStatement:
     def guarantee(self) -> str:
         """ε and δ in a few words; ε is rounded up."""
         if not self.private:
-            return "not private (no ε is guaranteed)"
+            return "not private: no ε is guaranteed"
         return f"ε = {format_epsilon(self.epsilon)}, δ = {self.delta:g}"
 
     @property
