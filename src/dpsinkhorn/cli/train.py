@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,6 +22,17 @@ from rich.progress import (
 )
 
 from dpsinkhorn.cli._output import BadInputError, print_json, print_table, warn
+from dpsinkhorn.cli.data import (
+    ChannelsOption,
+    ClassesOption,
+    GroupsOption,
+    ImageOption,
+    LabelOption,
+    RangeOption,
+    SizeOption,
+    UnlabelledOption,
+    load_data,
+)
 from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption, meaning, parse_rate
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
@@ -80,15 +91,14 @@ def train(
     generator: Annotated[
         str | None, typer.Option("--generator", help="dcgan, biggan or mlp, in place of the recipe's.")
     ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="Column or attribute that holds the labels.")
-    ] = None,
-    groups: Annotated[
-        str | None,
-        typer.Option("--groups", help="Column that names the person of a record: protects persons."),
-    ] = None,
-    classes: Annotated[int | None, typer.Option("--classes", help="Public number of classes.")] = None,
-    size: Annotated[int | None, typer.Option("--size", help="Side to which images are resized.")] = None,
+    image: ImageOption = None,
+    label: LabelOption = None,
+    unlabelled: UnlabelledOption = False,
+    groups: GroupsOption = None,
+    classes: ClassesOption = None,
+    size: SizeOption = None,
+    channels: ChannelsOption = None,
+    value_range: RangeOption = None,
     labels: Annotated[
         str,
         typer.Option("--labels", help="Labels of generated images: uniform, released, or shares as 0.9,0.1."),
@@ -138,13 +148,23 @@ def train(
         if resume:
             run = Run.resume(_need(out, "--out, the folder of the run"))
             source = {**run.settings["source"], **({"data": data} if data else {})}
-            dataset = _load(source)
+            dataset = _load(source, as_json)
         else:
-            source = {"data": data or "", "label": label, "groups": groups, "classes": classes, "size": size}
+            source = {
+                "data": data,
+                "image": image,
+                "label": label,
+                "unlabelled": unlabelled,
+                "groups": groups,
+                "classes": classes,
+                "size": size,
+                "channels": channels,
+                "value_range": value_range,
+            }
             _need(data, "--data")
             if not dry_run:
                 _need(out, "--out, the folder of the run")
-            dataset = _load(source)
+            dataset = _load(source, as_json)
             changes: dict[str, dict[str, Any]] = {"privacy": {}, "generator": {}}
             rate = parse_rate(sampling_rate, None, None)
             for name, value in (
@@ -217,13 +237,11 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _load(source: dict[str, Any]) -> Dataset:
-    from dpsinkhorn.data import check_every_class, load_dataset
+def _load(source: dict[str, Any], quiet: bool) -> Dataset:
+    from dpsinkhorn.data import check_every_class
 
-    options = {name: source.get(name) for name in ("label", "groups", "classes", "size")}
-    dataset = load_dataset(
-        source["data"], **{name: value for name, value in options.items() if value is not None}
-    )
+    options = {name: value for name, value in source.items() if name != "data"}
+    dataset = load_data(source["data"], **options, quiet=quiet)
     check_every_class(dataset)
     return dataset
 
@@ -243,7 +261,7 @@ def _plan(
 ) -> Plan:
     from dpsinkhorn.training import choose_recipe, facts_of, make_plan
 
-    name = cast("MechanismName | None", None if mechanism is None else mechanism.value)
+    name: MechanismName | None = None if mechanism is None else mechanism.value
     chosen = choose_recipe(dataset.image_shape, recipe=recipe, mechanism=name, settings=changes)
     if generator is not None and generator != chosen.generator.get("kind"):
         chosen = chosen.with_generator({"kind": generator, "latent": chosen.generator.get("latent", 12)})

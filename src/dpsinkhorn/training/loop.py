@@ -22,7 +22,7 @@ from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.sanitizers import Sanitizer
 from dpsinkhorn.training.state import TrainingState, learning_rate
 
-__all__ = ["Block", "LedgerReservation", "Reservation", "train", "training_labels"]
+__all__ = ["Block", "LedgerReservation", "Reservation", "generate", "train", "training_labels"]
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
 _LARGEST_BLOCK = 1000
@@ -98,8 +98,6 @@ def train(
     Whoever iterates may stop between blocks: `state` is whole then.
     """
     n = plan.generated
-    resampled = sanitizer.resampled(n)
-    latent = state.generator.config.latent
     parameters = state.parameters
     wanted = 1
     state.generator.train()
@@ -115,10 +113,7 @@ def train(
 
             # ---- lines 3 to 5: n generated images, and n' more with the labels of the first n'
             labels = training_labels(plan, n, probabilities, state.random, state.device)
-            if labels is not None:
-                labels = torch.cat([labels, labels[:resampled]])
-            latents = draw_latents(n + resampled, latent, state.random, state.device)
-            points = state.generator(latents, labels).flatten(1)
+            points, labels = generate(state, sanitizer, n, labels)
 
             # ---- lines 6 to 10: the privacy barrier, and back through the generator
             state.optimizer.zero_grad(set_to_none=True)
@@ -135,6 +130,21 @@ def train(
         seconds = time.monotonic() - started
         yield Block(state.step, horizon, seconds, granted, norm)
         wanted = _next_block(granted, seconds)
+
+
+def generate(
+    state: TrainingState, sanitizer: Sanitizer, n: int, labels: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The images of a step as points, (n + n', d), and their labels."""
+    generator, extra = state.generator, sanitizer.resampled(n)
+    latents = draw_latents(n + extra, generator.config.latent, state.random, state.device)
+    every = None if labels is None else torch.cat([labels, labels[:extra]])
+    if sanitizer.resampled_learn or not extra:
+        return generator(latents, every).flatten(1), every
+    first = generator(latents[:n], labels).flatten(1)
+    with torch.no_grad():
+        second = generator(latents[n:], None if every is None else every[n:]).flatten(1)
+    return torch.cat([first, second]), every
 
 
 def training_labels(

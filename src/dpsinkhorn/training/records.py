@@ -62,8 +62,9 @@ class Records:
     def _points(self, rows: Tensor) -> Tensor:
         if self._held is None:
             return self._dataset.points(rows.cpu().numpy()).to(self._device)
-        low, high = self._dataset.value_range
-        return self._held[rows].to(torch.float32).sub_(low).mul_(2 / (high - low)).sub_(1)
+        low, high = self._dataset.value_range  # as `Dataset.points` does it
+        scaled = self._held[rows].double().mul_(2).sub_(low + high).div_(high - low)
+        return scaled.clamp_(-1, 1).float()
 
     def _hold(self) -> Tensor:
         images = self._dataset.images

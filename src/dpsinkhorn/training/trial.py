@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dpsinkhorn.generators import draw_latents
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training.building import build_sanitizer
-from dpsinkhorn.training.loop import training_labels
+from dpsinkhorn.training.loop import generate, training_labels
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.sanitizers import Sample
 from dpsinkhorn.training.state import TrainingState
@@ -36,17 +35,13 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
     sanitizer = build_sanitizer(plan)
     uniform = (1.0 / plan.facts.classes,) * plan.facts.classes if plan.facts.classes else ()
     n = plan.generated
-    resampled = sanitizer.resampled(n)
     times = []
     for _ in range(_WARM_UP + _TIMED):
         _wait(device)
         started = time.monotonic()
         sample = _made_up_sample(plan, device)
         labels = training_labels(plan, n, uniform, state.random, device)
-        if labels is not None:
-            labels = torch.cat([labels, labels[:resampled]])
-        latents = draw_latents(n + resampled, state.generator.config.latent, state.random, device)
-        points = state.generator(latents, labels).flatten(1)
+        points, labels = generate(state, sanitizer, n, labels)
         state.optimizer.zero_grad(set_to_none=True)
         sanitizer.backward(points, labels, sample, state.parameters, state.noise)
         state.optimizer.step()

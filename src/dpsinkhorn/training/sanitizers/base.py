@@ -39,6 +39,8 @@ class Sanitizer(ABC):
     """
 
     mechanism: Mechanism
+    #: Whether the gradient of the resampled images is used; if not, they can be generated without a graph.
+    resampled_learn: bool = True
 
     @abstractmethod
     def resampled(self, generated: int) -> int:

@@ -57,6 +57,7 @@ class RecordSanitizer(Sanitizer):
     """
 
     mechanism: RecordMechanism | NonPrivate
+    resampled_learn = False
 
     def __init__(
         self,

@@ -1,0 +1,139 @@
+"""Quality of private generators: train, draw 60,000 images, train classifiers on them, test on real images.
+
+    python benchmarks/quality.py mnist fashion-mnist --seeds 3 --out results
+    python benchmarks/quality.py digits --seeds 3 --holdout        # choices: a part of the training split
+
+With `--holdout` the last sixth of the training split takes the place of the test split and is not trained on:
+that is for choosing settings. Prints a table, and writes figures, settings and grid pictures to `--out`.
+Runs are seeded, so that they replay; they are not releases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from classifiers import accuracies
+from dpsinkhorn import DPSinkhorn
+from dpsinkhorn.data import Dataset, from_arrays, load_dataset
+from dpsinkhorn.release import grid_picture
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", nargs="+", help="names or paths; NAME=PATH names a path")
+    parser.add_argument("--epsilon", type=float, default=10.0)
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--recipe")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=60_000)
+    parser.add_argument("--holdout", action="store_true")
+    parser.add_argument("--classifiers", default="logistic,linear,mlp,cnn")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    results = []
+    for source in arguments.data:
+        name, _, path = source.rpartition("=")
+        name = name or path
+        training, test = splits(path, arguments.holdout)
+        for seed in range(arguments.seeds):
+            result = {"data": name, **one_run(name, training, test, seed, arguments)}
+            results.append(result)
+            print(json.dumps({key: value for key, value in result.items() if key != "plan"}), flush=True)
+        summarise(results)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+        report = {"hardware": device, "holdout": arguments.holdout, "results": results}
+        (arguments.out / "quality.json").write_text(json.dumps(report, indent=1))
+
+
+def splits(path: str, holdout: bool) -> tuple[Dataset, Dataset]:
+    """The images to train on, and those to test on."""
+    training = load_dataset(path, split="train")
+    if not holdout:
+        return training, load_dataset(path, split="test")
+    cut = training.records * 5 // 6
+    return part(training, slice(cut)), part(training, slice(cut, None))
+
+
+def part(data: Dataset, rows: slice) -> Dataset:
+    """Some records of a data set."""
+    assert data.labels is not None
+    return from_arrays(
+        np.asarray(data.images[rows]), data.labels[rows], classes=data.classes, value_range=data.value_range
+    )
+
+
+def one_run(
+    name: str, training: Dataset, test: Dataset, seed: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Train, sample and evaluate once."""
+    settings: dict[str, dict[str, Any]] = {}
+    for change in arguments.set:
+        key, _, value = change.partition("=")
+        section, _, setting = key.partition(".")
+        settings.setdefault(section, {})[setting] = json.loads(value)
+    model = DPSinkhorn(
+        arguments.epsilon,
+        arguments.delta,
+        recipe=arguments.recipe,
+        settings=settings,
+        value_range=training.value_range,
+        random_state=seed,
+    )
+    started = time.monotonic()
+    model.fit(training.images, training.labels)
+    trained = time.monotonic()
+    images, labels = model.sample(arguments.count, seed=seed)
+    sampled = time.monotonic()
+    assert labels is not None
+    assert test.labels is not None
+    wanted = arguments.classifiers.split(",")
+    low, high = test.value_range
+    real = ((np.asarray(test.images, dtype=np.float32) - low) / (high - low) * 255).round().astype(np.uint8)
+    scores = accuracies(images, labels, real, test.labels, wanted, seed)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        shown, kinds = model.sample(100, np.repeat(np.arange(10), 10) % training.classes, seed=seed)
+        grid_picture(shown, kinds, arguments.out / f"samples-{name}-{seed}.png")
+    plan = model.plan_
+    return {
+        "seed": seed,
+        **scores,
+        "epsilon": round(model.privacy_.epsilon, 4),
+        "delta": model.privacy_.delta,
+        "noise_multiplier": round(plan.noise_multiplier, 4),
+        "settings": arguments.set,
+        "train_seconds": round(trained - started, 1),
+        "sample_seconds": round(sampled - trained, 2),
+        "evaluate_seconds": round(time.monotonic() - sampled, 1),
+        "plan": plan.to_json(),
+    }
+
+
+def summarise(results: list[dict[str, Any]]) -> None:
+    """Mean and spread over the seeds of the last data set."""
+    last = [result for result in results if result["data"] == results[-1]["data"]]
+    for name in ("logistic", "linear", "mlp", "cnn"):
+        values = [result[name] for result in last if name in result]
+        if values:
+            spread = f"{min(values):.1f} to {max(values):.1f}"
+            print(
+                f"{results[-1]['data']:>16} {name:>9} {np.mean(values):.1f} ({spread}, {len(values)} seeds)"
+            )
+
+
+if __name__ == "__main__":
+    main()
