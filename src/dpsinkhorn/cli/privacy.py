@@ -6,21 +6,14 @@ import enum
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
-from dpsinkhorn.privacy import (
-    Accountant,
-    CalibrationError,
-    Charge,
-    ImageMechanism,
-    calibrate,
-    epsilon,
-    event_to_json,
-    published_epsilon,
-)
+
+if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
+    from dpsinkhorn.privacy import Accountant, Charge, ImageMechanism
 
 app = typer.Typer(
     help="What training costs in privacy (epsilon), and what a budget allows (calibrate).",
@@ -97,6 +90,8 @@ def epsilon_command(
 
         dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
     """
+    from dpsinkhorn.privacy import epsilon
+
     rate = parse_rate(sampling_rate, batch_size, records)
     noise = _required(noise_multiplier, "--noise-multiplier")
     count = _required(steps, "--steps")
@@ -129,6 +124,8 @@ def calibrate_command(
 
         dpsinkhorn privacy calibrate --epsilon 10 --sampling-rate 0.1 --steps 1000
     """
+    from dpsinkhorn.privacy import CalibrationError, calibrate
+
     rate = parse_rate(sampling_rate, batch_size, records)
     count_rows = _rows(mechanism, rows)
     if sum(value is None for value in (noise_multiplier, rate, steps)) != 1:
@@ -201,6 +198,8 @@ class Setting:
     @property
     def image(self) -> ImageMechanism:
         """The noise of a step. The clipping bound plays no part in ε; one row is `batch` and its like."""
+        from dpsinkhorn.privacy import ImageMechanism
+
         return ImageMechanism(1.0, self.noise_multiplier, self.rows)
 
     @property
@@ -209,6 +208,8 @@ class Setting:
 
     @property
     def published(self) -> float:
+        from dpsinkhorn.privacy import published_epsilon
+
         return published_epsilon(self.image, self.sampling_rate, self.steps, self.delta)
 
 
@@ -265,6 +266,8 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
 
 
 def _report(setting: Setting, spent: float, records: int | None, as_json: bool, plot: Path | None) -> None:
+    from dpsinkhorn.privacy import event_to_json
+
     charge = setting.charge
     is_image = setting.mechanism == "image"
     published = setting.published if is_image else None

@@ -44,7 +44,7 @@ class TrainingState:
         self.device = device
         self.generator: Generator = build_generator(plan.generator_config, plan.seed).to(device)
         if device.type == "cuda":  # what its convolutions work in anyway
-            self.generator.to(memory_format=torch.channels_last)
+            self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged: AveragedModel | None = None
         if settings.ema is not None:
             average = get_ema_multi_avg_fn(settings.ema)  # type: ignore[no-untyped-call]
