@@ -121,10 +121,10 @@ def train(
         bool, typer.Option("--dry-run", help="Print the plan: nothing is trained, written or spent.")
     ] = False,
     checkpoint_every: Annotated[
-        float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.")
+        float, typer.Option("--checkpoint-every", min=0, help="Seconds between checkpoints.")
     ] = 60.0,
     picture_every: Annotated[
-        int, typer.Option("--picture-every", help="Steps between pictures of samples; 0 for none.")
+        int, typer.Option("--picture-every", min=0, help="Steps between pictures of samples; 0 for none.")
     ] = 500,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,81 +138,146 @@ def train(
 
         dpsinkhorn train --out runs/digits --resume
     """
-    from dpsinkhorn.data import DataError
-    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-    from dpsinkhorn.release import ReleaseError
-    from dpsinkhorn.training import Run, Saving, TrainingError
-
+    source = {
+        "data": data,
+        "image": image,
+        "label": label,
+        "unlabelled": unlabelled or None,
+        "groups": groups,
+        "classes": classes,
+        "size": size,
+        "channels": channels,
+        "value_range": value_range,
+    }
+    privacy = {"steps": steps, "clip": clip, "noise_multiplier": noise_multiplier}
+    begun = False
     try:
-        place = _device(device)
-        if resume:
-            run = Run.resume(_need(out, "--out, the folder of the run"))
-            source = {**run.settings["source"], **({"data": data} if data else {})}
-            dataset = _load(source, as_json)
-        else:
-            source = {
-                "data": data,
-                "image": image,
-                "label": label,
-                "unlabelled": unlabelled,
-                "groups": groups,
-                "classes": classes,
-                "size": size,
-                "channels": channels,
-                "value_range": value_range,
-            }
-            _need(data, "--data")
-            if not dry_run:
-                _need(out, "--out, the folder of the run")
-            dataset = _load(source, as_json)
-            changes: dict[str, dict[str, Any]] = {"privacy": {}, "generator": {}}
-            rate = parse_rate(sampling_rate, None, None)
-            for name, value in (
-                ("steps", steps),
-                ("sampling_rate", rate),
-                ("clip", clip),
-                ("noise_multiplier", noise_multiplier),
-            ):
-                if value is not None:
-                    changes["privacy"][name] = value
-            plan = _plan(
-                dataset,
-                changes,
-                recipe,
-                generator,
-                mechanism,
-                epsilon,
-                delta,
-                accountant,
-                labels,
-                seed,
-                records,
-            )
+        with _one_line_errors():
+            place = _device(device)
+            if resume:
+                fixed = {
+                    **{name: value for name, value in source.items() if name != "data"},
+                    **privacy,
+                    "epsilon": epsilon,
+                    "delta": delta,
+                    "mechanism": mechanism,
+                    "recipe": recipe,
+                    "sampling_rate": sampling_rate,
+                    "generator": generator,
+                    "labels": None if labels == "uniform" else labels,
+                    "records": records,
+                    "ledger": ledger,
+                    "seed": seed,
+                }
+                run, dataset = _resumed(out, data, fixed, as_json)
+                plan = run.plan
+            else:
+                _need(data, "--data")
+                if not dry_run:
+                    _need(out, "--out, the folder of the run")
+                source = _found_again(source)
+                dataset = _load(source, as_json)
+                privacy["sampling_rate"] = parse_rate(sampling_rate, None, None)
+                plan = _plan(
+                    dataset,
+                    {"privacy": {name: value for name, value in privacy.items() if value is not None}},
+                    recipe,
+                    generator,
+                    mechanism,
+                    epsilon,
+                    delta,
+                    accountant,
+                    labels,
+                    seed,
+                    records,
+                )
             _warn_about(plan)
             if dry_run:
                 _show_plan(plan, place, as_json)
                 return
-            assert out is not None
-            run = Run.create(out, plan, source=source, ledger=ledger)
-        saving = Saving(checkpoint_seconds=checkpoint_every, picture_steps=picture_every)
-        with _bar(run, quiet=as_json) as bar, _stop_on_interrupt() as stop:
-
-            def watch(progress: RunProgress) -> bool:
-                bar(progress)
-                return stop.asked
-
-            finished = run.train(dataset, device=place, saving=saving, watch=watch)
-    except (DataError, TrainingError, ReleaseError, JournalDamagedError, JournalLockedError) as error:
-        raise BadInputError(str(error)) from error
-    except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        raise BadInputError(
-            f"cannot write{where}: {error.strerror}; the last checkpoint is whole, go on with --resume"
-        ) from error
+            if not resume:
+                run = _created(out, plan, source, ledger)
+            begun = True
+            finished = _trained(run, dataset, place, checkpoint_every, picture_every, as_json)
+    except KeyboardInterrupt:
+        lost = "at once; go on from the last checkpoint with --resume" if begun else "before training began"
+        typer.echo(f"dpsinkhorn: stopped {lost}", err=True)
+        raise typer.Exit(STOPPED) from None
     if not finished:
-        typer.echo(f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume")
+        typer.echo(
+            f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume", err=True
+        )
         raise typer.Exit(STOPPED)
     _show_end(run, as_json)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    import torch
+
+    from dpsinkhorn.data import DataError
+    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
+    from dpsinkhorn.release import ReleaseError
+    from dpsinkhorn.training import TrainingError
+
+    try:
+        yield
+    except (DataError, TrainingError, ReleaseError, JournalDamagedError, JournalLockedError) as error:
+        raise BadInputError(str(error)) from error
+    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+        raise BadInputError("the memory is full; use a recipe with fewer generated images a step") from error
+
+
+def _resumed(out: Path | None, data: str | None, fixed: dict[str, Any], quiet: bool) -> tuple[Run, Dataset]:
+    """The run in a folder, and its data, which may have moved. All else is as it was when it began."""
+    from dpsinkhorn.training import Run, TrainingError
+
+    run = Run.resume(_need(out, "--out, the folder of the run"))
+    for name, value in fixed.items():
+        if value is not None:
+            flag = "--" + name.replace("_", "-")
+            raise BadInputError(f"{flag} was settled when the run began; leave it out, or begin another run")
+    if run.done:
+        raise TrainingError(f"{run.folder} is finished: its release is in {run.release_folder}")
+    source = {**run.settings["source"], **({"data": data} if data else {})}
+    if not source.get("data"):
+        raise BadInputError(f"give --data: {run.folder} was begun from Python and knows no file")
+    return run, _load(source, quiet)
+
+
+def _created(out: Path | None, plan: Plan, source: dict[str, Any], ledger: Path | None) -> Run:
+    from dpsinkhorn.training import Run
+
+    assert out is not None
+    return Run.create(out, plan, source=source, ledger=ledger)
+
+
+def _trained(
+    run: Run, dataset: Dataset, place: torch.device, checkpoint_every: float, picture_every: int, quiet: bool
+) -> bool:
+    from dpsinkhorn.training import Saving
+
+    saving = Saving(checkpoint_seconds=checkpoint_every, picture_steps=picture_every)
+    with _bar(run, quiet=quiet) as bar, _stop_on_interrupt() as stop:
+
+        def watch(progress: RunProgress) -> bool:
+            bar(progress)
+            return stop.asked
+
+        return run.train(dataset, device=place, saving=saving, watch=watch)
+
+
+def _found_again(source: dict[str, Any]) -> dict[str, Any]:
+    """Files by their full paths, so that a run can be resumed from anywhere."""
+    from dpsinkhorn.data import KNOWN
+
+    kept = {name: value for name, value in source.items() if value is not None}
+    for name in ("data", "label", "groups"):
+        value = kept.get(name)
+        is_file = name == "data" or str(value).endswith(".npy")
+        if value is not None and value not in KNOWN and is_file and Path(value).expanduser().exists():
+            kept[name] = str(Path(value).expanduser().absolute())
+    return kept
 
 
 def _need(value: Any, what: str) -> Any:
@@ -231,9 +296,11 @@ def _device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise BadInputError(f"--device must be cpu or cuda, not {name}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInputError("--device cuda: this machine has no GPU that PyTorch can use; leave it out")
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInputError(f"--device must be cpu or cuda, not {name}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInputError(f"--device {name}: this machine has no such GPU; leave it out")
     return device
 
 
@@ -290,6 +357,8 @@ def _shares(labels: str) -> str | tuple[float, ...]:
 
 
 def _warn_about(plan: Plan) -> None:
+    from dpsinkhorn.release import format_epsilon
+
     if plan.seed is not None:
         warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
     if not plan.private:
@@ -303,11 +372,12 @@ def _warn_about(plan: Plan) -> None:
     if published is not None:
         warn(
             f"all images of a step share one sample, so that the papers' epsilon for this run, "
-            f"{published:.4g}, is not a valid guarantee; what holds is {plan.epsilon:.4g}"
+            f"{published:.4g}, is not a valid guarantee; what holds is {format_epsilon(plan.epsilon)}"
         )
 
 
 def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
+    from dpsinkhorn.release import format_epsilon
     from dpsinkhorn.training.trial import try_plan
 
     estimate = try_plan(plan, device)
@@ -325,7 +395,7 @@ def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
         ("mechanism", plan.recipe.privacy.mechanism),
-        ("epsilon, delta", f"{plan.epsilon:.4g}, {plan.delta:g} ({plan.accountant})"),
+        ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
         ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
         ("steps", f"{plan.steps:,}"),
@@ -339,7 +409,7 @@ def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
 
 
 def _show_end(run: Run, as_json: bool) -> None:
-    from dpsinkhorn import load
+    from dpsinkhorn.release import format_epsilon, load
 
     release = load(run.release_folder)
     spent = release.privacy.epsilon
@@ -354,15 +424,17 @@ def _show_end(run: Run, as_json: bool) -> None:
             }
         )
         return
-    console = Console(highlight=False, soft_wrap=True)
+    whom = "any one record" if release.privacy.unit == "record" else "any one person, with all their records,"
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(f"Run      {run.folder}")
     console.print(f"Samples  {run.release_folder / 'samples.png'}")
     console.print(f"Release  {run.release_folder}")
     if not release.privacy.releasable:
-        console.print("[bold]NOT FOR RELEASE[/bold]: " + release.privacy.summary)
+        console.print("NOT FOR RELEASE: " + release.privacy.summary)
         return
     console.print(
-        f"epsilon {spent:.4g} at delta {release.privacy.delta:g}. {meaning(spent, release.privacy.delta)}"
+        f"epsilon {format_epsilon(spent)} at delta {release.privacy.delta:g}. "
+        + meaning(spent, release.privacy.delta).replace("any one record", whom)
     )
     console.print("Only the folder `release` may leave the building; the rest of the run is private.")
     console.print(f"Next: dpsinkhorn sample {run.release_folder} --count 1000 --output samples.npz")
@@ -390,7 +462,8 @@ def _bar(run: Run, *, quiet: bool) -> Iterator[Any]:
         TimeRemainingColumn(),
     )
     budget = run.plan.budget_epsilon
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=run.plan.steps, spent="-")
 
         def show(now: RunProgress) -> None:

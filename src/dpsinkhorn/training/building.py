@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, ParameterMechanism, RecordMechanism
+import math
+
+import torch
+
+from dpsinkhorn.privacy import (
+    BatchMechanism,
+    ImageMechanism,
+    ParameterMechanism,
+    RecordMechanism,
+    SeededNoise,
+)
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.sanitizers import (
@@ -11,10 +21,13 @@ from dpsinkhorn.training.sanitizers import (
     NonPrivateSanitizer,
     ParameterSanitizer,
     RecordSanitizer,
+    Sample,
     Sanitizer,
 )
 
-__all__ = ["build_sanitizer"]
+__all__ = ["build_sanitizer", "check_sanitizer", "largest_sample"]
+
+_LARGEST_UNKNOWN = 2**20
 
 
 def build_sanitizer(plan: Plan) -> Sanitizer:
@@ -30,7 +43,7 @@ def build_sanitizer(plan: Plan) -> Sanitizer:
                 plan.expected_batch,
                 loss.self_weight,
                 classes,
-                max_sample=plan.facts.records,
+                max_sample=largest_sample(plan),
             )
         options = (plan.cost, loss.regularization, loss.debias, classes, loss.label_weight)
         if isinstance(mechanism, ImageMechanism):
@@ -42,3 +55,35 @@ def build_sanitizer(plan: Plan) -> Sanitizer:
         return NonPrivateSanitizer(*options)
     except ValueError as error:
         raise TrainingError(str(error)) from error
+
+
+def largest_sample(plan: Plan) -> int:
+    """The most records that a step may meet: a public number, for which rounding is bounded.
+
+    Where the size of the data is not public the number that was declared may be too low, so it gets ample
+    room; that the data fit into it is checked before anything is spent, not when a sample turns out large.
+    """
+    records = plan.facts.records
+    return records if plan.facts.size_is_public else max(4 * records, _LARGEST_UNKNOWN)
+
+
+def check_sanitizer(plan: Plan) -> None:
+    """Refuse settings under which no step can be taken, by a step without any records. Nothing is spent."""
+    sanitizer = build_sanitizer(plan)
+    if not isinstance(sanitizer, RecordSanitizer):
+        return
+    count = plan.generated + sanitizer.resampled(plan.generated)
+    pixels = math.prod(plan.facts.image_shape)
+    points = torch.zeros(count, pixels, requires_grad=True)
+    classes = plan.facts.classes
+    nothing = torch.empty(0, dtype=torch.int64)
+    sample = Sample(
+        points=torch.empty(0, pixels),
+        labels=nothing if classes else None,
+        groups=nothing if plan.facts.grouped else None,
+    )
+    labels = torch.arange(count) % classes if classes else None
+    try:
+        sanitizer.backward(points * 1, labels, sample, [points], SeededNoise(0))  # type: ignore[list-item]
+    except ValueError as error:
+        raise TrainingError(str(error).replace(" or lower max_sample", "")) from error

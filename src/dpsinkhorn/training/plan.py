@@ -45,7 +45,8 @@ _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about a data set. Sizes are public by declaration: the privacy statement says so."""
+    """What is public about a data set. Its sizes count as public, and the privacy statement says so, unless
+    others were declared in their place."""
 
     image_shape: tuple[int, int, int]
     classes: int
@@ -53,6 +54,8 @@ class Facts:
     units: int
     """Persons, where records name one; else records."""
     grouped: bool = False
+    size_is_public: bool = True
+    """Whether the sizes are the data's own; else they were declared, and nothing was derived from those."""
 
     @property
     def unit(self) -> str:
@@ -112,10 +115,13 @@ class Plan:
     @cached_property
     def epsilon(self) -> float:
         """ε of the whole run as planned."""
-        charges = [self.mechanism.sampled(self.sampling_rate, self.steps)]
-        if self.count_mechanism is not None:
-            charges.append(self.count_mechanism.charge())
-        return epsilon(compose(*charges), self.delta, self.accountant)
+        return epsilon(compose(*self.charges), self.delta, self.accountant)
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All that the run costs as planned."""
+        training = self.mechanism.sampled(self.sampling_rate, self.steps)
+        return (training,) if self.count_mechanism is None else (training, self.count_mechanism.charge())
 
     @property
     def published_epsilon(self) -> float | None:
@@ -196,21 +202,29 @@ def make_plan(
     the recipe's own noise multiplier is taken, and the plan says what that costs.
 
     >>> from dpsinkhorn.training import load_recipe
-    >>> plan = make_plan(load_recipe("digits"), Facts((1, 8, 8), 10, 1347, 1347), budget_epsilon=10.0)
+    >>> recipe = load_recipe("digits").replace(privacy={"steps": 100})
+    >>> plan = make_plan(recipe, Facts((1, 8, 8), 10, 1347, 1347), budget_epsilon=10.0)
     >>> plan.steps, 9.9 < plan.epsilon <= 10
-    (1000, True)
+    (100, True)
     """
     privacy = recipe.privacy
     delta = recipe.delta if delta is None else delta
     if not 0 < delta < 1:
         raise TrainingError(f"delta must be between 0 and 1, not {delta}")
-    if budget_epsilon is not None and not budget_epsilon > 0:
+    if budget_epsilon is not None and not 0 < budget_epsilon < math.inf:
         raise TrainingError(f"epsilon must be a positive number, not {budget_epsilon}")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise TrainingError(f"a seed is a whole number from 0 to 2^63 - 1, not {seed}")
     if facts.records < 1 or facts.units < 1:
         raise TrainingError("the data set is empty")
     generated = recipe.loss.generated
     if facts.classes and recipe.loss.generated_per_class:
         generated = facts.classes * recipe.loss.generated_per_class
+    if privacy.mechanism == "record" and generated < facts.classes:
+        raise TrainingError(
+            f"{generated} generated images cannot show all {facts.classes} classes; raise loss.generated, or "
+            "give loss.generated_per_class"
+        )
     plan = Plan(
         recipe=recipe,
         facts=facts,
@@ -226,13 +240,13 @@ def make_plan(
     )
     _ = plan.generator_config  # raises where the recipe's generator cannot make these images
     if privacy.mechanism == "none":
-        if budget_epsilon is not None and math.isfinite(budget_epsilon):
+        if budget_epsilon is not None:
             raise TrainingError(
                 "training without privacy has no epsilon; leave it out, or choose a mechanism"
             )
         if plan.labels == "released":
             raise TrainingError("training without privacy: give the class frequencies, or leave them uniform")
-        return plan
+        return dataclasses.replace(plan, noise_multiplier=0.0)
     if budget_epsilon is None:
         if privacy.noise_multiplier is None:
             raise TrainingError(f"the recipe {recipe.name!r} needs a budget: give epsilon")
@@ -270,7 +284,8 @@ def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple
         return (1.0 / classes,) * classes if classes else ()
     if len(labels) != classes:
         raise TrainingError(f"{len(labels)} label probabilities for {classes} classes")
-    total = sum(labels)
+    labels = tuple(float(share) for share in labels)
+    total = math.fsum(labels)
     if not (all(share >= 0 for share in labels) and 0 < total < math.inf):
         raise TrainingError("label probabilities must be zero or positive numbers, not all zero")
     return tuple(share / total for share in labels)

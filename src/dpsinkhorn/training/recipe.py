@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -38,6 +39,7 @@ __all__ = [
 MechanismName = Literal["record", "batch", "image", "parameter", "none"]
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 
+_MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
 _PAPER_RECIPES = {
     "batch": "paper-first-mnist",
     "image": "paper-final-mnist",
@@ -64,6 +66,8 @@ class PrivacySettings:
         _one_of("privacy.mechanism", self.mechanism, typing.get_args(MechanismName))
         _positive("privacy.clip", self.clip)
         _positive("privacy.steps", self.steps)
+        if self.steps > _MOST_STEPS:
+            raise TrainingError(f"privacy.steps must be at most {_MOST_STEPS:,}, not {self.steps:,}")
         if (self.sampling_rate is None) == (self.batch is None):
             raise TrainingError("privacy: give one of sampling_rate and batch")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
@@ -101,6 +105,8 @@ class LossSettings:
         _positive("loss.generated", self.generated)
         if self.generated_per_class is not None:
             _positive("loss.generated_per_class", self.generated_per_class)
+        for name in ("l1_weight", "label_weight"):
+            _not_negative(f"loss.{name}", getattr(self, name))
         for name in ("self_weight", "debias"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TrainingError(f"loss.{name} must be between 0 and 1, not {getattr(self, name)}")
@@ -119,6 +125,9 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _positive("optimizer.learning_rate", self.learning_rate)
+        _not_negative("optimizer.weight_decay", self.weight_decay)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise TrainingError(f"optimizer.betas must be from 0 to below 1, not {self.betas}")
         _one_of("optimizer.schedule", self.schedule, ("constant", "cosine"))
         if self.ema is not None and not 0 < self.ema < 1:
             raise TrainingError(f"optimizer.ema must be between 0 and 1, not {self.ema}")
@@ -150,6 +159,11 @@ class Recipe:
         """A recipe with some settings of its sections changed."""
         data = self.to_json()
         for section, changes in sections.items():
+            if not isinstance(data.get(section), Mapping):
+                known = ", ".join(name for name, value in data.items() if isinstance(value, Mapping))
+                raise TrainingError(f"a recipe has no section {section!r}; it has {known}")
+            if not isinstance(changes, Mapping):
+                raise TrainingError(f"changes to {section} must be settings by name, not {changes!r}")
             data[section] = {**data[section], **changes}
         privacy = sections.get("privacy", {})
         for given, dropped in (("sampling_rate", "batch"), ("batch", "sampling_rate")):
@@ -184,9 +198,13 @@ def load_recipe(source: str | Path) -> Recipe:
     """A recipe by its name, or from a TOML file of one's own."""
     path = Path(source)
     if path.suffix == ".toml":
-        if not path.is_file():
-            raise TrainingError(f"there is no recipe file {path}")
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise TrainingError(f"there is no recipe file {path}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+            raise TrainingError(f"the recipe {path} cannot be read: {reason}") from error
     elif str(source) in recipe_names():
         text = (_folder() / f"{source}.toml").read_text(encoding="utf-8")
     else:
@@ -261,22 +279,40 @@ def _read(kind: Any, value: Any, where: str) -> Any:
             return None
         (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
         return _read(kind, value, where)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(
-            _read(part, item, where) for part, item in zip(typing.get_args(kind), value, strict=True)
-        )
-    if origin is not None:  # Mapping, Literal: checked by whoever reads them
-        return dict(value) if isinstance(value, Mapping) else value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+    if origin is tuple:
+        parts = typing.get_args(kind)
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != len(parts):
+            raise TrainingError(f"{where} must be a list of {len(parts)}, not {value!r}")
+        return tuple(_read(part, item, where) for part, item in zip(parts, value, strict=True))
+    if origin is typing.Literal:  # checked by the dataclass
+        return value
+    if origin is not None:
+        if not isinstance(value, Mapping):
+            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
+        return dict(value)
+    return _read_plain(kind, value, where)
+
+
+def _read_plain(kind: type, value: Any, where: str) -> Any:
+    """A number, text or truth value; NumPy's numbers become Python's, which JSON knows."""
+    fits = isinstance(value, kind)
+    if kind is int:
+        fits = isinstance(value, numbers.Integral)
+    elif kind is float:
+        fits = isinstance(value, numbers.Real)
+    if not fits or isinstance(value, bool) is not (kind is bool):
         raise TrainingError(f"{where} must be {kind.__name__}, not {value!r}")
-    return value
+    return kind(value)
 
 
 def _positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise TrainingError(f"{name} must be a positive number, not {value}")
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not (value >= 0 and math.isfinite(value)):
+        raise TrainingError(f"{name} must be 0 or a positive number, not {value}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

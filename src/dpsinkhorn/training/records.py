@@ -9,6 +9,7 @@ from torch import Tensor
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Facts
 from dpsinkhorn.training.sanitizers import Sample
 
@@ -16,10 +17,22 @@ __all__ = ["Records", "facts_of"]
 
 
 def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
-    """The public facts of a data set; with a public number of `records`, none is read off the data."""
+    """The public facts of a data set.
+
+    With a declared number of `records` no size is read off the data: it stands for that of persons too,
+    which nothing but a warning about δ depends on.
+    """
     grouped = dataset.groups is not None
-    units = dataset.units if grouped or records is None else records
-    return Facts(dataset.image_shape, dataset.classes, records or dataset.records, units, grouped)
+    if records is not None and records < 1:
+        raise TrainingError(f"a declared number of records is 1 or more, not {records}")
+    return Facts(
+        dataset.image_shape,
+        dataset.classes,
+        records=dataset.records if records is None else records,
+        units=dataset.units if records is None else records,
+        grouped=grouped,
+        size_is_public=records is None,
+    )
 
 
 class Records:

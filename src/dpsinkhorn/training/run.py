@@ -3,7 +3,7 @@
 run.json              the plan, and where the data are
 ledger.jsonl          what was spent (or a ledger elsewhere, shared by the runs on a data set)
 checkpoint.safetensors
-statistics.jsonl      a line per block of steps: nothing of private data
+statistics.jsonl      a line per block of steps: nothing computed from private data without noise
 samples/              pictures of generated images while training
 release/              the only part that may leave the building
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,22 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dp_accounting as dp  # type: ignore[import-untyped]
 import torch
 
 from dpsinkhorn import __version__
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
-from dpsinkhorn.privacy import Budget, Charge, Ledger, Statement, epsilon
-from dpsinkhorn.privacy.ledger import EpsilonOf
-from dpsinkhorn.release import PrivacyStatement, grid_picture, to_uint8, write_release
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
+from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
+from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import release_label_frequencies
-from dpsinkhorn.training.state import TrainingState, write_atomically
+from dpsinkhorn.training.spending import begin_ledger, check_room, epsilon_by, statement_of
+from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
 
 __all__ = ["Progress", "Run", "Saving"]
 
@@ -85,27 +85,39 @@ class Run:
     ) -> Run:
         """Begin a run in a new or empty folder. `source` says where the data are, for `resume`."""
         path = Path(folder)
-        if path.is_dir() and any(path.iterdir()):
-            kind = "already holds a run" if (path / "run.json").exists() else "is not empty"
-            hint = "resume it, or " if (path / "run.json").exists() else ""
-            raise TrainingError(f"{path} {kind}; {hint}choose another folder")
-        if path.exists() and not path.is_dir():
-            raise TrainingError(f"{path} is a file; choose another folder")
-        if ledger is not None and Path(ledger).exists():
-            _check_room(Path(ledger), plan)
+        title = path.resolve().name.encode("ascii", "replace").decode()
         settings = {
             "version": 1,
             "dpsinkhorn": __version__,
-            "name": f"{path.resolve().name}-{os.urandom(4).hex()}",
+            "name": f"{title}-{os.urandom(4).hex()}",
             "plan": plan.to_json(),
             "source": source or {},
             "ledger": None if ledger is None else str(Path(ledger).resolve()),
         }
+        content = json.dumps(settings, indent=1).encode()
+        made: Path | None = None
         try:
+            if path.is_dir() and any(path.iterdir()):
+                kind = "already holds a run" if (path / "run.json").exists() else "is not empty"
+                hint = "resume it, or " if (path / "run.json").exists() else ""
+                raise TrainingError(f"{path} {kind}; {hint}choose another folder")
+            if os.path.lexists(path) and not path.is_dir():
+                raise TrainingError(f"{path} is a file; choose another folder")
+            check_sanitizer(plan)
+            if ledger is not None and Path(ledger).exists():
+                check_room(Path(ledger), plan)
+            made = None if path.is_dir() else path
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "run.json", json.dumps(settings, indent=1).encode())
-        except OSError as error:
-            raise TrainingError(f"the run folder {path} cannot be written: {error.strerror}") from error
+            if ledger is not None and not Path(ledger).exists():
+                begin_ledger(Path(ledger), plan)
+            write_atomically(path / "run.json", content)
+        except BaseException as error:
+            if made is not None and made.is_dir() and not any(made.iterdir()):
+                made.rmdir()
+            if isinstance(error, OSError):
+                where = error.filename or path
+                raise TrainingError(f"the run cannot begin: {where}: {error.strerror}") from error
+            raise
         return cls(path, settings)
 
     @classmethod
@@ -152,45 +164,75 @@ class Run:
         Raises:
             TrainingError: The data are not those of the plan, or the run is done.
         """
-        plan, saving = self.plan, saving or Saving()
         if self.done:
             raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
-        _check_same(dataset, plan)
-        place = torch.device(device)
-        state = TrainingState(plan, place)
-        with self._open_ledger() as ledger:
-            kept = state.load(self._checkpoint) if self._checkpoint.exists() else {}
-            records = Records(dataset, place)
-            if not kept:
-                kept = {"probabilities": list(self._probabilities(ledger, records, state))}
-                state.save(self._checkpoint, kept)  # what was released once is not released again
-            probabilities = tuple(kept["probabilities"])
-            reservation = LedgerReservation(ledger, plan, self.name, covered=self._covered(ledger, state))
-            horizon = reservation.horizon(plan.steps)
-            sanitizer = build_sanitizer(plan)
-            pace = _Pace(ledger, saving)
-            blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
-            for block in blocks:
-                spent = pace.epsilon(final=block.step == horizon)
-                self._note(block, spent)
-                if pace.picture_due(block.step):
-                    self._picture(state)
-                stop = watch is not None and watch(Progress(block, spent)) and block.step < horizon
-                if stop or pace.checkpoint_due():
-                    state.save(self._checkpoint, kept)
-                if stop:
-                    return False
-            state.save(self._checkpoint, kept)
-            self._release(state, probabilities, ledger, dataset.class_names)
+        _check_same(dataset, self.plan)
+        try:
+            with self._open_ledger() as ledger:
+                return self._train(dataset, torch.device(device), ledger, saving or Saving(), watch)
+        except BudgetExceededError as error:
+            raise TrainingError(str(error)) from error
+        except ReleaseError as error:
+            raise TrainingError(f"{error}; mend that, then resume: the last checkpoint is whole") from error
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            raise TrainingError(
+                f"cannot write{where}: {error.strerror}; mend that, then resume: the last checkpoint is whole"
+            ) from error
+
+    def _train(
+        self, dataset: Dataset, device: torch.device, ledger: Ledger, saving: Saving, watch: Watch | None
+    ) -> bool:
+        plan = self.plan
+        state = TrainingState(plan, device)
+        records = Records(dataset, device)
+        self._clear_away()
+        if self._checkpoint.exists():
+            probabilities = self._load(state)
+        else:
+            probabilities = self._probabilities(ledger, records, state)
+            self._save(state, probabilities, ledger)  # what was released once is not released again
+        reservation = LedgerReservation(ledger, plan, self.name, covered=self._covered(ledger, state))
+        horizon = reservation.horizon(plan.steps)
+        if not horizon:
+            raise TrainingError(
+                f"the budget in {self.ledger_path} allows no step, and none is kept; begin another run"
+            )
+        sanitizer = build_sanitizer(plan)
+        pace = _Pace(ledger, saving, state.step)
+        blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
+        for block in blocks:
+            fresh = pace.look(final=block.step == horizon)
+            self._note(block, pace.spent if fresh else math.inf)
+            if pace.picture_due(block.step):
+                self._picture(state)
+            stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < horizon
+            if stop or pace.checkpoint_due():
+                self._save(state, probabilities, ledger)
+            if stop:
+                return False
+        self._save(state, probabilities, ledger)
+        self._release(state, probabilities, ledger, dataset.class_names)
         return True
 
     # ---- the ledger
 
     def _open_ledger(self) -> Ledger:
-        plan = self.plan
-        shared = self.settings["ledger"] and self.ledger_path.exists()
-        budget = None if shared else Budget(plan.budget_epsilon, plan.delta)
-        return Ledger.open(self.ledger_path, _epsilon_by(plan), budget=budget)
+        """The ledger; never a new one where something may have been spent already."""
+        begun = self._checkpoint.exists()
+        seen = read_extra(self._checkpoint).get("ledger") if begun else None
+        budget = Budget(self.plan.budget_epsilon, self.plan.delta)
+        try:
+            return Ledger.open(
+                self.ledger_path,
+                epsilon_by(self.plan),
+                budget=None if begun or self.settings["ledger"] else budget,
+                seen=seen,
+            )
+        except FileNotFoundError as error:
+            raise TrainingError(
+                f"the ledger {self.ledger_path} of this run is gone; put it back: it knows what was spent"
+            ) from error
 
     def _covered(self, ledger: Ledger, state: TrainingState) -> int:
         """Steps of the run that need no further charge: none that secure noise would draw anew."""
@@ -222,7 +264,31 @@ class Run:
     def _checkpoint(self) -> Path:
         return self.folder / "checkpoint.safetensors"
 
+    def _save(self, state: TrainingState, probabilities: tuple[float, ...], ledger: Ledger) -> None:
+        extra = {"run": self.name, "ledger": ledger.digest, "probabilities": list(probabilities)}
+        state.save(self._checkpoint, extra)
+
+    def _load(self, state: TrainingState) -> tuple[float, ...]:
+        extra = state.load(self._checkpoint)
+        if extra.get("run") != self.name:
+            raise TrainingError(f"{self._checkpoint} is that of another run; put the right one back")
+        return tuple(extra.get("probabilities", ()))
+
+    def _clear_away(self) -> None:
+        """What a crash left half-written."""
+        for draft in self.folder.glob(".release.*.partial"):
+            shutil.rmtree(draft, ignore_errors=True)
+        for draft in (self.folder / "samples").glob(".*.partial"):
+            draft.unlink(missing_ok=True)
+        statistics = self.folder / "statistics.jsonl"
+        if statistics.exists():
+            content = statistics.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                os.truncate(statistics, whole)
+
     def _note(self, block: Block, spent: float) -> None:
+        """A line of statistics. `epsilon` is null where there is none, or it was not computed again."""
         line = {
             "step": block.step,
             "epsilon": None if math.isinf(spent) else spent,
@@ -276,21 +342,23 @@ class Run:
 class _Pace:
     """When to look at the ledger, to write a checkpoint, to draw a picture: rarely enough to cost little."""
 
-    def __init__(self, ledger: Ledger, saving: Saving) -> None:
+    def __init__(self, ledger: Ledger, saving: Saving, step: int) -> None:
         self._ledger = ledger
         self._saving = saving
         self._saved = time.monotonic()
-        self._spent = 0.0
         self._next_look = 0.0
-        self._pictures = 0
+        self._pictures = step // saving.picture_steps if saving.picture_steps else 0
+        self.spent = 0.0
+        """ε of all that was on record at the last look."""
 
-    def epsilon(self, *, final: bool) -> float:
-        """ε of all that is on record; computed anew when that takes a small part of the time."""
+    def look(self, *, final: bool) -> bool:
+        """Compute ε anew, when that takes a small part of the time; whether it was done."""
         now = time.monotonic()
-        if final or now >= self._next_look:
-            self._spent = self._ledger.epsilon()
+        due = final or now >= self._next_look
+        if due:
+            self.spent = self._ledger.epsilon()
             self._next_look = now + 30 * (time.monotonic() - now)
-        return self._spent
+        return due
 
     def checkpoint_due(self) -> bool:
         now = time.monotonic()
@@ -318,59 +386,21 @@ def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
             value.copy_(kept[name])
 
 
-def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
-    """What a run guarantees: everything on its ledger, other runs on the same data included."""
-    total = spent.total()
-    return PrivacyStatement(
-        epsilon=epsilon(total, spent.budget.delta, plan.accountant) if plan.private else math.inf,
-        delta=spent.budget.delta,
-        adjacency=total.adjacency.value,
-        unit=plan.facts.unit,
-        accountant=plan.accountant,
-        charges=tuple(charge.to_json() for charge in _merged(spent)),
-        ledger_digest=spent.digest,
-        mechanism=plan.recipe.privacy.mechanism,
-        published_epsilon=plan.published_epsilon,
-        noise=noise,
-        seeded=plan.seed is not None,
-        notes=(),
-    )
-
-
-def _merged(spent: Statement) -> list[Charge]:
-    """One charge for all spends of a kind, so that a statement stays short."""
-    steps: dict[str, int] = {}
-    for spend in spent.spends:
-        key = json.dumps(spend.charge.to_json(), sort_keys=True)
-        steps[key] = steps.get(key, 0) + spend.steps
-    single = {key: Charge.from_json(json.loads(key)) for key in steps}
-    return [
-        Charge(dp.SelfComposedDpEvent(single[key].event, n), single[key].adjacency)
-        for key, n in steps.items()
-    ]
-
-
-def _epsilon_by(plan: Plan) -> EpsilonOf:
-    return lambda charge, delta: epsilon(charge, delta, plan.accountant)
-
-
-def _check_room(path: Path, plan: Plan) -> None:
-    """Refuse a run that a shared ledger cannot pay for, before anything is spent."""
-    with Ledger.open(path, _epsilon_by(plan)) as ledger:
-        allowed = ledger.affordable(plan.step_charge, at_most=plan.steps)
-        if allowed < plan.steps:
-            raise TrainingError(
-                f"the ledger {path} has room for {allowed} of the {plan.steps} steps; "
-                f"its budget is epsilon {ledger.budget.epsilon:g} and {ledger.epsilon():.3g} is spent"
-            )
-
-
 def _check_same(dataset: Dataset, plan: Plan) -> None:
+    """Refuse other data than the plan was made for, as far as public facts tell, before anything is spent."""
     found, planned = facts_of(dataset), plan.facts
-    for what, here, there in (
+    facts: list[tuple[str, Any, Any]] = [
         ("images of shape", found.image_shape, planned.image_shape),
         ("classes:", found.classes, planned.classes),
         ("persons named:", found.grouped, planned.grouped),
-    ):
+    ]
+    if planned.size_is_public:
+        facts += [("records:", found.records, planned.records), ("persons:", found.units, planned.units)]
+    for what, here, there in facts:
         if here != there:
             raise TrainingError(f"these are not the data of the run: {what} {here}, not {there}")
+    if found.records > largest_sample(plan):
+        raise TrainingError(
+            f"the data hold {found.records} records, far more than the {planned.records} declared; "
+            "declare a number nearer to theirs"
+        )

@@ -105,7 +105,7 @@ class TrainingState:
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
             self.step = int(header["step"])
-            extra: dict[str, Any] = dict(header["extra"])
+            extra: dict[str, Any] = header["extra"]
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
             raise TrainingError(f"{path} does not fit this run: {reason}; was it moved or edited?") from error
@@ -150,7 +150,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_extra(path: Path) -> dict[str, Any]:
+    """The JSON that was put beside a checkpoint; its tensors are not read."""
+    return dict(_read(path, tensors=False)[0]["extra"])
+
+
+def _read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -160,6 +165,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                     "resume it with the version of dpsinkhorn that wrote it"
                 )
             header = json.loads(metadata["state"])
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if not isinstance(header, dict) or not isinstance(header.get("extra"), dict):
+                raise KeyError("state")
+            names = file.keys() if tensors else ()
+            return header, {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise TrainingError(f"{path} is not a checkpoint that can be read: {error}") from error

@@ -1,0 +1,83 @@
+"""What a run takes from a ledger that runs may share, and what it may state in the end."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import dp_accounting as dp  # type: ignore[import-untyped]
+
+from dpsinkhorn.privacy import Adjacency, Budget, Charge, Ledger, Statement, compose, epsilon
+from dpsinkhorn.privacy.ledger import EpsilonOf
+from dpsinkhorn.release import PrivacyStatement
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["begin_ledger", "check_room", "epsilon_by", "statement_of"]
+
+
+def epsilon_by(plan: Plan) -> EpsilonOf:
+    """ε as a ledger asks for it, by the plan's accountant."""
+    return lambda charge, delta: epsilon(charge, delta, plan.accountant)
+
+
+def begin_ledger(path: Path, plan: Plan) -> None:
+    """A new ledger, to be shared by runs, with the budget of the first of them."""
+    Ledger.open(path, epsilon_by(plan), budget=Budget(plan.budget_epsilon, plan.delta)).close()
+
+
+def check_room(path: Path, plan: Plan) -> None:
+    """Refuse a run that a shared ledger cannot pay for, before anything is written or spent."""
+    if path.is_dir():
+        raise TrainingError(f"the ledger {path} is a folder; name a file")
+    with Ledger.open(path, epsilon_by(plan)) as ledger:
+        allowed, spent = ledger.budget, ledger.statement()
+        if allowed.delta != plan.delta:
+            raise TrainingError(
+                f"the ledger {path} counts at delta {allowed.delta:g}, this run at {plan.delta:g}; "
+                f"give delta {allowed.delta:g}"
+            )
+        before = [spent.total()] if spent.spends else []
+        mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
+        total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
+        after = epsilon(total, plan.delta, plan.accountant)
+        if after > allowed.epsilon:
+            raise TrainingError(
+                f"the ledger {path} has no room for this run: of epsilon {allowed.epsilon:g} "
+                f"{ledger.epsilon():.4g} is spent, and with this run it would be {after:.4g}; "
+                "lower epsilon or the steps"
+            )
+
+
+def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
+    """What a run guarantees: everything on its ledger, other runs on the same data included."""
+    total = spent.total()
+    return PrivacyStatement(
+        epsilon=epsilon(total, spent.budget.delta, plan.accountant) if plan.private else math.inf,
+        delta=spent.budget.delta,
+        adjacency=total.adjacency.value,
+        unit=plan.facts.unit,
+        accountant=plan.accountant,
+        charges=tuple(charge.to_json() for charge in _merged(spent)),
+        ledger_digest=spent.digest,
+        mechanism=plan.recipe.privacy.mechanism,
+        published_epsilon=plan.published_epsilon,
+        size_is_public=plan.facts.size_is_public,
+        noise=noise,
+        seeded=plan.seed is not None,
+        notes=(),
+    )
+
+
+def _merged(spent: Statement) -> list[Charge]:
+    """One charge for all spends of a kind, so that a statement stays short."""
+    steps: dict[str, int] = {}
+    for spend in spent.spends:
+        key = json.dumps(spend.charge.to_json(), sort_keys=True)
+        steps[key] = steps.get(key, 0) + spend.steps
+    single = {key: Charge.from_json(json.loads(key)) for key in steps}
+    return [
+        Charge(dp.SelfComposedDpEvent(single[key].event, n), single[key].adjacency)
+        for key, n in steps.items()
+    ]
