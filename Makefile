@@ -4,14 +4,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help setup test lint format bench clean
+.PHONY: help setup demo test lint format bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(VENV)/.setup: pyproject.toml constraints.txt
+$(VENV)/.package: pyproject.toml setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.setup: $(VENV)/.package
 	$(PIP) -e '.[dev]'
 	@touch $@
 
@@ -20,6 +24,11 @@ $(VENV)/.bench: $(VENV)/.setup
 	@touch $@
 
 setup: $(VENV)/.setup  ## create .venv with the package and its development tools
+
+demo: $(VENV)/.package  ## train privately on handwritten digits, and draw from the release
+	@rm -rf runs/demo runs/demo-samples.npz runs/demo-samples.png
+	$(BIN)/dpsinkhorn train --data digits --epsilon 10 --out runs/demo
+	$(BIN)/dpsinkhorn sample runs/demo/release --count 1000 --output runs/demo-samples.npz --grid runs/demo-samples.png
 
 test: $(VENV)/.setup  ## run the whole test suite, doctests and README snippets included
 	$(BIN)/python -m pytest
