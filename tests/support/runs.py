@@ -1,0 +1,140 @@
+"""Small data sets, plans and runs: a step takes about a millisecond."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from dpsinkhorn.data import from_arrays
+from dpsinkhorn.training import Run, Saving, facts_of, load_recipe, make_plan
+
+EVERY_BLOCK = Saving(checkpoint_seconds=0.0, picture_steps=0)
+AT_THE_END = Saving(checkpoint_seconds=float("inf"), picture_steps=0)
+MECHANISMS = ("record", "batch", "image", "parameter", "none")
+
+RECIPE = """
+description = "tiny"
+
+[privacy]
+mechanism = "record"
+sampling_rate = 0.25
+steps = {steps}
+clip = 2.0
+noise_multiplier = 1.5
+
+[loss]
+regularization = 1.0
+generated_per_class = 3
+generated = 6
+self_weight = 0.5
+
+[generator]
+kind = "mlp"
+latent = 2
+hidden = [8]
+
+[optimizer]
+learning_rate = 1e-2
+schedule = "cosine"
+ema = 0.9
+"""
+
+
+def tiny_arrays(records=90, classes=3, persons=None, seed=0, shape=(4, 4)):
+    """Images of which each class is bright in its own place, labels, and persons (or None)."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(records) % classes
+    images = random.integers(0, 120, size=(records, *shape), dtype=np.uint8)
+    images[np.arange(records), labels % shape[0]] += 120
+    groups = None if persons is None else random.integers(0, persons, size=records)
+    return images, labels, groups
+
+
+def tiny_data(labelled=True, **options):
+    images, labels, groups = tiny_arrays(**options)
+    return from_arrays(images, labels if labelled else None, groups=groups)
+
+
+def tiny_recipe(mechanism="record", *, steps=12, ema=0.9, schedule="cosine", privacy=None, loss=None):
+    """A recipe whose noise multiplier is given, so that nothing need be calibrated."""
+    noise = None if mechanism == "none" else 1.5
+    return load_recipe("digits").replace(
+        privacy={
+            "mechanism": mechanism,
+            "sampling_rate": 0.25,
+            "steps": steps,
+            "clip": 2.0,
+            "noise_multiplier": noise,
+            **(privacy or {}),
+        },
+        loss={"regularization": 1.0, "generated_per_class": 3, "generated": 6, **(loss or {})},
+        generator={"latent": 2, "hidden": [8]},
+        optimizer={"learning_rate": 1e-2, "ema": ema, "schedule": schedule},
+    )
+
+
+def tiny_plan(
+    data,
+    mechanism="record",
+    *,
+    seed=3,
+    labels="uniform",
+    epsilon=None,
+    records=None,
+    accountant="rdp",  # the fastest one; the ledger asks it often
+    **options,
+):
+    return make_plan(
+        tiny_recipe(mechanism, **options),
+        facts_of(data, records=records),
+        budget_epsilon=epsilon,
+        delta=1e-5,
+        accountant=accountant,
+        labels=labels,
+        seed=seed,
+    )
+
+
+def finished(folder, plan, data, *, saving=EVERY_BLOCK, ledger=None):
+    """A run that was never interrupted."""
+    run = Run.create(folder, plan, ledger=ledger)
+    assert run.train(data, saving=saving)
+    return run
+
+
+def tensors(path: Path):
+    """All tensors of a safetensors file, as bytes."""
+    with safe_open(path, framework="pt") as file:
+        return {name: (file.get_tensor(name).numpy().tobytes()) for name in file.keys()}  # noqa: SIM118
+
+
+def header(path: Path):
+    """What stands beside the tensors of a checkpoint, but for the names that differ from run to run."""
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+    for name in ("run", "ledger"):
+        state["extra"].pop(name)
+    return state
+
+
+def bits(run_folder):
+    """Everything that a seeded run leaves behind, to be compared bit for bit."""
+    folder = Path(run_folder)
+    config = json.loads((folder / "release" / "config.json").read_text())
+    return {
+        "release": tensors(folder / "release" / "generator.safetensors"),
+        "config": config,
+        "picture": (folder / "release" / "samples.png").read_bytes(),
+        "checkpoint": tensors(folder / "checkpoint.safetensors"),
+        "state": header(folder / "checkpoint.safetensors"),
+    }
+
+
+def lines(run_folder):
+    """The statistics of a run."""
+    text = (Path(run_folder) / "statistics.jsonl").read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
