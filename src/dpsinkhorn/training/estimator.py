@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import tempfile
 from pathlib import Path
@@ -38,6 +39,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
             and charged) or a probability for each class.
         value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
+        accountant: How ε is counted: `pld` (the tightest), `rdp` or `rdp-classic`.
         random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
             noise.
         ledger: File that keeps the record of all runs on the same data; by default one of this run alone.
@@ -101,11 +103,11 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
                 dataset.image_shape, recipe=self.recipe, mechanism=self.mechanism, settings=self.settings
             ),
             facts_of(dataset),
-            budget_epsilon=self.epsilon,
-            delta=self.delta,
+            budget_epsilon=None if self.epsilon is None else float(self.epsilon),
+            delta=float(self.delta),
             accountant=self.accountant,
             labels=self.labels,
-            seed=self.random_state,
+            seed=_seed(self.random_state),
         )
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger)
@@ -142,6 +144,15 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
+
+
+def _seed(random_state: Any) -> int | None:
+    """A generator of random numbers will not do: the run is replayed from a number."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, bool) or not isinstance(random_state, numbers.Integral):
+        raise TrainingError(f"random_state must be a whole number or None, not {random_state!r}")
+    return int(random_state)
 
 
 def default_device() -> torch.device:

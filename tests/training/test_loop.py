@@ -1,0 +1,154 @@
+"""The loop: what is asked of the ledger, what a step generates, and that blocks pay before they start."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dpsinkhorn.privacy import Budget, Ledger
+from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.loop import (
+    LedgerReservation,
+    _next_block,
+    generate,
+    train,
+    training_labels,
+)
+from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.spending import epsilon_by
+from dpsinkhorn.training.state import TrainingState
+from support.runs import MECHANISMS, tiny_data, tiny_plan
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def ledger_of(tmp_path):
+    opened = []
+
+    def open_one(plan):
+        budget = Budget(plan.budget_epsilon, plan.delta)
+        opened.append(Ledger.open(tmp_path / "ledger.jsonl", epsilon_by(plan), budget=budget))
+        return opened[-1]
+
+    yield open_one
+    for ledger in opened:
+        ledger.close()
+
+
+class TestReservation:
+    def test_grants_what_the_budget_allows_and_no_more(self, ledger_of):
+        plan = tiny_plan(tiny_data(), steps=20)
+        ledger = ledger_of(plan)
+        reservation = LedgerReservation(ledger, plan, "run", covered=0)
+        assert reservation.horizon(20) == 20
+        assert reservation.horizon(1000) == 20
+        step, granted = 0, []
+        while count := reservation.reserve(step, 7):
+            granted.append(count)
+            step += count
+        assert granted == [7, 7, 6]
+        assert sum(spend.steps for spend in ledger.statement().spends) == 20
+        assert ledger.epsilon() <= plan.budget_epsilon
+
+    def test_covered_steps_are_free_and_only_those(self, ledger_of):
+        plan = tiny_plan(tiny_data(), steps=20)
+        ledger = ledger_of(plan)
+        ledger.spend(plan.step_charge, run="run", steps=8)
+        reservation = LedgerReservation(ledger, plan, "run", covered=8)
+        assert reservation.horizon(20) == 20
+        assert reservation.reserve(5, 10) == 3  # up to what is covered: the rest is asked for next time
+        assert len(ledger.statement().spends) == 1
+        assert reservation.reserve(8, 10) == 10
+        assert reservation.reserve(18, 10) == 2
+        assert reservation.reserve(20, 10) == 0
+
+    def test_lost_steps_shorten_the_run(self, ledger_of):
+        plan = tiny_plan(tiny_data(), steps=20)
+        ledger = ledger_of(plan)
+        ledger.spend(plan.step_charge, run="run", steps=8)  # of which only 5 are kept
+        assert LedgerReservation(ledger, plan, "run", covered=5).horizon(20) == 17
+
+
+class Counted:
+    """Grants blocks of three, and knows how many steps were allowed."""
+
+    def __init__(self, most):
+        self.most, self.granted = most, 0
+
+    def reserve(self, step, wanted):
+        assert step == self.granted
+        count = min(3, wanted, self.most - self.granted)
+        self.granted += count
+        return count
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("most", [0, 1, 7, 100])
+def test_no_step_without_leave(mechanism, most, monkeypatch):
+    data = tiny_data()
+    plan = tiny_plan(data, mechanism, steps=12)
+    state, records, permit = TrainingState(plan, CPU), Records(data, CPU), Counted(most)
+    drawn = []
+    real = Records.draw
+
+    def draw(self, rate, noise):
+        drawn.append(rate)
+        assert len(drawn) <= permit.granted
+        return real(self, rate, noise)
+
+    monkeypatch.setattr(Records, "draw", draw)
+    blocks = list(
+        train(plan, state, records, build_sanitizer(plan), permit, (1 / 3,) * 3, horizon=plan.steps)
+    )
+    expected = min(most, plan.steps)
+    assert state.step == len(drawn) == permit.granted == expected
+    assert sum(block.steps for block in blocks) == expected
+    assert all(math.isfinite(block.gradient_norm) and block.gradient_norm > 0 for block in blocks)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_what_a_step_generates(mechanism, labelled):
+    """n images and n' more; the resampled ones repeat the labels of the first n'."""
+    data = tiny_data(labelled=labelled)
+    plan = tiny_plan(data, mechanism)
+    state, sanitizer = TrainingState(plan, CPU), build_sanitizer(plan)
+    n = plan.generated
+    assert n == (9 if labelled else 6)
+    labels = training_labels(plan, n, (0.2, 0.3, 0.5), state.random, CPU)
+    points, every = generate(state, sanitizer, n, labels)
+    extra = sanitizer.resampled(n)
+    assert points.shape == (n + extra, 16)
+    assert points.abs().max() <= 1
+    assert points.requires_grad
+    if not labelled:
+        assert labels is None
+        assert every is None
+        return
+    assert torch.equal(every[:n], labels)
+    assert torch.equal(every[n:], labels[:extra])
+    if mechanism == "record":  # every class is shown, as often as any other
+        assert torch.bincount(labels).tolist() == [3, 3, 3]
+
+
+def test_an_empty_sample_is_a_step_like_any_other():
+    """With a rate so low that hardly any sample holds a record, as many steps are taken."""
+    data = tiny_data()
+    plan = tiny_plan(data, privacy={"sampling_rate": 1 / 90}, steps=30)
+    state = TrainingState(plan, CPU)
+    blocks = train(
+        plan, state, Records(data, CPU), build_sanitizer(plan), Counted(99), (1 / 3,) * 3, horizon=30
+    )
+    assert sum(block.steps for block in blocks) == 30
+
+
+def test_blocks_grow_to_a_second_and_not_beyond():
+    assert _next_block(1, 1e-4) == 10
+    assert _next_block(10, 0.1) == 100
+    assert _next_block(100, 2.0) == 50
+    assert _next_block(900, 1e-3) == 1000
+    assert _next_block(1, 30.0) == 1
+    assert _next_block(1, 0.0) == 10

@@ -1,0 +1,174 @@
+"""Plans: every number that privacy depends on, settled from public facts."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
+from dpsinkhorn.privacy import compose, epsilon
+from dpsinkhorn.training import Plan, TrainingError, make_plan
+from dpsinkhorn.training.building import build_sanitizer, largest_sample
+from dpsinkhorn.training.plan import Facts
+from dpsinkhorn.training.state import learning_rate
+from support.runs import MECHANISMS, tiny_data, tiny_plan, tiny_recipe
+
+FACTS = Facts((1, 4, 4), 3, 90, 90)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("labels", ["uniform", "released", (3, 1, 0)])
+def test_a_plan_survives_json(mechanism, labels):
+    if mechanism == "none" and labels == "released":
+        return
+    plan = make_plan(tiny_recipe(mechanism), FACTS, labels=labels, accountant="rdp", seed=5)
+    text = json.dumps(plan.to_json(), allow_nan=False)
+    assert Plan.from_json(json.loads(text)) == plan
+
+
+@pytest.mark.parametrize("mechanism", ["record", "image"])
+@pytest.mark.parametrize("budget", [0.5, 8.0])
+def test_the_noise_is_the_least_that_keeps_the_budget(mechanism, budget):
+    plan = make_plan(tiny_recipe(mechanism, steps=50), FACTS, budget_epsilon=budget)
+    assert 0.99 * budget < plan.epsilon <= budget
+    assert plan.budget_epsilon == budget
+
+
+@pytest.mark.parametrize("budget", [1.0, 8.0])
+def test_released_frequencies_share_the_budget(budget):
+    plan = make_plan(tiny_recipe(steps=50), FACTS, budget_epsilon=budget, labels="released")
+    alone = make_plan(tiny_recipe(steps=50), FACTS, budget_epsilon=budget)
+    assert 0.98 * budget < plan.epsilon <= budget
+    assert plan.noise_multiplier > alone.noise_multiplier
+    assert plan.epsilon == pytest.approx(epsilon(compose(*plan.charges), plan.delta, "pld"))
+    assert len(plan.charges) == 2
+
+
+def test_frequencies_that_cost_more_than_the_budget():
+    with pytest.raises(TrainingError, match="the class frequencies alone take all of it"):
+        make_plan(tiny_recipe(), FACTS, budget_epsilon=0.01, labels="released", accountant="rdp")
+
+
+def test_with_a_noise_multiplier_the_budget_is_what_it_costs():
+    plan = make_plan(tiny_recipe(), FACTS)
+    assert plan.noise_multiplier == 1.5
+    assert plan.budget_epsilon == pytest.approx(plan.epsilon, rel=1e-8)
+    assert plan.budget_epsilon >= plan.epsilon
+
+
+def test_without_privacy():
+    plan = make_plan(tiny_recipe("none"), FACTS)
+    assert (plan.budget_epsilon, plan.epsilon, plan.noise_multiplier) == (math.inf, math.inf, 0.0)
+    assert not plan.private
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "words"),
+    [
+        ("record", {"budget_epsilon": 0}, "epsilon must be a positive"),
+        ("record", {"budget_epsilon": -1}, "epsilon must be a positive"),
+        ("record", {"budget_epsilon": math.nan}, "epsilon must be a positive"),
+        ("record", {"budget_epsilon": math.inf}, "epsilon must be a positive"),
+        ("record", {"delta": 0}, "delta must be between"),
+        ("record", {"delta": 1}, "delta must be between"),
+        ("record", {"seed": -1}, "a seed is a whole number"),
+        ("record", {"seed": 2**64}, "a seed is a whole number"),
+        ("record", {"labels": "fair"}, "labels must be uniform, released"),
+        ("record", {"labels": (0.5, 0.5)}, "2 label probabilities for 3 classes"),
+        ("record", {"labels": (1.0, -1.0, 1.0)}, "zero or positive"),
+        ("record", {"labels": (0.0, 0.0, 0.0)}, "not all zero"),
+        ("record", {"labels": (math.nan, 1.0, 1.0)}, "zero or positive"),
+        ("none", {"budget_epsilon": 5}, "training without privacy has no epsilon"),
+        ("none", {"labels": "released"}, "training without privacy"),
+    ],
+)
+def test_what_cannot_be(mechanism, options, words):
+    with pytest.raises(TrainingError, match=words) as raised:
+        make_plan(tiny_recipe(mechanism), FACTS, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_recipe_without_noise_needs_a_budget():
+    with pytest.raises(TrainingError, match="needs a budget: give epsilon"):
+        make_plan(tiny_recipe(privacy={"noise_multiplier": None}), FACTS)
+
+
+def test_an_epsilon_that_cannot_be_met():
+    recipe = tiny_recipe(privacy={"steps": 10**9, "sampling_rate": 1.0})
+    with pytest.raises(TrainingError, match="cannot be met with 1000000000 steps at sampling rate 1"):
+        make_plan(recipe, FACTS, budget_epsilon=1e-3, accountant="rdp")
+
+
+@pytest.mark.parametrize("privacy", [{"batch": 91, "sampling_rate": None}, {"sampling_rate": 0.01}])
+def test_fewer_records_than_one_batch(privacy):
+    with pytest.raises(TrainingError, match="90 records are fewer than one expected batch"):
+        make_plan(tiny_recipe(privacy=privacy), FACTS)
+
+
+def test_no_records():
+    with pytest.raises(TrainingError, match="the data set is empty"):
+        make_plan(tiny_recipe(), Facts((1, 4, 4), 3, 0, 0))
+
+
+def test_more_classes_than_images():
+    recipe = tiny_recipe(loss={"generated_per_class": None, "generated": 2})
+    with pytest.raises(TrainingError, match="2 generated images cannot show all 3 classes"):
+        make_plan(recipe, FACTS)
+    assert make_plan(recipe, Facts((1, 4, 4), 0, 90, 90)).generated == 2
+
+
+def test_an_unknown_generator():
+    recipe = tiny_recipe().with_generator({"kind": "diffusion"})
+    with pytest.raises(TrainingError, match="generator: "):
+        make_plan(recipe, FACTS)
+
+
+def test_unlabelled_data_have_no_frequencies():
+    with pytest.raises(TrainingError, match="no labels whose frequencies"):
+        make_plan(tiny_recipe(), Facts((1, 4, 4), 0, 90, 90), labels="released")
+    assert make_plan(tiny_recipe(), Facts((1, 4, 4), 0, 90, 90)).labels == ()
+
+
+def test_given_shares_are_scaled_to_one():
+    assert make_plan(tiny_recipe(), FACTS, labels=(3, 1, 0)).labels == (0.75, 0.25, 0.0)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_charged_is_what_is_done(mechanism):
+    plan = tiny_plan(tiny_data(), mechanism)
+    sanitizer = build_sanitizer(plan)
+    assert sanitizer.mechanism.sampled(plan.sampling_rate, 1) == plan.step_charge
+    if mechanism == "image":
+        assert plan.mechanism.rows == plan.generated
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        ({"cost": "sqeuclidean"}, SquaredEuclidean),
+        ({"cost": "cityblock"}, Cityblock),
+        ({"cost": "l1l2", "l1_weight": 3.0}, L1L2),
+        ({"cost": "l1l2", "l1_weight": 0.0}, SquaredEuclidean),
+    ],
+)
+def test_costs(loss, kind):
+    assert type(make_plan(tiny_recipe(loss=loss), FACTS).cost) is kind
+
+
+def test_the_largest_sample_is_public():
+    assert largest_sample(tiny_plan(tiny_data(records=90))) == 90
+    assert largest_sample(tiny_plan(tiny_data(records=90), records=50)) == 2**20
+    assert largest_sample(tiny_plan(tiny_data(records=90), records=2**20)) == 2**22
+
+
+def test_learning_rates():
+    cosine = make_plan(tiny_recipe(schedule="cosine"), FACTS)
+    rates = [learning_rate(cosine, step, 10) for step in range(11)]
+    assert rates[0] == pytest.approx(1e-2)
+    assert rates[5] == pytest.approx(5e-3)
+    assert rates[10] == pytest.approx(0, abs=1e-12)
+    assert rates == sorted(rates, reverse=True)
+    constant = make_plan(tiny_recipe(schedule="constant"), FACTS)
+    assert {learning_rate(constant, step, 10) for step in range(11)} == {1e-2}
