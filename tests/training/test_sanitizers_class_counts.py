@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -30,6 +31,19 @@ class TestSensitivity:
         second = class_counts._clipped_counts(after, 5, bound, groups_after)
         assert math.fsum(value * value for value in (second - first).tolist()) <= bound * bound
         assert float((second - first).norm()) > 0.99 * min(1.0, bound)
+
+    @pytest.mark.parametrize("bound", [0.3, 1.0, 2.5])
+    def test_sums_are_exact(self, bound: float):
+        """So that one person more cannot change the rounding of the others."""
+        random = torch.Generator().manual_seed(0)
+        labels = torch.randint(5, (3000,), generator=random)
+        groups = torch.randint(700, (3000,), generator=random)
+        total = [Fraction(0)] * 5
+        for person in range(700):
+            own = groups == person
+            counts = class_counts._clipped_counts(labels[own], 5, bound, groups[own]).tolist()
+            total = [one + Fraction(other) for one, other in zip(total, counts, strict=True)]
+        assert [Fraction(v) for v in class_counts._clipped_counts(labels, 5, bound, groups).tolist()] == total
 
     def test_records_are_counted(self):
         labels = digits()[1]

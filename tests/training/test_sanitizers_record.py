@@ -16,7 +16,7 @@ from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import NonPrivate, RecordMechanism, SeededNoise
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, shares
 from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid, pixel_cost
-from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN, margin
+from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN, margin, margin_of_any_cost
 from support.sanitizer_oracles import COSTS, RootCost, digits, pair_costs, record_sum
 
 CLASSES = 10
@@ -309,6 +309,42 @@ class TestRounding:
         error = float(np.sqrt(((value - reference) ** 2).sum()))
         tau = margin(records=300, generated=20, dimension=64, clip=2.0, slope=7.0, tile=1024, persons=False)
         assert error < tau * 2.0 / 2
+
+    @pytest.mark.parametrize("persons", [False, True])
+    @pytest.mark.parametrize("cost", [*COSTS, RootCost()], ids=repr)
+    def test_shares_are_clipped_below_the_bound_by_the_margin(self, cost: Cost, persons: bool):
+        """With room for so many records that the margin shows."""
+        n, d, clip, most = 20, 64, 0.1, 2**20 if pixel_cost(cost) else 2**30
+        sanitizer = made(cost, clip=clip, classes=0, max_sample=most)
+        record = Sample(torch.ones(1, d), None, torch.tensor([5]) if persons else None)
+        norm = float(sanitizer._clipped(-torch.ones(n, d), None, record).norm())
+        if pixel_cost(cost):
+            slope = pixel_cost(cost).slope
+            tau = margin(
+                records=most, generated=n, dimension=d, clip=clip, slope=slope, tile=1024, persons=persons
+            )
+        else:
+            tau = margin_of_any_cost(records=most, generated=n, dimension=d, clip=clip)
+        assert tau > 1e-5
+        assert norm == pytest.approx(clip * (1 - tau), rel=1e-3 * tau)
+
+    def test_a_cost_of_ones_own_sees_records_in_memory_of_their_own(self):
+        """Products may add in another order where a row is aligned otherwise, as rows of 5 numbers are."""
+        seen = []
+
+        class Watch(RootCost):
+            def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+                seen.append((y.data_ptr() % 64, y.storage_offset(), tuple(y.shape)))
+                return super().pairwise(x, y)
+
+        made(Watch(), classes=0)._clipped(images(4, 5), None, Sample(images(30, 5, seed=4)))
+        assert len(seen) >= 30
+        assert set(seen) == {(0, 0, (1, 5))}
+
+    @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+    def test_no_record_is_out_of_range(self, kind: torch.dtype):
+        values = torch.tensor([[1.5, -7.0, 1e30, -1e30, math.inf, -math.inf, math.nan, 0.25]], dtype=kind)
+        assert on_grid(values).tolist() == [[1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 0.0, 0.25]]
 
     def test_limits(self):
         x, labels = images(20), torch.arange(20) % CLASSES

@@ -118,8 +118,9 @@ class SumOfPixelCost:
 class SumOfAnyCost:
     """The clipped sum for a cost that is not built in.
 
-    Each record's share is computed by itself, always in the same shape, so that it cannot depend on the
-    other records, and is clipped as it is. Slow. The cost must be a deterministic function of its arguments.
+    Each record's share is computed by itself, always in the same shape and from memory of its own, so that it
+    cannot depend on the other records, and is clipped as it is. Slow. The cost must be a deterministic
+    function of its arguments, and must not fail on any points in [-1, 1].
     """
 
     cost: Cost
@@ -141,7 +142,9 @@ class SumOfAnyCost:
             for row in unit:
                 kind = classes.get(row)
                 if kind is not None and len(images[kind]):
-                    share[images[kind]] += self._share(generated, images[kind], points[row : row + 1])
+                    # A copy: how products round may depend on a row's place in memory, that is, in the batch.
+                    record = points[row : row + 1].clone()
+                    share[images[kind]] += self._share(generated, images[kind], record)
             total.add(clip_whole(share, bound))
         sums = total.value()
         return torch.zeros_like(generated.points) if sums is None else sums
