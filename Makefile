@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(VENV)/.package: pyproject.toml setup.py constraints.txt
+$(VENV)/.package: pyproject.toml setup.py constraints.txt $(wildcard src/dpsinkhorn/ot/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e .
