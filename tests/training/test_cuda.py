@@ -1,0 +1,94 @@
+"""Training on a GPU: the same sums as on a CPU, the same bounds, runs that resume where they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from dpsinkhorn import load
+from dpsinkhorn.data import from_arrays
+from dpsinkhorn.ot import L1L2, SquaredEuclidean
+from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, RecordMechanism
+from dpsinkhorn.training import Run, Saving, choose_recipe, facts_of, make_plan
+from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
+from support.sanitizer_oracles import COSTS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+LABELS = torch.arange(20) % 10
+GENERATED = torch.rand(20, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+GENERATED[:, :5] = -1.0  # saturated, as backgrounds are
+
+
+def sample_of(count: int) -> Sample:
+    images, labels = load_digits(return_X_y=True)
+    return Sample(torch.tensor(images[:count] / 8 - 1).float(), torch.tensor(labels[:count]))
+
+
+def on_gpu(sample: Sample) -> Sample:
+    groups = None if sample.groups is None else sample.groups.cuda()
+    return Sample(sample.points.cuda(), sample.labels.cuda(), groups)
+
+
+def sanitizers():
+    for cost in COSTS:
+        mechanism = RecordMechanism(clip=3.0, noise_multiplier=1.0)
+        yield f"record-{cost}", RecordSanitizer(mechanism, cost, 1.0, expected_batch=100, classes=10)
+    batch = BatchMechanism(clip=0.5, noise_multiplier=1.1)
+    yield "batch", BatchSanitizer(batch, L1L2(1.0), 0.05, classes=10)
+    image = ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=20)
+    yield "image", ImageSanitizer(image, SquaredEuclidean(), 5.0, classes=10)
+
+
+@pytest.mark.parametrize(("name", "sanitizer"), [pytest.param(*pair, id=pair[0]) for pair in sanitizers()])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, sanitizer, grouped: bool):
+    sample = sample_of(200)
+    if grouped:
+        sample = Sample(sample.points, sample.labels, torch.arange(200) // 4)
+    here = sanitizer._clipped(GENERATED, LABELS, sample)
+    there = sanitizer._clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
+    assert float((here - there).norm()) <= 1e-6 * float(here.norm())
+
+    end = 196 if grouped else 199  # the last unit is taken away
+    fewer = Sample(
+        sample.points[:end], sample.labels[:end], None if sample.groups is None else sample.groups[:end]
+    )
+    less = sanitizer._clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(fewer)).cpu()
+    moved = float((there - less).norm())
+    assert moved <= sanitizer.mechanism.sensitivity
+    assert moved > 0, name
+
+
+@pytest.mark.parametrize("mechanism", ["record", "batch", "image", "parameter", "none"])
+def test_a_seeded_run_resumes_to_the_same_generator(mechanism: str, tmp_path):
+    images, labels = load_digits(return_X_y=True)
+    data = from_arrays(images.reshape(-1, 8, 8), labels, value_range=(0, 16))
+    settings = {
+        "privacy": {"steps": 12},
+        "loss": {"generated": 20, "generated_per_class": 2},
+        "generator": {"latent": 4},
+    }
+    recipe = choose_recipe(data.image_shape, mechanism=mechanism, settings=settings)
+    recipe = recipe.replace(privacy={"batch": 60})
+    budget = None if mechanism == "none" else 10.0
+    plan = make_plan(recipe, facts_of(data), budget_epsilon=budget, seed=1)
+    finished = []
+    for name, stop_after in (("whole", None), ("broken", 4)):
+        run = Run.create(tmp_path / name, plan)
+        saving = Saving(checkpoint_seconds=0, picture_steps=5)
+        stop = None if stop_after is None else (lambda now, last=stop_after: now.block.step >= last)
+        if not run.train(data, device="cuda", saving=saving, watch=stop):
+            run = Run.resume(tmp_path / name)
+            assert run.train(data, device="cuda", saving=saving)
+        finished.append(load(run.release_folder))
+    first, second = (release.generator.state_dict() for release in finished)
+    for key, value in first.items():
+        torch.testing.assert_close(value, second[key], rtol=1e-4, atol=1e-5)
+    sampled, kinds = finished[0].sample(30, seed=0, device="cuda")
+    assert sampled.shape == (30, 8, 8)
+    assert kinds is not None
+    again = finished[0].sample(30, seed=0, device="cpu")[0]
+    assert np.abs(sampled.astype(int) - again.astype(int)).max() <= 2
