@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy import Adjacency, Budget, Charge, Ledger, Statement, compose, epsilon
+from dpsinkhorn.privacy import Adjacency, Budget, Charge, Ledger, Statement, compose, epsilon, read_ledger
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
@@ -31,6 +31,7 @@ def check_room(path: Path, plan: Plan) -> None:
     """Refuse a run that a shared ledger cannot pay for, before anything is written or spent."""
     if path.is_dir():
         raise TrainingError(f"the ledger {path} is a folder; name a file")
+    read_ledger(path)  # before it is locked, which would leave a file beside something that is no ledger
     with Ledger.open(path, epsilon_by(plan)) as ledger:
         allowed, spent = ledger.budget, ledger.statement()
         if allowed.delta != plan.delta:
