@@ -94,16 +94,16 @@ class TestReplay:
         finished(tmp_path / "b", tiny_plan(data, seed=2), data)
         assert bits(tmp_path / "a")["release"] != bits(tmp_path / "b")["release"]
 
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
     @pytest.mark.parametrize(
-        "options",
-        [{}, {"ema": None, "schedule": "constant"}, {"labels": "released"}],
-        ids=["ema-cosine", "plain", "released"],
+        ("mechanism", "options"),
+        [
+            *((mechanism, {}) for mechanism in MECHANISMS),
+            *((mechanism, {"ema": None, "schedule": "constant"}) for mechanism in MECHANISMS),
+            *((mechanism, {"labels": "released"}) for mechanism in MECHANISMS if mechanism != "none"),
+        ],
     )
     @pytest.mark.usefixtures("small_blocks")
     def test_interrupted_equals_uninterrupted(self, tmp_path, mechanism, options):
-        if mechanism == "none" and "labels" in options:
-            pytest.skip("released class frequencies are for private runs")
         data = tiny_data()
         plan = tiny_plan(data, mechanism, **options)
         finished(tmp_path / "whole", plan, data)
@@ -454,6 +454,16 @@ class TestLedger:
         with pytest.raises(TrainingError, match="delta 1e-06, this run at 1e-05"):
             Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")
 
+    def test_one_unit_of_privacy_per_ledger(self, tmp_path):
+        """A charge that protects a record says nothing of a person with several."""
+        ledger = tmp_path / "ledger.jsonl"
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
+        data, people = tiny_data(), tiny_data(persons=20)
+        finished(tmp_path / "records", tiny_plan(data), data, ledger=ledger)
+        with pytest.raises(TrainingError, match="protect each record, and this one protects each person"):
+            Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
+        finished(tmp_path / "more", tiny_plan(data), data, ledger=ledger)
+
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
         data = tiny_data()
         run = Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")
@@ -503,6 +513,12 @@ class TestWhatIsWritten:
             assert lines(a.folder)[-1][key] == lines(b.folder)[-1][key]
         first, second = (json.loads((run.folder / "run.json").read_text()) for run in (a, b))
         assert first["plan"] == second["plan"]
+
+    def test_the_statement_says_what_counts_as_public(self, tmp_path):
+        data = tiny_data(persons=20)
+        card = (finished(tmp_path / "run", tiny_plan(data), data).release_folder / "README.md").read_text()
+        assert "number and names of the classes, count as public" in card
+        assert "number of records counts as public too" in card
 
 
 class TestOtherData:

@@ -34,7 +34,7 @@ from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import release_label_frequencies
-from dpsinkhorn.training.spending import begin_ledger, check_room, epsilon_by, statement_of
+from dpsinkhorn.training.spending import begin_ledger, check_room, epsilon_by, run_name, statement_of
 from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
 
 __all__ = ["Progress", "Run", "Saving"]
@@ -89,7 +89,7 @@ class Run:
         settings = {
             "version": 1,
             "dpsinkhorn": __version__,
-            "name": f"{title}-{os.urandom(4).hex()}",
+            "name": run_name(title, plan),
             "plan": plan.to_json(),
             "source": source or {},
             "ledger": None if ledger is None else str(Path(ledger).resolve()),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from pathlib import Path
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -14,12 +16,19 @@ from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["begin_ledger", "check_room", "epsilon_by", "statement_of"]
+__all__ = ["begin_ledger", "check_room", "epsilon_by", "run_name", "statement_of"]
+
+_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}")
 
 
 def epsilon_by(plan: Plan) -> EpsilonOf:
     """ε as a ledger asks for it, by the plan's accountant."""
     return lambda charge, delta: epsilon(charge, delta, plan.accountant)
+
+
+def run_name(title: str, plan: Plan) -> str:
+    """The name of a run on a ledger: unlike any other, and it says whom the run protects."""
+    return f"{title}-{plan.facts.unit}-{os.urandom(4).hex()}"
 
 
 def begin_ledger(path: Path, plan: Plan) -> None:
@@ -39,6 +48,13 @@ def check_room(path: Path, plan: Plan) -> None:
                 f"the ledger {path} counts at delta {allowed.delta:g}, this run at {plan.delta:g}; "
                 f"give delta {allowed.delta:g}"
             )
+        for name in spent.runs:
+            # ε of runs that protect records says nothing of a person with several: they do not add up
+            if (known := _RUN_NAME.search(name)) and known[1] != plan.facts.unit:
+                raise TrainingError(
+                    f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
+                    f"{plan.facts.unit}; give it another ledger"
+                )
         before = [spent.total()] if spent.spends else []
         mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
         total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
@@ -67,8 +83,18 @@ def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
         size_is_public=plan.facts.size_is_public,
         noise=noise,
         seeded=plan.seed is not None,
-        notes=(),
+        notes=_notes(plan),
     )
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    """What else counts as public, so that nobody is surprised."""
+    shape = "The size of the images, and the number and names of the classes, count as public."
+    if not plan.private:
+        return ()
+    if plan.facts.grouped and plan.facts.size_is_public:
+        return (shape, "The number of records counts as public too, not that of persons alone.")
+    return (shape,)
 
 
 def _merged(spent: Statement) -> list[Charge]:
