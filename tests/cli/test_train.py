@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -638,6 +641,31 @@ def test_progress_is_silent_where_nobody_looks(run):
     """stderr is no terminal here: nothing but warnings."""
     _, _, err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")
     assert err == ""
+
+
+def test_progress_on_a_terminal(place):
+    """Steps, ε spent of the budget, time left."""
+    master, slave = pty.openpty()
+    shown = []
+
+    def watch():
+        with contextlib.suppress(OSError):  # the other end was closed
+            while text := os.read(master, 4096):
+                shown.append(text)
+
+    reader = threading.Thread(target=watch, daemon=True)
+    reader.start()
+    command = Command(begin(place, "--steps 150"), place, terminal=os.ttyname(slave))
+    command.process.join(60)
+    os.close(slave)
+    reader.join(10)
+    assert command.process.exitcode == 0
+    text = b"".join(shown).decode()
+    budget = read_ledger(place / "run" / "ledger.jsonl").budget.epsilon
+    assert "150/150" in text
+    assert f"of {budget:g}" in text
+    assert "left" in text
+    os.close(master)
 
 
 def test_a_ledger_of_another_delta(refused, place):

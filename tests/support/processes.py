@@ -43,10 +43,11 @@ def _child(arguments, streams, file_limit):
 class Command:
     """`dpsinkhorn ARGUMENTS`, running."""
 
-    def __init__(self, arguments, folder, *, file_limit=None):
-        self.streams = (Path(folder) / "stdout.txt", Path(folder) / "stderr.txt")
+    def __init__(self, arguments, folder, *, file_limit=None, terminal=None):
+        self.streams = (Path(folder) / "stdout.txt", Path(terminal or Path(folder) / "stderr.txt"))
         for stream in self.streams:
-            stream.write_text("")
+            if terminal is None or stream != self.streams[1]:
+                stream.write_text("")
         texts = [str(argument) for argument in arguments]
         self.process = _CONTEXT.Process(target=_child, args=(texts, self.streams, file_limit))
         self.process.start()

@@ -175,9 +175,9 @@ class Run:
         except ReleaseError as error:
             raise TrainingError(f"{error}; mend that, then resume: the last checkpoint is whole") from error
         except OSError as error:
-            where = f" {error.filename}" if error.filename else ""
+            where = error.filename or f"into {self.folder}"
             raise TrainingError(
-                f"cannot write{where}: {error.strerror}; mend that, then resume: the last checkpoint is whole"
+                f"cannot write {where}: {error.strerror}; mend that, then resume: the last checkpoint is whole"
             ) from error
 
     def _train(
