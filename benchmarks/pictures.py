@@ -1,21 +1,27 @@
-"""Draw the README's picture: noise becomes digits under the gradient of the Sinkhorn loss.
+"""Draw the pictures of the README and the docs.
 
-python benchmarks/pictures.py        # writes docs/images/flow.png; needs scikit-learn
+python benchmarks/pictures.py                       # flow.png: noise becomes digits under the loss
+python benchmarks/pictures.py RELEASE [RELEASE]     # samples.png: drawn from releases, a row per class
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
+from dpsinkhorn import load
 from dpsinkhorn.ot import SinkhornLoss, with_labels
+from dpsinkhorn.release import grid_image
 
 SHOWN = (0, 2, 6, 40)
 PER_CLASS, COLUMNS = 10, 10
@@ -54,7 +60,28 @@ def draw(shown: dict[int, torch.Tensor], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_samples(releases: list[str], path: Path) -> None:
+    """Ten images of each class of each release, side by side."""
+    grids = []
+    for folder in releases:
+        release = load(folder)
+        labels = np.arange(release.classes).repeat(COLUMNS)
+        images, _ = release.sample(len(labels), labels, seed=1)
+        grids.append(grid_image(images, labels, columns=COLUMNS))
+    gap = 12
+    width = sum(grid.width for grid in grids) + gap * (len(grids) - 1)
+    sheet = Image.new("RGB", (width, max(grid.height for grid in grids)), "white")
+    left = 0
+    for grid in grids:
+        sheet.paste(grid, (left, 0))
+        left += grid.width + gap
+    sheet.save(path, optimize=True)
+
+
 if __name__ == "__main__":
-    target = Path(__file__).parents[1] / "docs" / "images" / "flow.png"
-    draw(flow(), target)
-    print(f"wrote {target}")
+    folder = Path(__file__).parents[1] / "docs" / "images"
+    if len(sys.argv) > 1:
+        draw_samples(sys.argv[1:], folder / "samples.png")
+    else:
+        draw(flow(), folder / "flow.png")
+    print(f"wrote to {folder}")
