@@ -38,6 +38,13 @@ class Dataset:
     groups: npt.NDArray[np.int64] | None  # (N,), 0..persons-1: the person behind each record
     name: str
     class_names: tuple[str, ...] = ()
+    names_are_public: bool = False
+    """Whether the names were stated, or are those of folders, and not read off the records' labels."""
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """The names of the classes as far as they may be published; text of private labels may not."""
+        return self.class_names if self.names_are_public else ()
 
     @property
     def records(self) -> int:
@@ -121,7 +128,8 @@ def from_arrays(
     if groups is not None:
         persons = encode_groups(groups)
         _same_length(persons, array, "groups")
-    return Dataset(array, numbers, count, limits, persons, name, names)
+    stated = classes is not None and not isinstance(classes, (int, np.integer))
+    return Dataset(array, numbers, count, limits, persons, name, names, names_are_public=stated)
 
 
 def check_every_class(dataset: Dataset) -> None:

@@ -63,7 +63,9 @@ class _Request:
             images, labels, groups=groups, classes=classes, value_range=self.value_range, name=name
         )
         fitted = fit_array(made.images, self.size, self.channels)
-        return replace(made, images=fitted, class_names=class_names or made.class_names)
+        if class_names:  # of folders or columns, not of records
+            made = replace(made, class_names=class_names, names_are_public=True)
+        return replace(made, images=fitted)
 
 
 def load_dataset(
@@ -132,7 +134,9 @@ def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
         images, labels = _digits(asked.split)
         return replace(asked, value_range=(0.0, 16.0)).finish(images, labels, None, name)
     made = _load_folder(require_known(known, folder, asked.split), name, asked)
-    return replace(made, class_names=known.class_names) if made.classes == len(known.class_names) else made
+    if made.classes != len(known.class_names):
+        return made
+    return replace(made, class_names=known.class_names, names_are_public=True)
 
 
 def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
