@@ -567,7 +567,8 @@ class TestInterrupted:
         slow = "--epsilon 5 --steps 1000 --labels released"  # some seconds of accounting
         arguments = f"train --data {place}/data.npz --recipe {place}/tiny.toml --out {place}/run {slow}"
         command = Command(arguments.split(), place)
-        time.sleep(0.7)
+        command.until(command.started.exists)
+        time.sleep(0.6)
         command.send(signal.SIGINT)
         status, out, err = command.wait()
         assert (status, out) == (130, "")

@@ -32,6 +32,7 @@ def _child(arguments, streams, file_limit):
     torch.set_num_threads(1)
     from dpsinkhorn.cli import main
 
+    streams[0].with_suffix(".started").touch()
     try:
         main(arguments)
     except SystemExit as left:
@@ -48,6 +49,8 @@ class Command:
         for stream in self.streams:
             if terminal is None or stream != self.streams[1]:
                 stream.write_text("")
+        self.started = self.streams[0].with_suffix(".started")
+        self.started.unlink(missing_ok=True)
         texts = [str(argument) for argument in arguments]
         self.process = _CONTEXT.Process(target=_child, args=(texts, self.streams, file_limit))
         self.process.start()
