@@ -175,10 +175,8 @@ class Run:
         except ReleaseError as error:
             raise TrainingError(f"{error}; mend that, then resume: the last checkpoint is whole") from error
         except OSError as error:
-            where = error.filename or f"into {self.folder}"
-            raise TrainingError(
-                f"cannot write {where}: {error.strerror}; mend that, then resume: the last checkpoint is whole"
-            ) from error
+            failed = f"cannot write {error.filename or f'into {self.folder}'}: {error.strerror}"
+            raise TrainingError(f"{failed}; mend that, then resume: the last checkpoint is whole") from error
 
     def _train(
         self, dataset: Dataset, device: torch.device, ledger: Ledger, saving: Saving, watch: Watch | None
