@@ -120,8 +120,21 @@ class TestKindsOfData:
 
     def test_names_as_labels(self):
         images, labels, _ = tiny_arrays()
-        made = model().fit(images, np.array(["ant", "bee", "cat"])[labels])
-        assert made.release_.class_names == ("ant", "bee", "cat")
+        named = np.array(["bee", "cat", "ant"])[labels]
+        made = model().fit(images, named)
+        assert made.classes_.tolist() == ["ant", "bee", "cat"]
+        assert made.release_.class_names == ()  # text of private labels is not published
+        stated = model(classes=("cat", "bee", "ant")).fit(images, named)
+        assert stated.release_.class_names == ("cat", "bee", "ant")
+        assert clone(stated).classes == ("cat", "bee", "ant")
+
+    def test_classes_by_number(self):
+        images, labels, _ = tiny_arrays()
+        assert model(classes=3).fit(images, labels).classes_.tolist() == [0, 1, 2]
+        with pytest.raises(DataError, match="class 3 has no records"):
+            model(classes=4).fit(images, labels)
+        with pytest.raises(DataError, match="2 classes stated"):
+            model(classes=2).fit(images, labels)
 
     def test_colour_and_16_bit(self):
         images = np.random.default_rng(0).integers(0, 65536, (40, 4, 5, 3), dtype=np.uint16)

@@ -517,7 +517,7 @@ class TestWhatIsWritten:
     def test_the_statement_says_what_counts_as_public(self, tmp_path):
         data = tiny_data(persons=20)
         card = (finished(tmp_path / "run", tiny_plan(data), data).release_folder / "README.md").read_text()
-        assert "number and names of the classes, count as public" in card
+        assert "the number of classes, and their names where given, count as public" in card
         assert "number of records counts as public too" in card
 
 

@@ -192,6 +192,11 @@ def train(
                     records,
                 )
             _warn_about(plan)
+            if dataset.class_names != dataset.public_names:
+                warn(
+                    "the names of the classes were read off the private labels, and stay out of the release; "
+                    "state them with --classes if they are public"
+                )
             if dry_run:
                 _show_plan(plan, place, as_json)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         settings: Changes to the recipe by section, such as `{"privacy": {"steps": 500}}`.
         labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
             and charged) or a probability for each class.
+        classes: Their public number, or their names in order. By default the number is read off `y`, and
+            counts as public; names that are read off `y` stay out of the release.
         value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
         accountant: How ε is counted: `pld` (the tightest), `rdp` or `rdp-classic`.
         random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
@@ -46,7 +49,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         device: Where to train; a GPU where there is one.
 
     After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
-    is what `save` writes and `sample` draws from.
+    is what `save` writes and `sample` draws from; `classes_` has the classes in order, for the curator alone.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -65,6 +68,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         mechanism: MechanismName | None = None,
         settings: dict[str, dict[str, Any]] | None = None,
         labels: str | tuple[float, ...] = "uniform",
+        classes: int | Sequence[str] | None = None,
         value_range: tuple[float, float] | None = None,
         accountant: Accountant = "pld",
         random_state: int | None = None,
@@ -77,6 +81,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.mechanism = mechanism
         self.settings = settings
         self.labels = labels
+        self.classes = classes
         self.value_range = value_range
         self.accountant = accountant
         self.random_state = random_state
@@ -96,8 +101,10 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
         records. `watch` is called after every block of steps.
         """
-        dataset = from_arrays(X, y, groups=groups, value_range=self.value_range)
+        dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
         check_every_class(dataset)
+        names = dataset.class_names
+        self.classes_ = np.array(names) if names else np.arange(dataset.classes)
         self.plan_: Plan = make_plan(
             choose_recipe(
                 dataset.image_shape, recipe=self.recipe, mechanism=self.mechanism, settings=self.settings

@@ -210,7 +210,7 @@ class Run:
             if stop:
                 return False
         self._save(state, probabilities, ledger)
-        self._release(state, probabilities, ledger, dataset.class_names)
+        self._release(state, probabilities, ledger, dataset.public_names)
         return True
 
     # ---- the ledger

@@ -89,7 +89,7 @@ def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     """What else counts as public, so that nobody is surprised."""
-    shape = "The size of the images, and the number and names of the classes, count as public."
+    shape = "The size of the images, the number of classes, and their names where given, count as public."
     if not plan.private:
         return ()
     if plan.facts.grouped and plan.facts.size_is_public:
