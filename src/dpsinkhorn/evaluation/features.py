@@ -1,0 +1,117 @@
+"""Networks that turn images into features, each with a name that goes wherever its numbers go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.evaluation.classifiers import cnn, fit_network
+from dpsinkhorn.evaluation.efficientnet import load_efficientnet
+from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_inception_weights, load_inception
+
+__all__ = ["FEATURES", "FeatureNetwork", "classifier_features", "load_features"]
+
+FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
+_PATIENCE = 5  # good features do not need the last tenth of a per cent
+_SEED = 20_210_111  # part of the measure: it does not change with the user's seed
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureNetwork:
+    """A network on a device, and what its distance is called."""
+
+    name: str
+    """`FID` for Inception with its standard weights, nothing else."""
+    description: str
+    network: nn.Module
+    batch_size: int
+    colour: bool
+    """Whether it takes three channels only; grey images are then repeated."""
+
+    @torch.no_grad()
+    def batches(self, images: Tensor, progress: Callable[[int], object] | None = None) -> Iterator[Tensor]:
+        """Features (k, d) of uint8 images (n, C, H, W), some at a time."""
+        for start in range(0, len(images), self.batch_size):
+            part = images[start : start + self.batch_size]
+            if self.colour and part.shape[1] == 1:
+                part = part.expand(-1, 3, -1, -1)
+            yield self.network(part).float()
+            if progress is not None:
+                progress(len(part))
+
+    def features(self, images: Tensor, progress: Callable[[int], object] | None = None) -> Tensor:
+        """Features (n, d) of uint8 images (n, C, H, W)."""
+        return torch.cat(list(self.batches(images, progress)))
+
+
+def load_features(
+    name: str,
+    images: Tensor,
+    labels: Tensor | None,
+    classes: int,
+    *,
+    inception_weights: str | os.PathLike[str] | None = None,
+) -> FeatureNetwork:
+    """The feature network of that name, on the device of the images.
+
+    Args:
+        name: One of `FEATURES`. `auto` is Inception where its weights are here, else `cnn`.
+        images: Real training images, uint8 (n, C, H, W): what `cnn` is trained on.
+        labels: Theirs, int64 (n,), or `None`.
+        classes: How many there are.
+        inception_weights: The file; by default looked for, and downloaded if `inception` is asked for.
+    """
+    if name not in FEATURES:
+        raise EvaluationError(f"features must be one of {', '.join(FEATURES)}, not {name}")
+    device = images.device
+    if name == "auto":
+        known = inception_weights is not None or find_inception_weights() is not None
+        name = "inception" if known else "cnn"
+    if name == "inception":
+        path = fetch_inception_weights() if inception_weights is None else inception_weights
+        network = load_inception(path).to(device)
+        return FeatureNetwork("FID", "Inception v3, standard weights", network, 128, colour=True)
+    if name == "efficientnet-lite0":
+        network = load_efficientnet().to(device)
+        about = "EfficientNet-lite0 trained on ImageNet; not comparable with FID"
+        return FeatureNetwork("frechet-efficientnet-lite0", about, network, 256, colour=True)
+    return classifier_features(images, labels, classes)
+
+
+def classifier_features(images: Tensor, labels: Tensor | None, classes: int) -> FeatureNetwork:
+    """The CNN of the utility measure, trained on real images, without its last layer.
+
+    Without labels its weights stay random. Either way it needs no file and no network connection, and its
+    distances compare with others of the same data set only.
+    """
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    if labels is None or classes < 2:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            network: nn.Module = cnn(shape, 2)
+        name, about = "frechet-random-cnn", "a CNN with random weights; compare within this data set only"
+    else:
+        network = fit_network(cnn, images, labels, classes, seed=_SEED, patience=_PATIENCE).network
+        name = "frechet-cnn"
+        about = "a CNN trained to classify the real images; compare within this data set only"
+    layers = [nn.Flatten() if isinstance(layer, nn.Flatten) else layer for layer in network.children()][:-1]
+    return FeatureNetwork(
+        name, about, _Headless(layers).to(images.device).eval().requires_grad_(False), 4096, colour=False
+    )
+
+
+class _Headless(nn.Module):
+    """All but the last layer, its maps averaged over 2 x 2 regions so that features are few."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.maps = nn.Sequential(*[layer for layer in layers if not isinstance(layer, nn.Flatten)])
+        self.pool = nn.AdaptiveAvgPool2d(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.flatten(self.pool(self.maps(images.float().div(255))), 1)
