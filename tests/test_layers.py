@@ -10,7 +10,7 @@ import pytest
 import dpsinkhorn
 
 ROOT = Path(dpsinkhorn.__file__).parent
-ABOVE = {"cli", "training"}
+ABOVE = {"cli", "training", "evaluation"}
 MIDDLE = {"data", "generators", "release"}
 MAY_NOT_IMPORT = {
     "ot": {"privacy"} | MIDDLE | ABOVE,
@@ -18,7 +18,8 @@ MAY_NOT_IMPORT = {
     "data": {"generators", "release"} | ABOVE,
     "generators": {"data", "release"} | ABOVE,
     "release": {"data"} | ABOVE,
-    "training": {"cli"},
+    "training": {"cli", "evaluation"},
+    "evaluation": {"cli", "training"},
 }
 
 

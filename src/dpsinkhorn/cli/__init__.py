@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
 
-from dpsinkhorn.cli import _output, data, privacy, sample, train
+from dpsinkhorn.cli import _output, data, evaluate, privacy, sample, train
 
 __all__ = ["app", "main"]
+
+# Threads that wait for each other by spinning become twenty times slower when another program takes a core.
+# OpenMP reads this once, when torch is imported, which the commands do later.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="dpsinkhorn",
@@ -20,6 +26,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(privacy.app, name="privacy")
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
+app.command("evaluate")(evaluate.evaluate)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,14 +1,41 @@
 """How good synthetic images are. What is computed from private data here is not itself private."""
 
+from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.evaluation.evaluate import NOT_PRIVATE, Evaluation, Likeness, compare_images, evaluate_images
+from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
+from dpsinkhorn.evaluation.frechet import FeatureStatistics, feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import images_of
+from dpsinkhorn.evaluation.neighbours import (
+    Neighbours,
+    nearest_neighbours,
+    neighbours_path,
+    neighbours_picture,
+)
 from dpsinkhorn.evaluation.utility import CLASSIFIERS, ClassifierScore, Utility, downstream_utility
 
 __all__ = [
     "CLASSIFIERS",
+    "FEATURES",
+    "NOT_PRIVATE",
     "ClassifierScore",
+    "Evaluation",
     "EvaluationError",
+    "FeatureNetwork",
+    "FeatureStatistics",
+    "Likeness",
+    "Neighbours",
+    "PrecisionRecall",
     "Utility",
+    "compare_images",
     "downstream_utility",
+    "evaluate_images",
+    "feature_statistics",
+    "frechet_distance",
     "images_of",
+    "load_features",
+    "nearest_neighbours",
+    "neighbours_path",
+    "neighbours_picture",
+    "precision_recall",
 ]

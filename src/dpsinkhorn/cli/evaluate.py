@@ -1,0 +1,331 @@
+"""`dpsinkhorn evaluate`: how good the images of a release are, measured on real ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from dpsinkhorn.cli._output import BadInputError, print_json, warn
+from dpsinkhorn.cli.data import (
+    ChannelsOption,
+    ClassesOption,
+    DataOption,
+    ImageOption,
+    JsonOption,
+    LabelOption,
+    RangeOption,
+    SizeOption,
+    SplitName,
+    UnlabelledOption,
+    load_data,
+)
+
+if TYPE_CHECKING:  # they load PyTorch, which --help can do without
+    from dpsinkhorn.data import Dataset
+    from dpsinkhorn.evaluation import ClassifierScore, Evaluation
+    from dpsinkhorn.release import Release
+
+_WITHOUT_SPLITS = (".csv", ".tsv", ".parquet", ".npy")
+_PAIRS = 25  # in the picture of neighbours
+_SHOWN = 20  # classes in the table, the worst served first if there are more
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
+    data: DataOption,
+    split: Annotated[
+        SplitName | None,
+        typer.Option("--split", help="Part of the data to test on: test, unless the file has no parts."),
+    ] = None,
+    train_data: Annotated[
+        str | None,
+        typer.Option("--train-data", help="Real training images; by default the train part of --data."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", help="Synthetic images; the paper takes 60000.")] = 10_000,
+    classifiers: Annotated[
+        str, typer.Option("--classifiers", help="Which to train, with commas between; none for none.")
+    ] = "logistic,mlp,cnn",
+    runs: Annotated[int, typer.Option("--runs", help="How often the mlp and the cnn are trained.")] = 5,
+    patience: Annotated[
+        int, typer.Option("--patience", help="Epochs without improvement before a classifier stops.")
+    ] = 30,
+    features: Annotated[
+        str,
+        typer.Option(
+            "--features",
+            help="For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
+            "auto is inception where its weights are here, else cnn.",
+        ),
+    ] = "auto",
+    inception_weights: Annotated[
+        Path | None, typer.Option("--inception-weights", help="File of the standard Inception weights.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write the result to FILE.json.")] = None,
+    neighbours: Annotated[
+        Path | None,
+        typer.Option(
+            "--neighbours",
+            help="Draw synthetic images beside the nearest training images into this .png; "
+            "CURATOR-ONLY is added to its name.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same figures.")] = 0,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
+    ] = None,
+    image: ImageOption = None,
+    label: LabelOption = None,
+    unlabelled: UnlabelledOption = False,
+    classes: ClassesOption = None,
+    size: SizeOption = None,
+    channels: ChannelsOption = None,
+    value_range: RangeOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what --output and --neighbours name.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the images of a release on real data: classifiers, Frechet distance, precision and recall.
+
+    The figures are not private: they are for the curator, not for release.
+
+    Example:
+
+        dpsinkhorn evaluate my-run --data mnist --count 60000 --output my-evaluation.json
+    """
+    from dpsinkhorn.evaluation import NOT_PRIVATE, EvaluationError, evaluate_images
+    from dpsinkhorn.release import ReleaseError, load
+
+    names = [] if classifiers == "none" else [name.strip() for name in classifiers.split(",")]
+    options: dict[str, Any] = {
+        "image": image,
+        "label": label,
+        "unlabelled": unlabelled,
+        "classes": classes,
+        "size": size,
+        "channels": channels,
+        "value_range": value_range,
+        "quiet": as_json,
+    }
+    try:
+        release = load(folder)
+        picture = _check_outputs(folder, output, neighbours, force)
+        _check_settings(names, runs, patience, features)
+        test, training = _real_images(data, split, train_data, options)
+        _check_classes(release, test)
+        if picture is not None and training is None:
+            raise BadInputError("--neighbours needs the training images; name them by --train-data")
+        warn("evaluating on private data is not itself private: these figures are for the curator alone")
+        images, labels = release.sample(count, seed=seed, device=device)
+        with _bar(names, runs, quiet=as_json) as progress:
+            result = evaluate_images(
+                images,
+                labels if names else None,
+                test,
+                training=training,
+                classifiers=names,
+                runs=runs,
+                patience=patience,
+                features=features,
+                inception_weights=inception_weights,
+                seed=seed,
+                device=device,
+                progress=progress,
+            )
+        if picture is not None and training is not None:
+            _draw(images, training, picture, device)
+    except (ReleaseError, EvaluationError) as error:
+        raise BadInputError(str(error)) from error
+    except MemoryError as error:
+        raise BadInputError(f"{count} images do not fit into memory; draw fewer") from error
+    found = _to_json(result, release, folder, count, seed, picture)
+    if output is not None:
+        _write(output, found)
+    if as_json:
+        print_json(found)
+        return
+    _show(result, release, count, test)
+    for path in (output, picture):
+        if path is not None:
+            print(f"Written: {path}")
+    print(NOT_PRIVATE)
+
+
+def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, force: bool) -> Path | None:
+    """Refuse files that could not, or should not, be written, before any work; the picture's full name."""
+    from dpsinkhorn.evaluation import neighbours_path
+
+    if output is not None and output.suffix.lower() != ".json":
+        raise BadInputError(f"--output writes JSON: {output} must end in .json")
+    picture = None if neighbours is None else neighbours_path(neighbours)
+    release = folder / "release" if (folder / "release").is_dir() else folder
+    for option, path in (("--output", output), ("--neighbours", picture)):
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
+        if release.resolve() in path.resolve().parents:
+            raise BadInputError(
+                f"{option} {path} lies in the release, which leaves the building; put it elsewhere"
+            )
+        if path.is_dir():
+            raise BadInputError(f"{option} {path} is a folder; name a file")
+        if os.path.lexists(path) and not force:
+            raise BadInputError(f"{option} {path} exists already; name another, or add --force to replace it")
+    return picture
+
+
+def _check_settings(names: list[str], runs: int, patience: int, features: str) -> None:
+    from dpsinkhorn.evaluation import CLASSIFIERS, FEATURES
+
+    if any(name not in CLASSIFIERS for name in names) or len(set(names)) < len(names):
+        raise BadInputError(f"--classifiers must be some of {', '.join(CLASSIFIERS)}, each once, or none")
+    for option, value in (("--runs", runs), ("--patience", patience)):
+        if value < 1:
+            raise BadInputError(f"{option} must be a whole number from 1 upwards, not {value}")
+    if features not in FEATURES:
+        raise BadInputError(f"--features must be one of {', '.join(FEATURES)}, not {features}")
+
+
+def _real_images(
+    source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
+) -> tuple[Dataset, Dataset | None]:
+    """Images to test on, and those for training where they can be had."""
+    whole = Path(source).suffix.lower() in _WITHOUT_SPLITS
+    part = split or (SplitName.train if whole else SplitName.test)
+    test = load_data(source, split=part, **options)
+    if train_source is not None:
+        return test, load_data(train_source, split=SplitName.train, **options)
+    if part == SplitName.train:
+        return test, None
+    try:
+        return test, load_data(source, split=SplitName.train, **options)
+    except BadInputError:  # a source of test images only
+        return test, None
+
+
+def _check_classes(release: Release, test: Dataset) -> None:
+    if not release.classes:
+        return
+    if not test.classes:
+        raise BadInputError(
+            f"{test.name} has no labels, but the release has {release.classes} classes; name them by --label"
+        )
+    if test.classes != release.classes:
+        raise BadInputError(
+            f"{test.name} has {test.classes} classes but the release has {release.classes}; "
+            "state --classes and --label as in training"
+        )
+
+
+def _draw(images: Any, training: Dataset, path: Path, device: str | None) -> None:
+    from dpsinkhorn.evaluation import images_of, nearest_neighbours, neighbours_picture
+
+    chosen, real = images[:_PAIRS], images_of(training)
+    neighbours_picture(chosen, real, nearest_neighbours(chosen, real, device=device), path)
+
+
+def _to_json(
+    result: Evaluation, release: Release, folder: Path, count: int, seed: int, picture: Path | None
+) -> dict[str, Any]:
+    privacy = release.privacy
+    return {
+        "release": str(folder),
+        "title": release.title,
+        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "delta": privacy.delta,
+        "count": count,
+        "seed": seed,
+        "neighbours": None if picture is None else str(picture),
+        **result.to_json(),
+    }
+
+
+def _write(path: Path, found: dict[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.partial")
+    try:
+        draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise BadInputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _show(result: Evaluation, release: Release, count: int, test: Dataset) -> None:
+    console = Console(highlight=False)
+    scores = () if result.utility is None else result.utility.scores
+    title = f"{count:,} synthetic images, {test.records:,} real ones of {escape(test.name)} to test on"
+    console.print(title)
+    if scores:
+        console.print(_accuracy_table(result, scores))
+    likeness = result.likeness
+    real, ours = likeness.real_diversity, likeness.diversity
+    table = Table()
+    for heading in ("measure", "synthetic", "real"):
+        table.add_column(heading, justify="left" if heading == "measure" else "right")
+    table.add_row(f"{likeness.name} (low is good)", f"{likeness.frechet:.2f}", f"{likeness.floor:.2f}")
+    table.add_row("precision", f"{ours.precision:.3f}", f"{real.precision:.3f}")
+    table.add_row("recall", f"{ours.recall:.3f}", f"{real.recall:.3f}")
+    console.print(table)
+    console.print(f"Features: {escape(likeness.features)}.")
+    console.print(f"Column real, what a perfect generator would have: {likeness.floor_from}.")
+    console.print(f"The generator: {escape(release.privacy.guarantee)}.")
+
+
+def _accuracy_table(result: Evaluation, scores: tuple[ClassifierScore, ...]) -> Table:
+    """Per cent of the real images that classifiers trained on synthetic ones get right."""
+    table = Table()
+    for heading in ("accuracy, per cent", *(score.name for score in scores)):
+        table.add_column(heading, justify="left" if heading.startswith("accuracy") else "right")
+    titles = [_class_title(result, k) for k in range(len(scores[0].per_class))]
+    spreads = [f" ± {score.spread:.1f}" if score.spread is not None else "" for score in scores]
+    overall = [f"{score.mean:.1f}{spread}" for score, spread in zip(scores, spreads, strict=True)]
+    table.add_row("all classes", *overall)
+    worst = [f"{score.per_class[score.worst_class]:.1f} ({titles[score.worst_class]})" for score in scores]
+    table.add_row("worst class", *worst, end_section=True)
+    present = [k for k, value in enumerate(scores[-1].per_class) if value is not None]
+    if len(present) > _SHOWN:
+        present = sorted(present, key=lambda k: scores[-1].per_class[k] or 0.0)[:_SHOWN]
+    for k in present:
+        table.add_row(f"class {titles[k]}", *(f"{score.per_class[k]:.1f}" for score in scores))
+    return table
+
+
+def _class_title(result: Evaluation, k: int) -> str:
+    return escape(result.class_names[k]) if k < len(result.class_names) else str(k)
+
+
+@contextmanager
+def _bar(names: list[str], runs: int, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A step for each training of a classifier and one for the features; results alone go to stdout."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+    )
+    total = sum(1 if name == "logistic" else runs for name in names) + 1
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("evaluating", total=total, detail="")
+        started: set[tuple[str, int]] = set()
+
+        def progress(stage: str, run: int, done: int) -> None:
+            started.add((stage, run))
+            detail = "" if not done else f"{done} images" if stage == "features" else f"epoch {done}"
+            bar.update(task, description=stage, completed=len(started) - 1, detail=detail)
+
+        yield progress
