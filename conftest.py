@@ -1,5 +1,9 @@
 """Python snippets of the README and of `docs/` run as tests."""
 
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: see dpsinkhorn.cli
+
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 

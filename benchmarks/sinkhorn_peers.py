@@ -44,6 +44,10 @@ ITERATIONS = {"pot": 1000, "ott": 2000}
 ITERATIONS_LARGE = {"pot": 50, "ott": 50}
 LARGE = 2000
 
+# For all libraries alike: threads that spin while they wait become twenty times slower where another program
+# takes a core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 Run = Callable[[], tuple[float, Any, Any]]  # value, and two potentials or a plan and None
 
 
