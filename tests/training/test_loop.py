@@ -97,6 +97,8 @@ def test_no_step_without_leave(mechanism, most, monkeypatch):
     def draw(self, rate, noise):
         drawn.append(rate)
         assert len(drawn) <= permit.granted
+        if plan.private:  # the rate that is charged
+            assert rate == plan.step_charge.event.event.sampling_probability
         return real(self, rate, noise)
 
     monkeypatch.setattr(Records, "draw", draw)

@@ -158,7 +158,7 @@ def test_costs(loss, kind):
 
 
 def test_the_largest_sample_is_public():
-    assert largest_sample(tiny_plan(tiny_data(records=90))) == 90
+    assert largest_sample(tiny_plan(tiny_data(records=90))) == 2**20
     assert largest_sample(tiny_plan(tiny_data(records=90), records=50)) == 2**20
     assert largest_sample(tiny_plan(tiny_data(records=90), records=2**20)) == 2**22
 

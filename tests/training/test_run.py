@@ -464,6 +464,16 @@ class TestLedger:
             Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
         finished(tmp_path / "more", tiny_plan(data), data, ledger=ledger)
 
+    def test_one_unit_also_where_both_runs_began_on_an_empty_ledger(self, tmp_path):
+        ledger = tmp_path / "ledger.jsonl"
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
+        data, people = tiny_data(), tiny_data(persons=20)
+        second = Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
+        finished(tmp_path / "x-record-0a1b2c3d-person-deadbeef", tiny_plan(data), data, ledger=ledger)
+        with pytest.raises(TrainingError, match="protect each record, and this one protects each person"):
+            second.train(people)
+        assert len(read_ledger(ledger).runs) == 1
+
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
         data = tiny_data()
         run = Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")
@@ -564,7 +574,7 @@ class TestDeclaredSizes:
     def test_far_more_than_declared_is_refused_early(self, tmp_path, monkeypatch):
         from dpsinkhorn.training import building
 
-        monkeypatch.setattr(building, "_LARGEST_UNKNOWN", 10)
+        monkeypatch.setattr(building, "_LEAST_ROOM", 10)
         data = tiny_data(records=90)
         run = Run.create(tmp_path / "run", tiny_plan(data, records=20, privacy={"sampling_rate": 0.2}))
         with pytest.raises(TrainingError, match="far more than the 20 declared"):

@@ -27,7 +27,7 @@ from dpsinkhorn.training.sanitizers import (
 
 __all__ = ["build_sanitizer", "check_sanitizer", "largest_sample"]
 
-_LARGEST_UNKNOWN = 2**20
+_LEAST_ROOM = 2**20
 
 
 def build_sanitizer(plan: Plan) -> Sanitizer:
@@ -60,11 +60,10 @@ def build_sanitizer(plan: Plan) -> Sanitizer:
 def largest_sample(plan: Plan) -> int:
     """The most records that a step may meet: a public number, for which rounding is bounded.
 
-    Where the size of the data is not public the number that was declared may be too low, so it gets ample
-    room; that the data fit into it is checked before anything is spent, not when a sample turns out large.
+    It leaves ample room, for neighbouring data sets have other sizes, and a number that was declared may be
+    too low; that the data fit into it is checked before anything is spent, not when a sample turns out large.
     """
-    records = plan.facts.records
-    return records if plan.facts.size_is_public else max(4 * records, _LARGEST_UNKNOWN)
+    return max(4 * plan.facts.records, _LEAST_ROOM)
 
 
 def check_sanitizer(plan: Plan) -> None:

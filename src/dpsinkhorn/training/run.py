@@ -34,7 +34,14 @@ from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import release_label_frequencies
-from dpsinkhorn.training.spending import begin_ledger, check_room, epsilon_by, run_name, statement_of
+from dpsinkhorn.training.spending import (
+    begin_ledger,
+    check_room,
+    check_unit,
+    epsilon_by,
+    run_name,
+    statement_of,
+)
 from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
 
 __all__ = ["Progress", "Run", "Saving"]
@@ -182,6 +189,7 @@ class Run:
         self, dataset: Dataset, device: torch.device, ledger: Ledger, saving: Saving, watch: Watch | None
     ) -> bool:
         plan = self.plan
+        check_unit(self.ledger_path, ledger.statement(), plan)  # others may have spent since this run began
         state = TrainingState(plan, device)
         records = Records(dataset, device)
         self._clear_away()

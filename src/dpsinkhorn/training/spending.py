@@ -16,9 +16,9 @@ from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["begin_ledger", "check_room", "epsilon_by", "run_name", "statement_of"]
+__all__ = ["begin_ledger", "check_room", "check_unit", "epsilon_by", "run_name", "statement_of"]
 
-_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}")
+_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")
 
 
 def epsilon_by(plan: Plan) -> EpsilonOf:
@@ -48,13 +48,7 @@ def check_room(path: Path, plan: Plan) -> None:
                 f"the ledger {path} counts at delta {allowed.delta:g}, this run at {plan.delta:g}; "
                 f"give delta {allowed.delta:g}"
             )
-        for name in spent.runs:
-            # ε of runs that protect records says nothing of a person with several: they do not add up
-            if (known := _RUN_NAME.search(name)) and known[1] != plan.facts.unit:
-                raise TrainingError(
-                    f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
-                    f"{plan.facts.unit}; give it another ledger"
-                )
+        check_unit(path, spent, plan)
         before = [spent.total()] if spent.spends else []
         mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
         total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
@@ -64,6 +58,16 @@ def check_room(path: Path, plan: Plan) -> None:
                 f"the ledger {path} has no room for this run: of epsilon {allowed.epsilon:g} "
                 f"{ledger.epsilon():.4g} is spent, and with this run it would be {after:.4g}; "
                 "lower epsilon or the steps"
+            )
+
+
+def check_unit(path: Path, spent: Statement, plan: Plan) -> None:
+    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several."""
+    for name in spent.runs:
+        if (known := _RUN_NAME.search(name)) and known[1] != plan.facts.unit:
+            raise TrainingError(
+                f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
+                f"{plan.facts.unit}; give it another ledger"
             )
 
 
@@ -89,12 +93,17 @@ def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
 
 def _notes(plan: Plan) -> tuple[str, ...]:
     """What else counts as public, so that nobody is surprised."""
-    shape = "The size of the images, the number of classes, and their names where given, count as public."
     if not plan.private:
         return ()
+    notes = [
+        "The size of the images, the number of classes, and their names where given, count as public, and "
+        "that every class has records."
+    ]
     if plan.facts.grouped and plan.facts.size_is_public:
-        return (shape, "The number of records counts as public too, not that of persons alone.")
-    return (shape,)
+        notes.append("The number of records counts as public too, not that of persons alone.")
+    if plan.published_epsilon is not None:
+        notes.append("published_epsilon is the papers' own count; it is not a valid guarantee.")
+    return tuple(notes)
 
 
 def _merged(spent: Statement) -> list[Charge]:
