@@ -36,8 +36,8 @@ def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) ->
     """Precision and recall of synthetic features (n, d) with regard to real ones (m, d).
 
     >>> real = torch.arange(10.0)[:, None]
-    >>> precision_recall(real, torch.tensor([[0.5], [1.5], [2.5], [3.5], [99.0]]), neighbours=1)
-    PrecisionRecall(precision=0.8, recall=0.5, neighbours=1)
+    >>> precision_recall(real, torch.tensor([[0.4], [1.4], [2.4], [3.4]]), neighbours=1)
+    PrecisionRecall(precision=1.0, recall=0.5, neighbours=1)
     """
     if real.ndim != 2 or synthetic.ndim != 2 or real.shape[1] != synthetic.shape[1]:
         raise EvaluationError("features must be (n, d) with the same d on both sides")

@@ -24,7 +24,7 @@ __all__ = ["MARK", "Neighbours", "nearest_neighbours", "neighbours_path", "neigh
 MARK = "CURATOR-ONLY"
 _WARNING = (
     "PRIVATE RECORDS: for the curator's eyes only, do not pass on.",
-    "Left: synthetic. Right: nearest",
+    "Left: synthetic. Right: the nearest training image.",
 )
 _TILE = 56  # pixels at least
 _GAP = 12

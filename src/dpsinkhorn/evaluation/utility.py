@@ -122,8 +122,9 @@ def downstream_utility(
         progress: Called with the classifier, the run (from 0) and its finished epochs.
 
     >>> from dpsinkhorn.data import load_dataset
+    >>> from dpsinkhorn.evaluation import images_of
     >>> train, test = (load_dataset("digits", split=split) for split in ("train", "test"))
-    >>> arrays = train.images, train.labels, test.images, test.labels
+    >>> arrays = images_of(train), train.labels, images_of(test), test.labels
     >>> found = downstream_utility(*arrays, classes=10, classifiers=["logistic"], device="cpu")
     >>> found["logistic"].mean > 93
     True

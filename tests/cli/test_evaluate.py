@@ -1,0 +1,252 @@
+"""`dpsinkhorn evaluate`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpsinkhorn.cli import main
+from dpsinkhorn.data import load_dataset
+from dpsinkhorn.evaluation import downstream_utility, images_of
+from dpsinkhorn.generators import MLPConfig, build_generator, draw_latents
+from dpsinkhorn.release import load, write_release
+from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # no Inception weights of this machine
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main(["evaluate", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """A generator that draws digits, blurred: for each class it was shown the records of that class."""
+    torch.set_num_threads(1)
+    data = load_dataset("digits")
+    points, labels = data.points(), torch.from_numpy(data.labels)
+    generator = build_generator(MLPConfig(image_shape=(1, 8, 8), classes=10, hidden=(64,)), seed=0)
+    optimizer = torch.optim.Adam(generator.parameters(), lr=5e-3)
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(150):
+        rows = torch.randint(len(points), (128,), generator=draws)
+        images = generator(draw_latents(128, generator.config.latent, draws), labels[rows])
+        optimizer.zero_grad()
+        (images.flatten(1) - points[rows]).square().mean().backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("run") / "release"
+    write_release(
+        folder,
+        generator.eval(),
+        label_probabilities=None,
+        privacy=statement(),
+        title="Digits",
+        releasable=True,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The digits as files without parts; few to train on, so that features are quick to learn."""
+    folder = tmp_path_factory.mktemp("files")
+    for split, count in (("train", 200), ("test", 450)):
+        data = load_dataset("digits", split=split)
+        np.save(folder / f"{split}.npy", images_of(data)[:count])
+        np.save(folder / f"{split}.labels.npy", data.labels[:count])
+    return folder
+
+
+@pytest.fixture
+def quick(files):
+    data = ("--data", files / "test.npy", "--train-data", files / "train.npy")
+    return (*data, "--count", 200, "--device", "cpu")
+
+
+def test_from_a_release_to_a_table(run, release, tmp_path, quick):
+    output, near = tmp_path / "e.json", tmp_path / "near.png"
+    status, out, err = run(
+        release.parent, *quick, "--runs", 2, "--patience", 3, "--output", output, "--neighbours", near
+    )
+    assert status == 0
+    assert err.count("\n") == 1
+    assert "warning: evaluating on private data is not itself private" in err
+    for part in ("logistic", "mlp", "cnn", "worst class", "class 9", "frechet-cnn", "precision", "recall"):
+        assert part in out
+    assert "not covered by the privacy guarantee" in out
+    found = json.loads(output.read_text())
+    assert found["private"] is False
+    assert "private data" in found["warning"]
+    assert (found["epsilon"], found["count"], found["seed"]) == (EPSILON, 200, 0)
+    scores = {score["name"]: score for score in found["utility"]["classifiers"]}
+    assert [len(scores[name]["runs"]) for name in ("logistic", "mlp", "cnn")] == [1, 2, 2]
+    assert scores["logistic"]["mean"] > 80
+    assert f"{scores['logistic']['mean']:.1f}" in out
+    likeness = found["likeness"]
+    assert likeness["frechet"] > 2 * likeness["floor"] > 0
+    assert likeness["recall"] < 0.5 < likeness["real_recall"], "averages have little diversity"
+    # the picture's name says whom it is for
+    assert found["neighbours"] == str(tmp_path / "near-CURATOR-ONLY.png")
+    assert not near.exists()
+    with Image.open(found["neighbours"]) as picture:
+        assert picture.getpixel((0, 0)) == (176, 0, 32)
+
+
+def test_figures_are_those_of_the_library(run, release, quick):
+    status, out, _ = run(release, *quick, "--classifiers", "logistic", "--seed", 7, "--json")
+    assert status == 0
+    images, labels = load(release).sample(200, seed=7, device="cpu")
+    test = load_dataset("digits", split="test")
+    expected = downstream_utility(
+        images, labels, images_of(test), test.labels, classes=10, classifiers=["logistic"], device="cpu"
+    )
+    found = json.loads(out)
+    assert found["utility"] == expected.to_json()
+    assert found["release"] == str(release)
+
+
+def test_the_same_seed_gives_the_same_figures(run, release, quick):
+    arguments = (release, *quick, "--classifiers", "mlp", "--runs", 1, "--patience", 2, "--json")
+    first, again, other = (run(*arguments, "--seed", seed)[1] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_parts_of_a_named_set(run, release):
+    arguments = ("--data", "digits", "--count", 40, "--classifiers", "none", "--device", "cpu")
+    status, out, _ = run(release, *arguments, "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["data"] == "digits"
+    assert found["likeness"]["floor_from"] == "40 training images against the test images"
+
+
+def test_files_of_ones_own(run, release, files):
+    arguments = (
+        release,
+        "--data",
+        files / "test.npy",
+        "--count",
+        60,
+        "--classifiers",
+        "none",
+        "--device",
+        "cpu",
+    )
+    status, out, _ = run(*arguments, "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["utility"] is None
+    assert "half" in found["likeness"]["floor_from"]
+    status, out, _ = run(*arguments, "--train-data", files / "train.npy")
+    assert status == 0
+    assert "60 training images" in out
+
+
+def test_a_release_without_classes(run, tmp_path, files):
+    write_release(
+        tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=not_private()
+    )
+    status, out, _ = run(
+        tmp_path / "r", "--data", files / "test.npy", "--unlabelled", "--count", 30, "--json"
+    )
+    assert status == 0
+    found = json.loads(out)
+    assert found["utility"] is None
+    assert found["epsilon"] is None
+    assert found["likeness"]["name"] == "frechet-random-cnn"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--unlabelled"], "--label"),
+        (["--classes", "12"], "12 classes but the release has 10"),
+        (["--size", "9"], "9 x 9"),
+        (["--channels", "3"], "colour"),
+        (["--data", "nowhere.npz"], "nowhere.npz"),
+        (["--split", "valid"], "valid"),
+        (["--train-data", "nowhere"], "nowhere"),
+        (["--count", "0"], "count"),
+        (["--count", "10"], "20 images"),
+        (["--runs", "0"], "--runs"),
+        (["--patience", "0"], "--patience"),
+        (["--classifiers", "forest"], "logistic, mlp, cnn"),
+        (["--features", "vgg"], "--features"),
+        (["--features", "inception", "--inception-weights", "{}/none.pth"], "none.pth"),
+        (["--device", "abacus"], "abacus"),
+        (["--seed", "-1"], "seed"),
+        (["--output", "{}/e.csv"], ".json"),
+        (["--output", "{}/no/e.json"], "create it first"),
+        (["--neighbours", "{}/n.jpg"], ".png"),
+        (["--output", "RELEASE/e.json"], "leaves the building"),
+        (["--neighbours", "RELEASE/n.png"], "leaves the building"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input(run, release, tmp_path, arguments, part):
+    before = sorted(release.iterdir())
+    places = [text.replace("{}", str(tmp_path)).replace("RELEASE", str(release)) for text in arguments]
+    usual = ["--data", "digits", "--count", "100", "--classifiers", "mlp", "--patience", "1", "--runs", "1"]
+    usual += [] if "--features" in arguments else ["--features", "cnn"]
+    status, out, err = run(release, *usual, *places)
+    assert (status, out) == (2, "")
+    lines = [line for line in err.splitlines() if "warning: evaluating" not in line]
+    assert len(lines) == 1
+    assert part in lines[0]
+    assert sorted(release.iterdir()) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_that_differ(run, tmp_path, quick):
+    write_small_release(tmp_path / "r")  # three classes
+    status, out, err = run(tmp_path / "r", *quick)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "test.npy has 10 classes but the release has 3" in err
+
+
+def test_neighbours_need_training_images(run, release, files, tmp_path):
+    status, out, err = run(release, "--data", files / "test.npy", "--neighbours", tmp_path / "n.png")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "--train-data" in err
+
+
+def test_what_is_there_stays(run, release, tmp_path, quick):
+    output = tmp_path / "e.json"
+    output.write_text("mine")
+    status, out, err = run(release, *quick, "--output", output)
+    assert (status, out) == (2, "")
+    assert "--force" in err
+    assert output.read_text() == "mine"
+    assert run(release, *quick, "--classifiers", "none", "--output", output, "--force")[0] == 0
+    assert json.loads(output.read_text())["count"] == 200
+
+
+def test_no_release(run, tmp_path, quick):
+    status, out, err = run(tmp_path, *quick)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "not a release" in err
+
+
+def test_help(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "dpsinkhorn evaluate my-run --data mnist" in out
+    assert "not private" in out
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, dpsinkhorn.cli; assert 'torch' not in sys.modules, 'torch is imported'"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,88 @@
+"""All measures in one result."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpsinkhorn.data import from_arrays, load_dataset
+from dpsinkhorn.evaluation import NOT_PRIVATE, EvaluationError, evaluate_images, images_of
+
+TRAIN, TEST = (load_dataset("digits", split=split) for split in ("train", "test"))
+FEW = from_arrays(images_of(TRAIN)[:300], TRAIN.labels[:300], classes=10, name="few")
+QUICK = {"classifiers": ["logistic"], "features": "cnn", "device": "cpu"}
+
+
+def test_real_images_are_as_good_as_it_gets():
+    seen = []
+    found = evaluate_images(
+        images_of(FEW), FEW.labels, TEST, training=FEW, progress=lambda *now: seen.append(now), **QUICK
+    )
+    assert found.utility["logistic"].mean > 85
+    assert found.likeness.frechet == pytest.approx(found.likeness.floor)
+    assert found.likeness.diversity.recall > 0.7
+    assert {stage for stage, _, _ in seen} == {"logistic", "features"}
+
+
+def test_noise_is_bad_in_every_way():
+    draws = np.random.default_rng(0)
+    noise = draws.integers(0, 256, (500, 8, 8), dtype=np.uint8)
+    found = evaluate_images(noise, draws.integers(0, 10, 500), TEST, training=FEW, **QUICK)
+    assert found.utility["logistic"].mean < 40
+    assert found.likeness.frechet > 10 * found.likeness.floor
+    assert found.likeness.diversity.recall < 0.1
+
+
+def test_json_says_that_it_is_not_private():
+    found = evaluate_images(images_of(TRAIN)[:200], TRAIN.labels[:200], TEST, **QUICK).to_json()
+    assert found["private"] is False
+    assert found["warning"] == NOT_PRIVATE
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["likeness"]["name"] == "frechet-cnn"
+    assert "half" in found["likeness"]["floor_from"]
+    assert len(found["utility"]["classifiers"][0]["per_class"]) == 10
+
+
+def test_without_labels():
+    plain = from_arrays(images_of(TEST), name="plain")
+    found = evaluate_images(images_of(TRAIN), None, plain, **QUICK)
+    assert found.utility is None
+    assert found.likeness.name == "frechet-random-cnn"
+    assert found.to_json()["utility"] is None
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "part"),
+    [
+        (np.zeros((30, 9, 8), np.uint8), np.zeros(30, np.int64), "9 x 8 grey .* 8 x 8 grey"),
+        (np.zeros((30, 8, 8, 3), np.uint8), np.zeros(30, np.int64), "colour"),
+        (np.zeros((30, 8, 8), np.uint8), np.full(30, 10), "class 10 but digits has 10"),
+    ],
+)
+def test_images_that_cannot_be_compared(images, labels, part):
+    with pytest.raises(EvaluationError, match=part):
+        evaluate_images(images, labels, TEST, **QUICK)
+
+
+def test_labels_of_one_side_only():
+    plain = from_arrays(images_of(TEST), name="plain")
+    with pytest.raises(EvaluationError, match="plain has no labels"):
+        evaluate_images(images_of(TRAIN), TRAIN.labels, plain, **QUICK)
+
+
+def test_too_few_real_images():
+    few = from_arrays(images_of(TEST)[:5], name="few")
+    with pytest.raises(EvaluationError, match="too few"):
+        evaluate_images(images_of(TRAIN), None, few, **QUICK)
+
+
+def test_sixteen_bits_and_floats_as_eight():
+    """Real images come to the scale of the synthetic ones, whatever they are stored as."""
+    eight = np.arange(256, dtype=np.uint8).reshape(4, 8, 8)
+    for images in (eight, eight.astype(np.uint16) * 257, eight / np.float32(255)):
+        assert (images_of(from_arrays(images)) == eight).all()
+    colour = np.stack([eight, eight // 2, eight // 3], axis=3)
+    assert (images_of(from_arrays(colour)) == colour).all()
+    assert (images_of(from_arrays(colour / np.float32(255))) == colour).all()
