@@ -21,7 +21,7 @@ __all__ = ["Fit", "cnn", "fit_network", "logistic_sklearn", "logistic_torch", "m
 
 MAX_ITERATIONS = 5000  # of logistic regression
 _TOLERANCE = 1e-4  # scikit-learn's: largest entry of the gradient of the mean loss
-_BATCHES = (32, 256)  # images per step: the least and the most; in between, 64 steps an epoch
+_BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
 _EVALUATED = 8192  # images per pass without gradients
 _MAX_EPOCHS = 1000
 _SMALLEST = 20  # images, so that a tenth of them says something
