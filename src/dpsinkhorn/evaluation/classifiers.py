@@ -57,16 +57,14 @@ def cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     torch.Size([2, 10])
     """
     channels, height, width = image_shape
-    half = ((height + 1) // 2, (width + 1) // 2)
-    quarter = ((half[0] + 1) // 2, (half[1] + 1) // 2)
+    # strides of 2 rather than pooling, which the paper does not mention
+    quarter = ((height + 3) // 4, (width + 3) // 4)
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
         nn.Dropout(0.5),
-        nn.Conv2d(32, 64, 3, padding=1),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
         nn.Dropout(0.5),
         nn.Flatten(),
         nn.Linear(64 * math.prod(quarter), classes),

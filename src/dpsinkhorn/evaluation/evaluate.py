@@ -121,6 +121,20 @@ def evaluate_images(
     """
     where = choose_device(device)
     check_comparable(images, labels, test)
+    if training is not None:
+        check_comparable(images, None, training)
+    # features first: weights that are not here should not be missed after minutes of work
+    teachers = test if training is None else training
+    if progress is not None:
+        progress("features", 0, 0)
+    teacher_labels = None
+    if teachers.labels is not None and teachers.records >= 20:
+        checked = check_labels(teachers.labels, teachers.records, teachers.classes)
+        teacher_labels = torch.from_numpy(checked).to(where)
+    real = on_device(images_of(teachers), where)
+    network = load_features(
+        features, real, teacher_labels, teachers.classes, inception_weights=inception_weights
+    )
     utility = None
     if labels is not None and test.labels is not None:
         utility = downstream_utility(
@@ -136,19 +150,6 @@ def evaluate_images(
             device=where,
             progress=progress,
         )
-    if training is not None:
-        check_comparable(images, None, training)
-    teachers = test if training is None else training
-    if progress is not None:
-        progress("features", 0, 0)
-    teacher_labels = None
-    if teachers.labels is not None and teachers.records >= 20:
-        checked = check_labels(teachers.labels, teachers.records, teachers.classes)
-        teacher_labels = torch.from_numpy(checked).to(where)
-    real = on_device(images_of(teachers), where)
-    network = load_features(
-        features, real, teacher_labels, teachers.classes, inception_weights=inception_weights
-    )
     likeness = compare_images(
         network,
         on_device(images, where),
