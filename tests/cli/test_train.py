@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dpsinkhorn import load
@@ -24,6 +25,15 @@ from support.processes import Command
 from support.runs import RECIPE, bits, header, lines, tiny_arrays
 
 TINY = "--accountant rdp --checkpoint-every 0.1 --picture-every 0"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As in the processes of `Command`: with another number of threads sums end in other last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -575,11 +585,11 @@ class TestInterrupted:
 
     def test_before_training_began(self, place):
         """While the noise is calibrated, say: one clean line, and nothing is there."""
-        slow = "--epsilon 5 --steps 1000 --labels released"  # some seconds of accounting
+        slow = "--epsilon 5 --steps 1000000 --labels released"  # a second of accounting at least
         arguments = f"train --data {place}/data.npz --recipe {place}/tiny.toml --out {place}/run {slow}"
         command = Command(arguments.split(), place)
         command.until(command.started.exists)
-        time.sleep(0.6)
+        time.sleep(0.2)
         command.send(signal.SIGINT)
         status, out, err = command.wait()
         assert (status, out) == (130, "")
