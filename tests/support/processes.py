@@ -21,6 +21,8 @@ _CONTEXT.set_forkserver_preload(
 
 
 def _child(arguments, streams, file_limit):
+    # a shell that runs the tests in the background has interrupts ignored, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, path in zip((1, 2), streams, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
