@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from dpsinkhorn.cli import _output, data, evaluate, privacy, sample, train
+from dpsinkhorn.cli import _output, data, evaluate, privacy, report, sample, train
 
 __all__ = ["app", "main"]
 
@@ -27,6 +27,7 @@ app.add_typer(privacy.app, name="privacy")
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
 
 
 @app.callback(invoke_without_command=True)

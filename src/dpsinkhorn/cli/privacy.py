@@ -266,7 +266,7 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
 
 
 def _report(setting: Setting, spent: float, records: int | None, as_json: bool, plot: Path | None) -> None:
-    from dpsinkhorn.privacy import event_to_json
+    from dpsinkhorn.privacy import event_to_json, meaning
 
     charge = setting.charge
     is_image = setting.mechanism == "image"
@@ -324,14 +324,3 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
     print_table("Privacy of a training run", rows, sentences)
     if plot is not None:
         typer.echo(f"Drawn: {plot}")
-
-
-def meaning(spent: float, delta: float) -> str:
-    if spent > 700:
-        factor = f"e^{spent:.0f}"
-    else:
-        factor = f"{math.exp(spent):,.2f}" if spent < 10 else f"{math.exp(spent):.2g}"
-    return (
-        f"Adding or removing any one record changes the probability of anything that can be done with the "
-        f"release by a factor of at most {factor} (e^epsilon), apart from a probability of {delta:g} (delta)."
-    )

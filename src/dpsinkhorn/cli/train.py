@@ -33,7 +33,7 @@ from dpsinkhorn.cli.data import (
     UnlabelledOption,
     load_data,
 )
-from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption, meaning, parse_rate
+from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption, parse_rate
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -414,35 +414,53 @@ def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
 
 
 def _show_end(run: Run, as_json: bool) -> None:
+    from dpsinkhorn.privacy import meaning
     from dpsinkhorn.release import format_epsilon, load
 
     release = load(run.release_folder)
     spent = release.privacy.epsilon
+    report = _write_report(run)
     if as_json:
         print_json(
             {
                 "run": str(run.folder),
                 "release": str(run.release_folder),
+                "report": None if report is None else str(report),
                 "epsilon": spent,
                 "delta": release.privacy.delta,
                 "releasable": release.privacy.releasable,
             }
         )
         return
-    whom = "any one record" if release.privacy.unit == "record" else "any one person, with all their records,"
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(f"Run      {run.folder}")
     console.print(f"Samples  {run.release_folder / 'samples.png'}")
     console.print(f"Release  {run.release_folder}")
+    if report is not None:
+        console.print(f"Report   {report}")
     if not release.privacy.releasable:
         console.print("NOT FOR RELEASE: " + release.privacy.summary)
         return
     console.print(
         f"epsilon {format_epsilon(spent)} at delta {release.privacy.delta:g}. "
-        + meaning(spent, release.privacy.delta).replace("any one record", whom)
+        + meaning(
+            spent, release.privacy.delta, unit=release.privacy.unit, adjacency=release.privacy.adjacency
+        )
     )
-    console.print("Only the folder `release` may leave the building; the rest of the run is private.")
+    console.print("Only the folder `release` may leave the building, and the report; the rest is private.")
     console.print(f"Next: dpsinkhorn sample {run.release_folder} --count 1000 --output samples.npz")
+
+
+def _write_report(run: Run) -> Path | None:
+    """The page of the run. The release is there already: whatever goes wrong here must not hide it."""
+    try:
+        from dpsinkhorn.report import write_report
+
+        return write_report(run.folder).report
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        warn(f"the release is there, but its report could not be written: {reason}")
+        return None
 
 
 def _duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from dpsinkhorn.privacy.mechanisms import (
 )
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
 from dpsinkhorn.privacy.sampling import poisson_sample
+from dpsinkhorn.privacy.words import meaning
 
 __all__ = [
     "ACCOUNTANTS",
@@ -51,6 +52,7 @@ __all__ = [
     "epsilon",
     "event_from_json",
     "event_to_json",
+    "meaning",
     "poisson_sample",
     "published_epsilon",
     "read_ledger",

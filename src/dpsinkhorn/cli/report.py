@@ -1,0 +1,92 @@
+"""`dpsinkhorn report`: one page that says what was guaranteed, and shows what came of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsinkhorn.cli._output import BadInputError, print_json
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a run, finished or not; or a release.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="The page; RUN/report.html by default. For a release, name it."),
+    ] = None,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            "--evaluation",
+            help="FILE.json of `dpsinkhorn evaluate --output`. Not private: goes to a page of its own.",
+        ),
+    ] = None,
+    public_evaluation: Annotated[
+        bool,
+        typer.Option("--public-evaluation", help="The data evaluated on are public: show it on the report."),
+    ] = False,
+    curator_page: Annotated[
+        bool,
+        typer.Option("--curator-page", help="Also write what was noted while training; not to leave."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of a run: one HTML page, in plain words, that may be shown if the release may.
+
+    What is computed from private data without noise goes to a page of its own, marked CURATOR-ONLY.
+
+    Examples:
+
+        dpsinkhorn report runs/digits
+
+        dpsinkhorn report runs/digits --evaluation evaluation.json
+    """
+    from dpsinkhorn.report import ReportError, check_output, write_report
+
+    try:
+        target = check_output(folder, output)
+        if output is not None and os.path.lexists(target) and not force:
+            raise BadInputError(
+                f"--output {output} exists already; name another, or add --force to replace it"
+            )
+        written = write_report(
+            folder,
+            output=output,
+            evaluation=evaluation,
+            public_evaluation=public_evaluation,
+            curator_page=curator_page,
+        )
+    except ReportError as error:
+        raise BadInputError(str(error)) from error
+    found, beside = written.findings, written.curator_page
+    if as_json:
+        print_json(
+            {
+                "report": str(written.report),
+                "curator_page": None if beside is None else str(beside),
+                "finished": found.finished,
+                "releasable": found.releasable,
+                "epsilon": found.privacy.epsilon if math.isfinite(found.privacy.epsilon) else None,
+                "delta": found.privacy.delta,
+            }
+        )
+        return
+    print(f"Report   {written.report}")
+    if not found.finished:
+        print("The run is not finished: make the report again when it is.")
+    elif not found.releasable:
+        print("NOT FOR RELEASE: the page says so, and must not be passed on either.")
+    else:
+        print(f"It may be shown: {found.privacy.summary}.")
+    if beside is not None:
+        print(f"Curator  {beside}")
+        print("That second page is NOT private: it must not leave.")

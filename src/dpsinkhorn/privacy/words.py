@@ -1,0 +1,70 @@
+"""ε and δ in plain words, for people who have to decide on them."""
+
+from __future__ import annotations
+
+import math
+
+from dpsinkhorn.privacy.charges import Adjacency
+
+__all__ = ["at_most_sure", "factor_in_words", "meaning", "one_in"]
+
+_WHOM = {"record": "any one record", "person": "any one person, with all their records,"}
+_CHANGES = {
+    Adjacency.ADD_OR_REMOVE_ONE.value: "Adding or removing {whom} changes",
+    Adjacency.REPLACE_ONE.value: "Replacing {whom} by another changes",
+}
+_LONGEST_FACTOR = 1e9  # above it digits say less than a power of ten
+
+
+def meaning(
+    epsilon: float,
+    delta: float,
+    *,
+    unit: str = "record",
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value,
+) -> str:
+    """What a guarantee means, in one sentence.
+
+    >>> print(meaning(1.0, 1e-5))
+    Adding or removing any one record changes the probability of anything that can be done with the release
+    by a factor of at most 2.72 (e^epsilon), apart from a probability of 1e-05 (delta).
+    """
+    changes = _CHANGES[adjacency].format(whom=_WHOM[unit])
+    return (
+        f"{changes} the probability of anything that can be done with the release by a factor of at most "
+        f"{factor_in_words(epsilon)} (e^epsilon), apart from a probability of {delta:g} (delta)."
+    )
+
+
+def factor_in_words(epsilon: float) -> str:
+    """e^ε as people read it; rounded up, so that it is never less than what holds.
+
+    >>> factor_in_words(0.5), factor_in_words(3), factor_in_words(10), factor_in_words(845)
+    ('1.65', '20.1', '22,100', '10^367')
+    """
+    if epsilon > math.log(_LONGEST_FACTOR):
+        return f"10^{math.ceil(epsilon / math.log(10))}" if math.isfinite(epsilon) else "infinity"
+    factor = math.exp(epsilon)
+    step = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    rounded = math.ceil(factor / step - 1e-9) * step
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
+
+
+def one_in(probability: float) -> str:
+    """A small probability as `1 in so many`; never made smaller than it is.
+
+    >>> one_in(1e-5), one_in(0.3)
+    ('1 in 100,000', '1 in 3')
+    """
+    return f"1 in {math.floor(1 / probability + 1e-6):,}" if probability > 0 else "0"
+
+
+def at_most_sure(before: float, epsilon: float) -> float:
+    """The surest that anyone can become that a record is in the data, who thought so with `before`.
+
+    Bayes' rule: ε-differential privacy multiplies the odds by at most e^ε. What δ allows comes on top.
+
+    >>> round(at_most_sure(0.5, 1.0), 3), at_most_sure(0.01, 0.0)
+    (0.731, 0.01)
+    """
+    return before / (before + (1 - before) * math.exp(-epsilon))

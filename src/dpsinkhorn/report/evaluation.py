@@ -1,0 +1,133 @@
+"""An evaluation, as `dpsinkhorn evaluate --output` wrote it, for a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsinkhorn.data import KNOWN
+from dpsinkhorn.release import Release
+from dpsinkhorn.report.errors import ReportError
+
+__all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
+
+_SHOWN = 20  # classes, the worst served first if there are more
+_CLASSIFIERS = {
+    "logistic": "logistic regression",
+    "mlp": "MLP, one hidden layer",
+    "cnn": "CNN",
+}
+
+
+@dataclass(frozen=True)
+class EvaluationTables:
+    """Figures as text."""
+
+    data: str
+    count: str
+    scores: tuple[tuple[str, str, str, str], ...]
+    """Classifier, accuracy, spread, worst class."""
+    classifiers: tuple[str, ...]
+    per_class: tuple[tuple[str, tuple[str, ...]], ...]
+    left_out: int
+    """Classes that are served better than those shown."""
+    measures: tuple[tuple[str, str, str], ...]
+    """Measure, synthetic, real."""
+    floor_from: str
+
+
+def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
+    """The JSON of an evaluation of this very release."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReportError(f"the evaluation {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not the JSON that `dpsinkhorn evaluate --output` writes") from error
+    privacy = release.privacy
+    expected = {
+        "title": release.title,
+        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "delta": privacy.delta,
+    }
+    if not isinstance(found, dict) or not {"likeness", "utility", *expected} <= found.keys():
+        raise ReportError(f"{path} is not the JSON that `dpsinkhorn evaluate --output` writes")
+    for name, value in expected.items():
+        if found[name] != value:
+            raise ReportError(
+                f"{path} is of another release: its {name} is {found[name]}, here it is {value}"
+            )
+    return found
+
+
+def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, public: bool) -> EvaluationTables:
+    """Figures as text. On a page that may be shown, names of files and of private labels stay out."""
+    try:
+        utility, likeness = found["utility"], found["likeness"]
+        scores = [] if utility is None else utility["classifiers"]
+        names = class_names if public or class_names else tuple(str(name) for name in found["class_names"])
+        data = str(found["data"])
+        if public and data not in KNOWN:
+            data = "data that the curator states to be public"
+        ranked = _ranked(scores)
+        return EvaluationTables(
+            data,
+            f"{int(found['count']):,}",
+            tuple(_score(score, names) for score in scores),
+            tuple(str(score["name"]) for score in scores),
+            tuple(
+                (_title(k, names), tuple(_percent(score["per_class"][k]) for score in scores))
+                for k in ranked[:_SHOWN]
+            ),
+            max(0, len(ranked) - _SHOWN),
+            (
+                (f"{likeness['name']} (low is good)", _two(likeness["frechet"]), _two(likeness["floor"])),
+                ("precision", _three(likeness["precision"]), _three(likeness["real_precision"])),
+                ("recall", _three(likeness["recall"]), _three(likeness["real_recall"])),
+            ),
+            str(likeness["floor_from"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ReportError(
+            f"the evaluation lacks something, or holds what it should not: {error!r}"
+        ) from error
+
+
+def _ranked(scores: Sequence[Any]) -> list[int]:
+    """Classes that were tested; in order, or from the worst served on if they are too many."""
+    if not scores:
+        return []
+    last = scores[-1]["per_class"]
+    present = [k for k, value in enumerate(last) if value is not None]
+    return present if len(present) <= _SHOWN else sorted(present, key=lambda k: float(last[k]))
+
+
+def _score(score: Any, names: Sequence[str]) -> tuple[str, str, str, str]:
+    worst = int(score["worst_class"])
+    spread = "" if score["spread"] is None else f"± {float(score['spread']):.1f}"
+    return (
+        _CLASSIFIERS.get(str(score["name"]), str(score["name"])),
+        _percent(score["mean"]),
+        spread,
+        f"{_percent(score['worst_class_accuracy'])} ({_title(worst, names)})",
+    )
+
+
+def _title(k: int, names: Sequence[str]) -> str:
+    return f"{k}: {names[k]}" if k < len(names) and names[k] != str(k) else str(k)
+
+
+def _percent(value: Any) -> str:
+    return f"{float(value):.1f}"
+
+
+def _two(value: Any) -> str:
+    return f"{float(value):.2f}"
+
+
+def _three(value: Any) -> str:
+    return f"{float(value):.3f}"

@@ -1,0 +1,125 @@
+"""What a report is made from: the release, the plan, and what the ledger adds up to. Nothing else is read.
+
+Whatever stands in `run.json` beside the plan (where the data are, what the run is called) stays with the
+curator, but for the name of a public data set. So does what follows the clock: statistics and pictures made
+while training are taken when a block of steps ends, and how long that takes depends on private samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsinkhorn.data import KNOWN
+from dpsinkhorn.privacy import Budget, SecureNoise, SeededNoise, Statement, epsilon, read_ledger
+from dpsinkhorn.privacy.journal import JournalDamagedError, read_journal
+from dpsinkhorn.release import PrivacyStatement, Release, ReleaseError, load
+from dpsinkhorn.report.errors import ReportError
+from dpsinkhorn.training import Plan, Run, TrainingError
+from dpsinkhorn.training.spending import statement_of
+
+__all__ = ["Findings", "gather"]
+
+_SLACK = 1 + 1e-9  # of the same ε, composed in another order
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report tells. Everything in it may be shown if the release may."""
+
+    privacy: PrivacyStatement
+    """Of the release; of all that was spent so far where there is none yet."""
+    release: Release | None
+    """`None` while a run is not finished."""
+    generator_digest: str | None = None
+    """SHA-256 of the release's network."""
+    plan: Plan | None = None
+    """`None` where there is a release and nothing else."""
+    data_name: str | None = None
+    """The name of a public data set; other names are the curator's."""
+    trained_with: str | None = None
+    """The version of dpsinkhorn that began the run."""
+    ledger_seen: bool = False
+    """Whether the ledger was at hand, and holds the entry that the release names."""
+    spent_later: float | None = None
+    """ε of all that is on the ledger, where other runs were charged to it since."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a release."""
+        return self.release is not None
+
+    @property
+    def releasable(self) -> bool:
+        """Whether release and report may be shown to others."""
+        return self.release is not None and self.release.releasable
+
+
+def gather(folder: Path) -> Findings:
+    """What there is to tell of a run, finished or not, or of a release alone."""
+    if (folder / "run.json").exists():
+        return _of_run(folder)
+    if not folder.is_dir():
+        raise ReportError(f"there is no folder {folder}; name a run or a release")
+    if not (folder / "config.json").exists():
+        raise ReportError(f"{folder} is neither a run nor a release: it has no run.json and no config.json")
+    return _of_release(folder)
+
+
+def _of_release(folder: Path) -> Findings:
+    try:
+        release = load(folder)
+    except ReleaseError as error:
+        raise ReportError(str(error)) from error
+    if release.privacy.private and release.privacy.recomputed_epsilon() > release.privacy.epsilon * _SLACK:
+        raise ReportError(f"{folder} states a lower epsilon than its charges cost; do not pass it on")
+    digest = hashlib.sha256((folder / "generator.safetensors").read_bytes()).hexdigest()
+    return Findings(release.privacy, release, digest)
+
+
+def _of_run(folder: Path) -> Findings:
+    try:
+        run = Run.resume(folder)
+    except TrainingError as error:
+        raise ReportError(str(error)) from error
+    name = run.settings["source"].get("data")
+    try:
+        found = _of_release(run.release_folder) if run.done else Findings(_spent_so_far(run), None)
+        if run.done and run.ledger_path.exists():
+            later = _spent_later(run, found.privacy)
+            found = dataclasses.replace(found, ledger_seen=True, spent_later=later)
+    except JournalDamagedError as error:
+        raise ReportError(f"the ledger of this run cannot be trusted: {error}") from error
+    return dataclasses.replace(
+        found,
+        plan=run.plan,
+        data_name=name if name in KNOWN else None,
+        trained_with=str(run.settings["dpsinkhorn"]),
+    )
+
+
+def _spent_so_far(run: Run) -> PrivacyStatement:
+    """What would be stated if the run ended now."""
+    plan = run.plan
+    noise = SecureNoise.description if plan.seed is None else SeededNoise.description
+    if not run.ledger_path.exists():
+        nothing = Statement(Budget(plan.budget_epsilon, plan.delta), (), "0" * 64)
+        return dataclasses.replace(statement_of(plan, nothing, noise), ledger_digest=None)
+    return statement_of(plan, read_ledger(run.ledger_path), noise)
+
+
+def _spent_later(run: Run, privacy: PrivacyStatement) -> float | None:
+    """ε of all that is on the ledger now, if that is more than the release knows of."""
+    history = [entry.digest for entry in read_journal(run.ledger_path)]
+    if privacy.ledger_digest not in history:
+        raise ReportError(
+            f"the ledger {run.ledger_path} does not hold the entry that the release names; "
+            "put the right one back"
+        )
+    if history[-1] == privacy.ledger_digest or not math.isfinite(privacy.epsilon):
+        return None
+    now = read_ledger(run.ledger_path)
+    return epsilon(now.total(), now.budget.delta, run.plan.accountant)

@@ -1,0 +1,117 @@
+"""Data and settings as tables. What names something of the curator's own stays out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpsinkhorn.data import KNOWN
+from dpsinkhorn.release import format_epsilon
+from dpsinkhorn.report.curve import charged_steps
+from dpsinkhorn.report.gather import Findings
+from dpsinkhorn.training import recipe_names
+
+__all__ = ["data_rows", "plan_rows", "recipe_rows"]
+
+Rows = list[tuple[str, str]]
+
+_MECHANISMS = {
+    "record": "record: each record's share of the gradient is clipped, and noise is added to their sum",
+    "batch": "batch: the gradient of a step is clipped as a whole, and noise is added to it",
+    "image": "image: the gradient of each generated image is clipped on its own, and noise is added to it",
+    "parameter": "parameter: the gradient of the network's parameters is clipped, and noise is added to it",
+    "none": "none: nothing is clipped, no noise is added",
+}
+_ACCOUNTANTS = {
+    "pld": "pld: privacy loss distributions, composed numerically, rounded upwards",
+    "rdp": "rdp: Rényi differential privacy",
+    "rdp-classic": "rdp-classic: Rényi differential privacy, converted as in the papers",
+}
+
+
+def data_rows(found: Findings) -> Rows:
+    """What the data are, as far as it is public."""
+    known = KNOWN.get(found.data_name or "")
+    rows = [
+        ("data set", f"{known.name}: {known.description}" if known else "private; not named on this page")
+    ]
+    facts = None if found.plan is None else found.plan.facts
+    shape = found.release.image_shape if found.release else facts.image_shape if facts else (0, 0, 0)
+    classes = found.release.classes if found.release else facts.classes if facts else 0
+    channels, height, width = shape
+    rows.append(("images", f"{'grey' if channels == 1 else 'colour'}, {height} x {width} pixels"))
+    rows.append(("classes", f"{classes}" if classes else "none: the images have no labels"))
+    if facts is None:
+        return rows
+    if not facts.size_is_public:
+        rows.append(("records", f"{facts.records:,} declared; their true number is protected"))
+    else:
+        rows.append(("records", f"{facts.records:,} (their number counts as public)"))
+        if facts.grouped:
+            rows.append(("persons", f"{facts.units:,} (their number counts as public)"))
+    return rows
+
+
+def plan_rows(found: Findings) -> Rows:
+    """The settings that decide about privacy."""
+    privacy, plan = found.privacy, found.plan
+    rows = [("mechanism", _MECHANISMS.get(privacy.mechanism, privacy.mechanism))]
+    if plan is not None and plan.private:
+        rows.append(("budget", f"ε = {format_epsilon(plan.budget_epsilon)} at δ = {plan.delta:g}"))
+        rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
+        rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
+    if plan is not None:
+        rows.append(("chance of a record to be in a step's sample", f"{plan.sampling_rate:.6g}"))
+        rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))
+        rows.append(("steps planned", f"{plan.steps:,}"))
+    if privacy.private:
+        rows.append(("steps charged", f"{charged_steps(privacy):,}"))
+        rows.append(("accountant", _ACCOUNTANTS[privacy.accountant]))
+        rows.append(("noise drawn from", privacy.noise or "not stated"))
+    return rows
+
+
+def recipe_rows(found: Findings) -> Rows:
+    """Everything else, as it stands in the recipe. A file's name is the curator's, and left out."""
+    plan = found.plan
+    if plan is None:
+        config = None if found.release is None else found.release.config
+        return [] if config is None else [("generator", f"{config.kind}, {config.parameters:,} parameters")]
+    recipe, config = plan.recipe, plan.generator_config
+    ours = recipe.name in recipe_names()
+    rows = [
+        ("recipe", f"{recipe.name}: {recipe.description}" if ours else "the curator's own"),
+        ("generator", f"{config.kind}, {config.parameters:,} parameters"),
+        ("images generated a step", f"{plan.generated:,}"),
+        ("labels of generated images", _labels(found)),
+    ]
+    settings = recipe.to_json()
+    for section in ("loss", "optimizer", "generator"):
+        rows += [
+            (f"{section}: {name.replace('_', ' ')}", _value(value))
+            for name, value in settings[section].items()
+            if value is not None and (section, name) != ("generator", "kind")
+        ]
+    return rows
+
+
+def _labels(found: Findings) -> str:
+    assert found.plan is not None
+    if not found.plan.facts.classes:
+        return "none"
+    labels = found.plan.labels
+    if isinstance(labels, str):
+        return "the data's own frequencies, released with noise that is part of ε"
+    even = max(labels) - min(labels) < 1e-9
+    return "every class equally often" if even else "frequencies that the curator stated"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_value(item) for item in value)
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return str(value)
