@@ -1,0 +1,97 @@
+"""Entropic transport values with a certificate: how far below the optimum they can be, rounding included.
+
+The semi-dual F(g) = mean f + mean g, f the (c, λ)-transform of g, never exceeds the optimum W. It is concave,
+its gradient is r = b - Pᵀ1, and some optimal g* spans at most c̄. So for g that spans at most c̄
+
+    W - F(g)  <=  <r, g* - g>  <=  c̄ |r|_1.
+
+`certified_value` iterates until that is below a gap that was fixed beforehand, whatever the data, and hands
+back F(g). It shows nothing else: no iterations, no error, no warning. Proof: docs/proofs/direct-cost.md.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot import ConvergenceWarning, Problem, solve
+from dpsinkhorn.transport.clouds import Setting
+
+__all__ = ["certified_value", "evaluate", "rounding", "rounding_of_gap", "sinkhorn_until"]
+
+_UNIT = 2.0**-50  # eight units of float64's rounding: room for every constant below
+_BLOCK = 2**21  # entries of the cost matrix at a time
+_ATTEMPTS = ((1000, 0.5), (20_000, 0.05))  # iterations, and the tolerance as a part of what is needed
+
+
+def rounding(setting: Setting, regularization: float) -> float:
+    """By how much float64 can put a computed value off, whatever the data."""
+    terms = setting.n + setting.m + setting.dimension + 32
+    return _UNIT * terms * (setting.bound + regularization)
+
+
+def rounding_of_gap(setting: Setting, regularization: float) -> float:
+    """By how much float64 can make a computed gap too small, whatever the data."""
+    terms = setting.n + setting.m + setting.dimension + 32
+    return _UNIT * terms * setting.bound * (1 + setting.bound / regularization)
+
+
+def certified_value(problem: Problem, regularization: float, *, bound: float, gap: float) -> float:
+    """A value v with W - gap <= v <= W, up to `rounding`, for costs in [0, bound]; never fails.
+
+    >>> x, y = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([[0.0], [2.0]]).double()
+    >>> round(certified_value(Problem(x, y), 0.01, bound=4.0, gap=1e-6), 4)
+    0.5069
+    """
+    potential = torch.zeros(problem.shape[2], dtype=torch.float64)
+    for iterations, share in _ATTEMPTS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it would tell of the data
+            potential = solve(
+                problem, regularization, tolerance=share * gap / bound, max_iterations=iterations
+            ).g
+        value, reached = evaluate(problem, potential, regularization, bound)
+        if reached <= gap:
+            return value
+    return sinkhorn_until(problem, potential, regularization, bound=bound, gap=gap)
+
+
+def sinkhorn_until(
+    problem: Problem, potential: Tensor, regularization: float, *, bound: float, gap: float
+) -> float:
+    """Sinkhorn's own iteration until the certificate holds. It converges for every λ, if slowly."""
+    while True:
+        value, reached, potential = _step(problem, potential, regularization, bound)
+        if reached <= gap:
+            return value
+
+
+def evaluate(problem: Problem, potential: Tensor, regularization: float, bound: float) -> tuple[float, float]:
+    """F at a potential ``(m,)``, which is first clamped to span at most `bound`, and its certified gap."""
+    value, gap, _ = _step(problem, potential, regularization, bound)
+    return value, gap
+
+
+def _step(
+    problem: Problem, potential: Tensor, regularization: float, bound: float
+) -> tuple[float, float, Tensor]:
+    """Value and gap at a potential, and the potential after one iteration of Sinkhorn's."""
+    _, n, m = problem.shape
+    middle = (potential.max() + potential.min()) / 2
+    g = (potential - middle).clamp_(-bound / 2, bound / 2)
+    f = torch.empty(n, dtype=torch.float64)
+    columns = torch.zeros(m, dtype=torch.float64)  # n m times the column marginal
+    rows = max(1, _BLOCK // m)
+    for at in range(0, n, rows):
+        part = slice(at, min(at + rows, n))
+        exponents = problem.block(part).double().neg().add_(g).div_(regularization)
+        total = exponents.logsumexp(1)
+        f[part] = -regularization * (total - math.log(m))
+        columns += exponents.sub_(total.unsqueeze(1)).exp_().sum(0)
+    marginal = columns / n
+    value = float(f.mean() + g.mean())
+    gap = bound * float((1 / m - marginal).abs().sum())
+    return value, gap, g - regularization * torch.log((marginal * m).clamp_(min=1e-300))

@@ -1,0 +1,130 @@
+"""Two clouds of points, one or both of them private, under a capped cost: what every mechanism here takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot import Cost, Problem, SquaredEuclidean
+from dpsinkhorn.transport.costs import CappedCost
+from dpsinkhorn.transport.errors import TransportError
+
+__all__ = ["Clouds", "PublicSide", "Setting", "check_positive"]
+
+Points: TypeAlias = "npt.ArrayLike | Tensor"
+PublicSide: TypeAlias = Literal["x", "y"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that is public about two clouds: their sizes, the bound on the cost, and who is protected.
+
+    Attributes:
+        n, m: numbers of points x and y.
+        bound: c̄; costs are capped at it.
+        public: the side that is public, "x" or "y", if one is.
+        paired: one person owns a point of either side, so that both are replaced at once.
+    """
+
+    n: int
+    m: int
+    bound: float
+    public: PublicSide | None = None
+    paired: bool = False
+    dimension: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(cost_bound=self.bound)
+        if self.n < 1 or self.m < 1:
+            raise TransportError(f"there must be points on both sides, not {self.n} and {self.m}")
+        if self.public not in (None, "x", "y"):
+            raise TransportError(f"public must be 'x', 'y' or None, not {self.public!r}")
+        if self.paired and self.public is not None:
+            raise TransportError("paired means that persons own points on both sides; none can be public")
+
+    def worst(self, x: float, y: float) -> float:
+        """The sensitivity, from how far a replaced x and a replaced y can move the value.
+
+        One of them is replaced; both, by the same person, where they are paired.
+        """
+        if self.paired:
+            return x + y
+        if self.public is None:
+            return max(x, y)
+        return y if self.public == "x" else x
+
+
+@dataclass(frozen=True, eq=False)
+class Clouds:
+    """Points x ``(n, d)`` and y ``(m, d)`` in float64, and a cost capped at a public bound."""
+
+    x: Tensor
+    y: Tensor
+    cost: CappedCost
+    setting: Setting
+
+    @classmethod
+    def of(
+        cls,
+        x: Points,
+        y: Points,
+        *,
+        cost_bound: float,
+        cost: Cost | None = None,
+        public: PublicSide | None = None,
+        paired: bool = False,
+    ) -> Clouds:
+        """Check the points and put them into float64."""
+        check_positive(cost_bound=cost_bound)
+        first, second = _points("x", x), _points("y", y)
+        if first.shape[1] != second.shape[1]:
+            raise TransportError(
+                f"x and y must have one dimension, not {first.shape[1]} and {second.shape[1]}; "
+                "give both the same columns"
+            )
+        setting = Setting(len(first), len(second), float(cost_bound), public, paired, first.shape[1])
+        return cls(first, second, CappedCost(cost or SquaredEuclidean(), setting.bound), setting)
+
+    def problem(self, sides: Literal["xy", "xx", "yy"] = "xy") -> Problem:
+        """The transport problem between two of the clouds, for `dpsinkhorn.ot`."""
+        first, second = ({"x": self.x, "y": self.y}[side] for side in sides)
+        return Problem(first, second, self.cost)
+
+    def costs(self) -> Tensor:
+        """The matrix of capped costs, ``(n, m)``."""
+        return self.cost.pairwise(self.x, self.y)
+
+
+def check_positive(**values: Any) -> None:
+    """Refuse what is not a positive finite number."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise TransportError(f"{name} must be a positive number, not {value!r}")
+        if not (value > 0 and math.isfinite(value)):
+            raise TransportError(f"{name} must be a positive number, not {value}")
+
+
+def _points(name: str, values: Points) -> Tensor:
+    try:
+        points = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
+    except (TypeError, ValueError) as error:
+        raise TransportError(f"{name} must be an array of numbers, one row a point") from error
+    if points.dtype == torch.bool or points.is_complex():
+        raise TransportError(f"{name} must be an array of numbers, one row a point")
+    points = points.detach().cpu().double()
+    if points.ndim == 1:
+        points = points.unsqueeze(1)  # a column of numbers: points on a line
+    if points.ndim != 2:
+        raise TransportError(f"{name} must be of shape (points, dimensions), not {tuple(points.shape)}")
+    if 0 in points.shape:
+        raise TransportError(f"{name} is empty: shape {tuple(points.shape)}")
+    # Where and how many is not said: the message may reach others than the curator.
+    if not bool(torch.isfinite(points).all()):
+        raise TransportError(f"{name} has values that are not finite; fill them in or leave those rows out")
+    return points

@@ -1,0 +1,164 @@
+"""`private_cost`: how far apart two private data sets are, and under what guarantee we say so."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import numpy.typing as npt
+from torch import Tensor
+
+from dpsinkhorn.ot import Cost
+from dpsinkhorn.privacy import Adjacency, Charge, Ledger, SecureNoise
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport.clouds import Clouds, PublicSide, check_positive
+from dpsinkhorn.transport.direct import DirectMechanism
+from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.transport.histogram import HistogramMechanism
+from dpsinkhorn.transport.result import Method, PrivateCost, Quantity, spend
+
+__all__ = ["private_cost"]
+
+Choice: TypeAlias = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
+_DEFAULT_REGULARIZATION = 0.05  # of the bound
+_RANGE = (1e-4, 1e4)  # of regularization / bound, where float64 and the solver are at ease
+
+
+def private_cost(
+    x: npt.ArrayLike | Tensor,
+    y: npt.ArrayLike | Tensor,
+    *,
+    epsilon: float,
+    cost_bound: float,
+    delta: float = 0.0,
+    cost: Cost | None = None,
+    regularization: float | None = None,
+    debiased: bool = False,
+    method: Choice = "auto",
+    public: PublicSide | None = None,
+    paired: bool = False,
+    support: npt.ArrayLike | Tensor | None = None,
+    confidence: float = 0.95,
+    gap: float | None = None,
+    ledger: Ledger | None = None,
+    noise: NoiseSource | None = None,
+) -> PrivateCost:
+    """The transport cost between two data sets, released under differential privacy.
+
+    Replacing one point of either side, sizes being public, changes the chance of any outcome by a factor of
+    at most e^ε (apart from δ, where the method needs one; the direct one does not).
+
+    Args:
+        x: points ``(n, d)``, or ``(n,)`` on a line.
+        y: points ``(m, d)``.
+        epsilon: ε.
+        cost_bound: a public bound; the cost of farther pairs is capped at it. Never read off the data.
+        delta: δ, for noisy-sinkhorn; 0 allows pure ε-DP only.
+        cost: the ground cost, by default the squared L2 distance.
+        regularization: λ in the units of the cost, by default a twentieth of the bound; 0 for exact
+            optimal transport.
+        debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
+        method: `auto` takes the one whose error, predicted from public quantities, is least.
+        public: "x" or "y", where one side is not private.
+        paired: one person owns a point of either side; both are then replaced at once.
+        support: public points ``(k, d)``, for histogram: data count at the nearest one.
+        confidence: of the interval, over the noise.
+        gap: how near the computed cost must come to the true one, for direct; by default a hundredth of
+            the sensitivity. It is fixed beforehand, and iterations go on until it is reached.
+        ledger: charged before anything private is computed.
+        noise: by default secure noise. A seeded source marks the result as not for release.
+
+    >>> import numpy as np
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> x, y = np.random.default_rng(0).random((2, 500, 2))
+    >>> found = private_cost(x, y + 0.5, epsilon=1, cost_bound=4, noise=SeededNoise(0))
+    >>> found.method, found.interval[0] < found.cost < found.interval[1]
+    ('direct', True)
+    """
+    check_positive(epsilon=epsilon)
+    if not 0 <= delta < 1:
+        raise TransportError(f"delta must be from 0 to below 1, not {delta}")
+    if not 0 < confidence < 1:
+        raise TransportError(f"confidence must be between 0 and 1, not {confidence}")
+    if method not in ("auto", "direct", "noisy-sinkhorn", "histogram"):
+        raise TransportError(f"method must be auto, direct, noisy-sinkhorn or histogram, not {method!r}")
+    clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
+    value = check_regularization(regularization, clouds.setting.bound)
+    quantity = quantity_of(value, debiased)
+    source = SecureNoise() if noise is None else noise
+
+    direct = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=epsilon, gap=gap)
+    predictions: dict[Method, float] = {"direct": direct.predicted_error}
+    histogram: HistogramMechanism | None = None
+    if support is not None:
+        histogram = HistogramMechanism.plan(clouds, support, epsilon=epsilon)
+        predictions["histogram"] = histogram.predicted_error(quantity)
+    chosen, reason = _choose(method, predictions)
+
+    def result(
+        released: float, interval: tuple[float, float], charge: Charge, delta: float = 0.0
+    ) -> PrivateCost:
+        least, most = (-math.inf, math.inf) if debiased else (0.0, clouds.setting.bound)
+        low, high = (min(max(end, least), most) for end in interval)
+        return PrivateCost(
+            cost=min(max(released, least), most),
+            released=released,
+            interval=(low, high),
+            confidence=confidence,
+            epsilon=float(epsilon),
+            delta=delta,
+            method=chosen,
+            quantity=quantity,
+            predicted_error=predictions[chosen],
+            regularization=value,
+            cost_bound=clouds.setting.bound,
+            adjacency=Adjacency.REPLACE_ONE.value,
+            reason=reason,
+            seeded=not source.secure,
+            charge=charge,
+        )
+
+    if chosen == "histogram":
+        assert histogram is not None
+        spend(ledger, histogram.charge, what="histogram", paired=paired)
+        released = histogram.release(clouds, source).cost(quantity, value)
+        reach = histogram.reach(quantity, confidence)
+        return result(released, (released - reach, released + reach), histogram.charge)
+    spend(ledger, direct.charge, what="cost", paired=paired)
+    released = direct.release(clouds, source)
+    return result(released, direct.interval(released, confidence), direct.charge)
+
+
+def check_regularization(regularization: float | None, bound: float) -> float:
+    """λ, or the default; 0 is exact transport."""
+    if regularization is None:
+        return _DEFAULT_REGULARIZATION * bound
+    if regularization == 0:
+        return 0.0
+    check_positive(regularization=regularization)
+    least, most = (limit * bound for limit in _RANGE)
+    if not least <= regularization <= most:
+        raise TransportError(
+            f"regularization must be 0 or from {least:g} to {most:g} at this cost bound, "
+            f"not {regularization:g}"
+        )
+    return float(regularization)
+
+
+def quantity_of(regularization: float, debiased: bool) -> Quantity:
+    """What is asked for."""
+    if debiased:
+        if not regularization:
+            raise TransportError("the Sinkhorn divergence needs a regularization above 0")
+        return "divergence"
+    return "entropic" if regularization else "exact"
+
+
+def _choose(method: Choice, predictions: dict[Method, float]) -> tuple[Method, str]:
+    if method != "auto":
+        if method not in predictions:
+            raise TransportError("histogram needs a public support to count on; give support")
+        return method, "asked for"
+    best = min(predictions, key=lambda name: predictions[name])
+    told = ", ".join(f"{name} {error:.3g}" for name, error in predictions.items())
+    return best, f"least predicted error of: {told}"

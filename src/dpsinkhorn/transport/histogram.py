@@ -1,0 +1,165 @@
+"""For public supports: noisy histograms, released once. All transport between them is post-processing.
+
+Points are counted at the nearest of k public support points. Replacing one point moves two counts by one, so
+Laplace noise of scale 2/ε on all counts of both sides is ε-DP (a point of one side only is replaced).
+Proof: docs/proofs/histogram-cost.md.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+
+from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
+from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
+from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
+from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
+from dpsinkhorn.transport.costs import CappedCost
+from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.transport.exact import exact_value
+from dpsinkhorn.transport.result import Quantity
+
+__all__ = ["HistogramMechanism", "NoisyHistograms", "project_to_simplex"]
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyHistograms:
+    """Weights of x and of y on the support, ``(k,)`` each, that may be shown and used at will."""
+
+    x: _Array
+    y: _Array
+    costs: _Array
+
+    def cost(self, quantity: Quantity, regularization: float) -> float:
+        """Transport between the histograms: post-processing."""
+        if quantity == "divergence":
+            cross, xx, yy = (
+                self._transport(a, b, regularization)
+                for a, b in ((self.x, self.y), (self.x, self.x), (self.y, self.y))
+            )
+            return 2 * cross - xx - yy
+        return self._transport(self.x, self.y, regularization)
+
+    def _transport(self, a: _Array, b: _Array, regularization: float) -> float:
+        rows, columns = a > 0, b > 0
+        costs, a, b = self.costs[np.ix_(rows, columns)], a[rows], b[columns]
+        bound = max(float(self.costs.max()), 1e-300)
+        if not regularization:
+            return exact_value(costs, a, b, bound=bound, gap=1e-6 * bound)
+        problem = MatrixProblem(torch.from_numpy(costs), torch.from_numpy(a), torch.from_numpy(b))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return float(solve(problem, regularization, tolerance=1e-7).value)
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramMechanism:
+    """What is settled before any point is looked at: the support, the noise, the error to expect."""
+
+    setting: Setting
+    support: Tensor
+    costs: _Array
+    epsilon: float
+
+    @classmethod
+    def plan(cls, clouds: Clouds, support: npt.ArrayLike | Tensor, *, epsilon: float) -> HistogramMechanism:
+        """Of `clouds` only the setting and the cost are used."""
+        check_positive(epsilon=epsilon)
+        points = Clouds.of(support, support, cost_bound=clouds.setting.bound).x
+        if points.shape[1] != clouds.setting.dimension:
+            raise TransportError(
+                f"the support must have the dimension of the points, {clouds.setting.dimension}, "
+                f"not {points.shape[1]}"
+            )
+        return cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), epsilon)
+
+    @property
+    def sensitivity(self) -> float:
+        """Of all counts together, in the sum of absolute differences."""
+        return self.setting.worst(2.0, 2.0)
+
+    @property
+    def charge(self) -> Charge:
+        return LaplaceMechanism(self.sensitivity, 1 / self.epsilon, Adjacency.REPLACE_ONE).charge()
+
+    @property
+    def _sides(self) -> tuple[tuple[str, int], ...]:
+        """The private sides and their sizes."""
+        sides = (("x", self.setting.n), ("y", self.setting.m))
+        return tuple(side for side in sides if side[0] != self.setting.public)
+
+    @property
+    def _scale(self) -> float:
+        return laplace_scale(self.sensitivity, self.epsilon, len(self._sides) * len(self.support))
+
+    def predicted_error(self, quantity: Quantity) -> float:
+        """A bound on the mean absolute error of a cost between the binned data."""
+        k = len(self.support)
+        shift = self._scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
+        return self._times(quantity) * sum(min(1.0, shift / size) for _, size in self._sides)
+
+    def reach(self, quantity: Quantity, confidence: float) -> float:
+        """What the error exceeds with probability 1 - confidence at most."""
+        alone = (1 - confidence) / (2 * len(self._sides))  # two signs of the noise on each side
+        shift = self._scale * _sum_of_positive_parts(len(self.support), alone)
+        return self._times(quantity) * sum(min(1.0, shift / size) for _, size in self._sides)
+
+    def _times(self, quantity: Quantity) -> float:
+        return float(self.costs.max()) * (4 if quantity == "divergence" else 1)
+
+    def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyHistograms:
+        """The noisy histograms; charge `charge` first."""
+        weights = {"x": self._counts(clouds.x), "y": self._counts(clouds.y)}
+        total = len(self._sides) * len(self.support)
+        for side, _ in self._sides:
+            weights[side] = add_laplace(
+                weights[side],
+                sensitivity=self.sensitivity,
+                epsilon=self.epsilon,
+                noise=noise,
+                coordinates=total,
+            )
+        x = project_to_simplex(weights["x"].numpy() / self.setting.n)
+        y = project_to_simplex(weights["y"].numpy() / self.setting.m)
+        return NoisyHistograms(x, y, self.costs)
+
+    def _counts(self, points: Tensor) -> Tensor:
+        far = CappedCost(SquaredEuclidean(), 1e300)  # pair by pair, so that no point moves another's bin
+        nearest = [far.pairwise(part, self.support).argmin(1) for part in torch.split(points, 4096)]
+        return torch.bincount(torch.cat(nearest), minlength=len(self.support)).double()
+
+
+def project_to_simplex(values: _Array) -> _Array:
+    """The nearest weights that are not negative and sum to one.
+
+    >>> project_to_simplex(np.array([0.75, 0.5, -0.25]))
+    array([0.625, 0.375, 0.   ])
+    """
+    ordered = np.sort(values)[::-1]
+    excess = (np.cumsum(ordered) - 1) / np.arange(1, len(values) + 1)
+    level = excess[np.nonzero(ordered > excess)[0][-1]]
+    weights = np.maximum(values - level, 0.0)
+    return np.asarray(weights / weights.sum())
+
+
+def _sum_of_positive_parts(count: int, chance: float) -> float:
+    """What the sum of the positive parts of `count` Laplace(1) draws exceeds with this chance."""
+    positive = np.arange(1, count + 1)  # how many of them are positive: each gives an exponential draw
+    weights = stats.binom.pmf(positive, count, 0.5)
+
+    def excess(q: float) -> float:
+        return float(weights @ stats.gamma.sf(q, positive)) - chance
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 2.0 * count + 2 * math.log(1 / chance) + 10
+    return float(optimize.brentq(excess, 0.0, high)) * (1 + 1e-9)
