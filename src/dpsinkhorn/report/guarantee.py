@@ -9,8 +9,9 @@ from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, one_in
 from dpsinkhorn.release import PrivacyStatement, format_epsilon
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Guarantee", "Status", "explain", "status_of"]
+__all__ = ["Guarantee", "Status", "decimal", "explain", "status_of"]
 
+_STRONG, _WEAK = 1, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))
 
 
@@ -19,7 +20,7 @@ class Status:
     """Whether this may be passed on, in the banner at the top."""
 
     kind: str
-    """`ok`, `stop` or `draft`."""
+    """`ok`, `draft` (wait, or think twice) or `stop`."""
     title: str
     sentences: tuple[str, ...]
 
@@ -66,10 +67,17 @@ def status_of(found: Findings) -> Status:
             "Not for release",
             (*because, "Neither the generator, nor images drawn from it, nor this page may be passed on."),
         )
+    decide = "Whether the guarantee is strong enough for these data is for those responsible to decide."
+    if found.privacy.epsilon > _WEAK:
+        weak = (
+            f"ε is {format_epsilon(found.privacy.epsilon)}: so large a privacy loss rules out little. "
+            "The noise hides less than the word private suggests."
+        )
+        return Status("draft", "May be released, but the guarantee is weak", (weak, decide))
     return Status(
         "ok",
         "May be released, under the guarantee below",
-        ("Training was differentially private. The release folder and this page may be passed on.",),
+        (f"Training was differentially private: the release and this page may be passed on. {decide}",),
     )
 
 
@@ -88,7 +96,7 @@ def explain(found: Findings) -> Guarantee | None:
         f"one record: {record}" if unit == "record" else "one person, with all of their records",
         f"{verb} one {unit}",
         format_epsilon(privacy.epsilon),
-        _decimal(privacy.delta),
+        decimal(privacy.delta),
         one_in(privacy.delta),
         factor_in_words(privacy.epsilon),
         _reading(privacy.epsilon),
@@ -99,9 +107,9 @@ def explain(found: Findings) -> Guarantee | None:
 
 
 def _reading(epsilon: float) -> str:
-    if epsilon <= 1:
+    if epsilon <= _STRONG:
         return "strong protection"
-    return "reasonable protection" if epsilon <= 10 else "weak protection"
+    return "reasonable protection" if epsilon <= _WEAK else "weak protection"
 
 
 def _delta_reading(found: Findings) -> tuple[str, bool]:
@@ -164,8 +172,12 @@ def _not_covered(privacy: PrivacyStatement) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _decimal(delta: float) -> str:
-    """δ without an exponent where that can be read."""
+def decimal(delta: float) -> str:
+    """δ without an exponent where that can be read.
+
+    >>> decimal(1e-5), decimal(1.5e-12)
+    ('0.00001', '1.5e-12')
+    """
     text = f"{delta:.12f}".rstrip("0")
     return text if float(text) == delta and len(text) <= 10 else f"{delta:g}"
 

@@ -10,7 +10,8 @@ from dpsinkhorn.data import KNOWN
 from dpsinkhorn.release import format_epsilon
 from dpsinkhorn.report.curve import charged_steps
 from dpsinkhorn.report.gather import Findings
-from dpsinkhorn.training import recipe_names
+from dpsinkhorn.report.guarantee import decimal
+from dpsinkhorn.training import Recipe, recipe_names
 
 __all__ = ["data_rows", "plan_rows", "recipe_rows"]
 
@@ -58,7 +59,7 @@ def plan_rows(found: Findings) -> Rows:
     privacy, plan = found.privacy, found.plan
     rows = [("mechanism", _MECHANISMS.get(privacy.mechanism, privacy.mechanism))]
     if plan is not None and plan.private:
-        rows.append(("budget", f"ε = {format_epsilon(plan.budget_epsilon)} at δ = {plan.delta:g}"))
+        rows.append(("budget", f"ε = {format_epsilon(plan.budget_epsilon)} at δ = {decimal(plan.delta)}"))
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
         rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
     if plan is not None:
@@ -91,9 +92,22 @@ def recipe_rows(found: Findings) -> Rows:
         rows += [
             (f"{section}: {name.replace('_', ' ')}", _value(value))
             for name, value in settings[section].items()
-            if value is not None and (section, name) != ("generator", "kind")
+            if value is not None and _applies(section, name, recipe)
         ]
     return rows
+
+
+def _applies(section: str, name: str, recipe: Recipe) -> bool:
+    """Whether a setting plays a part: a list of idle ones would only confuse."""
+    record = recipe.privacy.mechanism == "record"
+    idle = {
+        ("generator", "kind"),  # has a row of its own
+        ("loss", "generated"),
+        ("loss", "generated_per_class"),
+        *({("loss", "debias"), ("loss", "label_weight")} if record else {("loss", "self_weight")}),
+        *({("loss", "l1_weight")} if recipe.loss.cost != "l1l2" else ()),
+    }
+    return (section, name) not in idle
 
 
 def _labels(found: Findings) -> str:

@@ -1,0 +1,259 @@
+"""`dpsinkhorn report`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from dpsinkhorn import load
+from dpsinkhorn.cli import main
+from support.html import check_page, read_page, rows
+from support.processes import Command
+from support.runs import RECIPE, tiny_arrays
+
+NAMES = np.array(["SECRETA", "SECRETB", "SECRETC"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def call(*arguments):
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    return left.value.code or 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run from the command line on files of private labels, and its evaluation."""
+    place = tmp_path_factory.mktemp("place")
+    for name, seed in (("train", 0), ("test", 1)):
+        images, labels, _ = tiny_arrays(records=120, seed=seed)
+        np.savez(place / f"{name}-geheim.npz", images=images, labels=NAMES[labels])
+    (place / "geheim.toml").write_text(RECIPE.format(steps=12))
+    data = ("--data", place / "train-geheim.npz")
+    recipe = ("--recipe", place / "geheim.toml", "--accountant", "rdp", "--picture-every", 4)
+    assert call("train", *data, *recipe, "--out", place / "run", "--device", "cpu") == 0
+    real = ("--data", place / "test-geheim.npz", "--split", "train")
+    quick = (
+        "--count",
+        200,
+        "--classifiers",
+        "logistic,mlp",
+        "--runs",
+        2,
+        "--patience",
+        1,
+        "--features",
+        "cnn",
+    )
+    assert (
+        call("evaluate", place / "run", *real, *quick, "--output", place / "e.json", "--device", "cpu") == 0
+    )
+    return place
+
+
+@pytest.fixture
+def place(trained, tmp_path):
+    """A copy to work on."""
+    shutil.copytree(trained, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        status = call("report", *arguments)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def page_of(path):
+    page = read_page(path.read_bytes())
+    check_page(page)
+    return page
+
+
+def test_train_writes_it(place):
+    page = page_of(place / "run" / "report.html")
+    assert page.one("h1").text
+    for word in ("geheim", "SECRET", str(place)):
+        assert word not in (place / "run" / "report.html").read_text()
+
+
+def test_and_the_command_writes_the_same(run, place):
+    before = (place / "run" / "report.html").read_bytes()
+    (place / "run" / "report.html").unlink()
+    status, out, err = run(place / "run")
+    assert (status, err) == (0, "")
+    assert f"Report   {place}/run/report.html" in out
+    assert "It may be shown: ε = " in out
+    assert (place / "run" / "report.html").read_bytes() == before
+    assert not (place / "run" / "report-CURATOR-ONLY.html").exists()
+
+
+def test_an_evaluation_stays_with_the_curator(run, place):
+    plain = (place / "run" / "report.html").read_bytes()
+    status, out, _ = run(place / "run", "--evaluation", place / "e.json")
+    assert status == 0
+    assert "NOT private: it must not leave" in out
+    assert (place / "run" / "report.html").read_bytes() == plain
+    page = page_of(place / "run" / "report-CURATOR-ONLY.html")
+    found = json.loads((place / "e.json").read_text())
+    scores = found["utility"]["classifiers"]
+    table = rows(page, "Classifiers trained")
+    assert table[1][:2] == ["logistic regression", f"{scores[0]['mean']:.1f}"]
+    assert table[2][1] == f"{scores[1]['mean']:.1f} ± {scores[1]['spread']:.1f}"
+    worst = scores[0]["worst_class"]
+    assert table[1][2] == f"{scores[0]['worst_class_accuracy']:.1f} ({worst}: {NAMES[worst]})"
+    assert rows(page, "The same, class by class")[1] == [
+        "0: SECRETA",
+        *(f"{score['per_class'][0]:.1f}" for score in scores),
+    ]
+    assert rows(page, "How like real")[1][1:] == [
+        f"{found['likeness']['frechet']:.2f}",
+        f"{found['likeness']['floor']:.2f}",
+    ]
+    assert "Must not leave" in page.text
+    assert str(place) not in page.text
+
+
+def test_unless_its_data_are_public(run, place):
+    status, out, _ = run(place / "run", "--evaluation", place / "e.json", "--public-evaluation")
+    assert status == 0
+    assert "Curator" not in out
+    page = page_of(place / "run" / "report.html")
+    section = page.one("section", id="evaluation")
+    assert "curator states that the real images used here are public" in section.text
+    mean = json.loads((place / "e.json").read_text())["utility"]["classifiers"][0]["mean"]
+    assert rows(page, "Classifiers trained")[1][1] == f"{mean:.1f}"
+    for word in ("geheim", "SECRET", str(place)):
+        assert word not in page.text
+    # it does not stay there by itself
+    assert run(place / "run")[0] == 0
+    assert "Evaluation" not in [node.text for node in page_of(place / "run" / "report.html").all("h2")]
+
+
+def test_json(run, place):
+    status, out, _ = run(place / "run", "--curator-page", "--json")
+    assert status == 0
+    privacy = load(place / "run").privacy
+    assert json.loads(out) == {
+        "report": str(place / "run" / "report.html"),
+        "curator_page": str(place / "run" / "report-CURATOR-ONLY.html"),
+        "finished": True,
+        "releasable": True,
+        "epsilon": privacy.epsilon,
+        "delta": 1e-5,
+    }
+
+
+def test_a_release_alone(run, place):
+    before = sorted((place / "run" / "release").iterdir())
+    status, out, _ = run(place / "run" / "release", "--output", place / "page.html")
+    assert status == 0
+    assert "page.html" in out
+    page_of(place / "page.html")
+    assert sorted((place / "run" / "release").iterdir()) == before
+    status, _, err = run(place / "run" / "release", "--output", place / "page.html")
+    assert status == 2
+    assert "--force" in err
+    assert run(place / "run" / "release", "--output", place / "page.html", "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["PLACE/nowhere"], "no folder"),
+        (["PLACE"], "neither a run nor a release"),
+        (["PLACE/run/release"], "--output"),
+        (["PLACE/run", "--output", "PLACE/p.txt"], ".html"),
+        (["PLACE/run", "--output", "PLACE/no/p.html"], "create it first"),
+        (["PLACE/run", "--output", "PLACE/run/release/p.html"], "in the release"),
+        (["PLACE/run", "--evaluation", "PLACE/none.json"], "none.json"),
+        (["PLACE/run", "--evaluation", "PLACE/geheim.toml"], "not the JSON"),
+        (["PLACE/run", "--evaluation", "PLACE/run/run.json"], "not the JSON"),
+        (["PLACE/run", "--evaluation", "PLACE/other.json"], "another release"),
+        (["PLACE/run", "--evaluation", "PLACE/broken.json"], "lacks something"),
+        (["PLACE/run", "--public-evaluation"], "none is given"),
+        (["PLACE/damaged"], "run.json"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input(run, place, arguments, part):
+    found = json.loads((place / "e.json").read_text())
+    (place / "other.json").write_text(json.dumps({**found, "epsilon": 0.5}))
+    (place / "broken.json").write_text(json.dumps({**found, "likeness": {}}))
+    (place / "damaged").mkdir()
+    (place / "damaged" / "run.json").write_text("{}")
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    status, out, err = run(*(text.replace("PLACE", str(place)) for text in arguments))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert part in err
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_not_finished(run, place):
+    shutil.rmtree(place / "run" / "release")
+    status, out, _ = run(place / "run")
+    assert status == 0
+    assert "not finished" in out
+    assert "Not finished" in page_of(place / "run" / "report.html").text
+    status, _, err = run(place / "run", "--evaluation", place / "e.json")
+    assert status == 2
+    assert "no release yet" in err
+
+
+def test_not_for_release(run, place, capsys):
+    options = ("--data", place / "train-geheim.npz", "--recipe", place / "geheim.toml", "--accountant", "rdp")
+    assert call("train", *options, "--out", place / "seeded", "--seed", 3) == 0
+    assert f"Report   {place}/seeded/report.html" in capsys.readouterr().out
+    status, out, _ = run(place / "seeded")
+    assert status == 0
+    assert "NOT FOR RELEASE" in out
+
+
+class TestAReportThatCannotBeWritten:
+    """The release is there all the same, and the command says so in one line."""
+
+    def test_a_full_disk(self, place):
+        sizes = [path.stat().st_size for path in (place / "run").rglob("*") if path.name != "report.html"]
+        limit = max(sizes) + 2000
+        assert limit < (place / "run" / "report.html").stat().st_size
+        options = ["--data", place / "train-geheim.npz", "--recipe", place / "geheim.toml"]
+        options += ["--accountant", "rdp", "--picture-every", "0", "--out", place / "again"]
+        status, out, err = Command(["train", *options], place, file_limit=limit).wait()
+        assert status == 0
+        assert load(place / "again").privacy.releasable
+        warnings = [line for line in err.splitlines() if "report could not be written" in line]
+        assert len(warnings) == 1
+        assert warnings[0].startswith("dpsinkhorn: warning: the release is there")
+        assert "File too large" in warnings[0]
+        assert "Report" not in out
+        assert not [name for name in os.listdir(place / "again") if "report" in name]
+
+    def test_something_in_its_place(self, run, place):
+        (place / "run" / "report.html").unlink()
+        (place / "run" / "report.html").mkdir()
+        status, out, err = run(place / "run")
+        assert (status, out) == (2, "")
+        assert "cannot write" in err
+
+
+def test_help(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "dpsinkhorn report runs/digits" in out

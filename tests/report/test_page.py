@@ -1,0 +1,415 @@
+"""What the report says, of every kind of run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+
+import numpy as np
+import pytest
+
+from dpsinkhorn import load
+from dpsinkhorn.cli import main
+from dpsinkhorn.data import from_arrays
+from dpsinkhorn.generators import MLPConfig
+from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
+from dpsinkhorn.release import format_epsilon, write_release
+from dpsinkhorn.report import ReportError, write_report
+from dpsinkhorn.training import Run
+from support.html import check_page, read_page, rows
+from support.releases import CONFIGS, statement, trained, write_small_release
+from support.runs import EVERY_BLOCK, MECHANISMS, finished, tiny_arrays, tiny_data, tiny_plan
+
+
+def page_of(folder, **options):
+    written = write_report(folder, **options)
+    page = read_page(written.report.read_bytes())
+    check_page(page)
+    return page
+
+
+def banner(page):
+    (found,) = [node for node in page.all("div") if "banner" in (node.attributes.get("class") or "")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished, private, unseeded run."""
+    data = tiny_data()
+    return finished(tmp_path_factory.mktemp("runs") / "run", tiny_plan(data, seed=None), data)
+
+
+def test_the_guarantee_stands_at_the_top(run):
+    page, privacy = page_of(run.folder), load(run.folder).privacy
+    assert banner(page).attributes["class"] == "banner ok"
+    first = page.one("main").all("section")[0]
+    names = [node.text for node in first.all("dt")]
+    values = [node.text for node in first.all("dd") if "value" in node.attributes["class"]]
+    assert dict(zip(names, values, strict=True)) == {
+        "Privacy loss, ε (epsilon)": format_epsilon(privacy.epsilon),
+        "Chance of failure, δ (delta)": "0.00001",
+        "What is compared (adjacency)": "Add or remove one record",
+        "Who is protected (unit of privacy)": "Each record",
+    }
+    for heading in ("In plain words", "Against whom", "What is not guaranteed"):
+        assert heading in [node.text for node in first.all("h3")]
+    assert "an image together with its label" in first.text
+    assert "1 in 100,000" in first.text
+    # before any other section, and its title says it too
+    assert page.all("h2")[0].text == "What is guaranteed"
+    assert format_epsilon(privacy.epsilon) in page.one("head").one("title").text
+
+
+def test_what_anyone_can_become_sure_of(run):
+    """Bayes' rule by hand: the odds grow by e^ε."""
+    spent = load(run.folder).privacy.epsilon
+    table = rows(page_of(run.folder), "How sure")
+    for before, cells in zip((1e-4, 1e-2, 0.5), table[1:], strict=True):
+        odds = before / (1 - before) * math.exp(spent)
+        limit = 100 * odds / (1 + odds)
+        if "more than" in cells[1]:
+            assert limit > 99.99
+        else:
+            assert limit <= float(cells[1].removesuffix(" %")) <= limit + 0.1
+
+
+def test_epsilon_against_steps(run):
+    page, privacy = page_of(run.folder), load(run.folder).privacy
+    table = [(int(steps), float(spent)) for steps, spent in rows(page, "The same in figures")[1:]]
+    assert table[0] == (0, 0.0)
+    assert table[-1] == (12, float(format_epsilon(privacy.epsilon)))
+    for steps, spent in table[1:]:
+        expected = epsilon(run.plan.mechanism.sampled(0.25, steps), 1e-5, "rdp")
+        assert expected <= spent <= expected * 1.001
+    drawing = page.one("svg")
+    assert "budget" in drawing.text
+    heights = [float(pair.split(",")[1]) for pair in drawing.one("polyline").attributes["points"].split()]
+    assert heights == sorted(heights, reverse=True), "ε grows"
+
+
+def test_samples_of_every_class(run):
+    page = page_of(run.folder)
+    pictures = page.one("section", id="images").all("img")
+    assert [picture.attributes["alt"] for picture in pictures] == [
+        f"10 generated images of class {k}" for k in range(3)
+    ]
+    table = rows(page, "A hundred generated images")
+    images, _ = load(run.folder).sample(100, 1, seed=1, device="cpu")
+    pairs = [(a, b) for a in range(100) for b in range(a)]
+    apart = math.sqrt(np.mean([np.mean((images[a] / 255 - images[b] / 255) ** 2) for a, b in pairs]))
+    assert table[2] == ["1", f"{images.mean() / 2.55:.0f} %", f"{100 * apart:.0f} %"]
+
+
+def test_data_and_settings(run):
+    page = page_of(run.folder)
+    data, privacy, training = (dict(rows(page, name)) for name in ("The data", "Privacy", "Training"))
+    assert data["records"].startswith("90 ")
+    assert data["images"] == "grey, 4 x 4 pixels"
+    assert data["data set"].startswith("private")
+    assert privacy["mechanism"].startswith("record:")
+    assert (privacy["steps planned"], privacy["steps charged"]) == ("12", "12")
+    assert privacy["noise multiplier (noise / sensitivity)"] == "1.5"
+    assert training["optimizer: learning rate"] == "0.01"
+    assert "loss: debias" not in training, "it plays no part in this mechanism"
+
+
+def test_a_public_data_set_is_named(tmp_path):
+    data = tiny_data()
+    run = Run.create(tmp_path / "run", tiny_plan(data, seed=None), source={"data": "digits"})
+    assert run.train(data, saving=EVERY_BLOCK)
+    assert dict(rows(page_of(run.folder), "The data"))["data set"].startswith("digits: handwritten")
+
+
+@pytest.mark.parametrize("mechanism", ["record", "image"])
+def test_the_command_shown_gives_the_same_epsilon(tmp_path, capsys, mechanism):
+    data = tiny_data()
+    run = finished(tmp_path / "run", tiny_plan(data, mechanism, seed=None, accountant="pld"), data)
+    page = page_of(run.folder)
+    (command,) = [node.text for node in page.all("pre") if node.text.startswith("dpsinkhorn privacy")]
+    with pytest.raises(SystemExit) as left:
+        main([*shlex.split(command)[1:], "--json"])
+    assert not left.value.code
+    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(load(run.folder).privacy.epsilon)
+
+
+def test_verification(run):
+    page, privacy = page_of(run.folder), load(run.folder).privacy
+    belongs = dict(rows(page, "What this page belongs to"))
+    config = json.loads((run.folder / "release" / "config.json").read_text())
+    assert belongs["SHA-256 of generator.safetensors"] == config["generator_sha256"]
+    assert belongs["digest of the ledger"] == privacy.ledger_digest
+    assert read_ledger(run.ledger_path).digest == privacy.ledger_digest
+    assert "holds the entry that the release names" in page.one("section", id="verify").text
+
+
+class TestNotForRelease:
+    def test_seeded(self, tmp_path):
+        data = tiny_data()
+        page = page_of(finished(tmp_path / "run", tiny_plan(data, seed=77123), data).folder)
+        assert banner(page).attributes["class"] == "banner stop"
+        assert "Not for release" in banner(page).text
+        assert "seed" in banner(page).text
+        assert "if nobody knew the seed" in page.all("h2")[0].text
+        assert page.one("head").one("title").text.startswith("NOT FOR RELEASE")
+        assert "not to be used outside" in page.one("section", id="use").text
+        assert "77123" not in page.text
+        assert "dpsinkhorn sample" not in page.text
+
+    def test_without_privacy(self, tmp_path):
+        data = tiny_data()
+        page = page_of(finished(tmp_path / "run", tiny_plan(data, "none", seed=None), data).folder)
+        assert banner(page).attributes["class"] == "banner stop"
+        assert page.all("h2")[0].text == "Nothing is guaranteed"
+        assert not page.all("svg")
+        assert "copies of private ones" in page.text
+        assert "What is guaranteed" not in page.text
+
+    def test_where_the_curator_said_so(self, tmp_path):
+        write_small_release(tmp_path / "release", releasable=False)
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert "Whoever made it said so" in banner(page).text
+
+
+def test_persons(tmp_path):
+    data = tiny_data(persons=30)
+    page = page_of(finished(tmp_path / "run", tiny_plan(data, seed=None), data).folder)
+    first = page.one("main").all("section")[0].text
+    for words in ("Add or remove one person", "Each person", "with all of their records", "Groups of people"):
+        assert words in first
+    assert "Several records of one person" not in first
+    assert dict(rows(page, "The data"))["persons"].startswith(f"{data.units} ")
+
+
+def test_without_labels(tmp_path):
+    data = tiny_data(labelled=False)
+    page = page_of(finished(tmp_path / "run", tiny_plan(data, seed=None), data).folder)
+    assert "one record: an image." in page.text
+    assert [picture.attributes["alt"] for picture in page.all("img")] == ["50 generated images"]
+    assert dict(rows(page, "The data"))["classes"].startswith("none")
+
+
+def test_a_declared_number_of_records(tmp_path):
+    data = tiny_data(persons=30)
+    run = finished(tmp_path / "run", tiny_plan(data, seed=None, records=100), data)
+    page = page_of(run.folder)
+    assert dict(rows(page, "The data"))["records"].startswith("100 declared")
+    assert "persons" not in dict(rows(page, "The data"))
+    assert " 90 " not in page.text
+
+
+def test_released_labels_cost_before_the_first_step(tmp_path):
+    data = tiny_data()
+    run = finished(tmp_path / "run", tiny_plan(data, seed=None, labels="released", epsilon=50.0), data)
+    page = page_of(run.folder)
+    table = rows(page, "The same in figures")
+    expected = epsilon(run.plan.count_mechanism.charge(), 1e-5, "rdp")
+    assert float(table[1][1]) == pytest.approx(expected, rel=1e-3)
+    assert "apart from these steps" in page.text
+    assert not [node for node in page.all("pre") if node.text.startswith("dpsinkhorn privacy")], (
+        "no one command does"
+    )
+
+
+def test_image_has_no_valid_published_figure(tmp_path):
+    data = tiny_data()
+    run = finished(tmp_path / "run", tiny_plan(data, "image", seed=None, steps=40), data)
+    page, privacy = page_of(run.folder), load(run.folder).privacy
+    (warning,) = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
+    assert "not a valid guarantee" in warning
+    assert format_epsilon(privacy.published_epsilon) in warning
+    assert format_epsilon(privacy.epsilon) in warning
+    assert page.all("dd")[0].text == format_epsilon(privacy.epsilon), "what is large is what can be proved"
+    # an ε that rules out little is no green light
+    assert privacy.epsilon > 10
+    assert banner(page).attributes["class"] == "banner draft"
+    assert "weak" in banner(page).text
+
+
+def test_too_large_a_delta(tmp_path):
+    data = tiny_data()
+    plan = dataclasses.replace(tiny_plan(data, seed=None), delta=0.02)
+    page = page_of(finished(tmp_path / "run", plan, data).folder)
+    (warning,) = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
+    assert "1 in 50" in warning
+    assert "too much: there are 90 records" in warning
+
+
+class TestNotFinished:
+    def test_before_the_first_step(self, tmp_path):
+        run = Run.create(tmp_path / "run", tiny_plan(tiny_data(), seed=None))
+        page = page_of(run.folder)
+        assert banner(page).attributes["class"] == "banner draft"
+        assert page.all("dd")[0].text.startswith("0 of ")
+        assert not page.all("svg", "img")
+
+    @pytest.mark.parametrize(("seed", "kind"), [(None, "draft"), (5, "stop")])
+    def test_interrupted(self, tmp_path, seed, kind):
+        data = tiny_data()
+        run = Run.create(tmp_path / "run", tiny_plan(data, seed=seed, steps=200))
+        assert not run.train(data, saving=EVERY_BLOCK, watch=lambda now: now.block.step >= 11)
+        page = page_of(run.folder)
+        assert banner(page).attributes["class"] == f"banner {kind}"
+        assert "not finished" in banner(page).text.lower()
+        spent = epsilon(read_ledger(run.ledger_path).total(), 1e-5, "rdp")
+        assert page.all("dd")[0].text.startswith(f"{format_epsilon(spent)} of ")
+        assert "so far" in page.all("h2")[0].text or seed is not None
+        assert "--resume" in page.one("section", id="use").text
+        assert not page.all("img")
+        # and when it is done, the same page is the report
+        assert Run.resume(run.folder).train(data)
+        again = page_of(run.folder)
+        assert "not finished" not in again.text.lower()
+
+    @pytest.mark.parametrize("mechanism", MECHANISMS)
+    def test_whatever_the_mechanism(self, tmp_path, mechanism):
+        data = tiny_data()
+        run = Run.create(tmp_path / "run", tiny_plan(data, mechanism, seed=None, steps=30))
+        assert not run.train(data, saving=EVERY_BLOCK, watch=lambda _: True)
+        assert banner(page_of(run.folder)).attributes["class"] in ("banner draft", "banner stop")
+
+    def test_it_may_be_looked_at_while_it_runs(self, tmp_path):
+        """The ledger is open for writing, and nobody waits."""
+        data = tiny_data()
+        run = Run.create(tmp_path / "run", tiny_plan(data, seed=None, steps=40))
+        seen = []
+
+        def watch(now):
+            seen.append((now.block.step, page_of(run.folder).all("dd")[0].text))
+            return False
+
+        assert run.train(data, saving=EVERY_BLOCK, watch=watch)
+        assert len(seen) >= 2
+        assert seen[0][1] != seen[-1][1]
+
+
+class TestSharedLedger:
+    def test_what_was_spent_later_is_told(self, tmp_path):
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None)
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)).close()
+        first = finished(tmp_path / "one", plan, data, ledger=ledger)
+        alone = page_of(first.folder)
+        assert "since" not in alone.text
+        finished(tmp_path / "ZWEITER", plan, data, ledger=ledger)
+        page = page_of(first.folder)
+        together = epsilon(plan.mechanism.sampled(0.25, 24), 1e-5, "rdp")
+        assert f"together have ε = {format_epsilon(together)}" in page.text
+        assert page.all("dd")[0].text == alone.all("dd")[0].text
+        # the second one states both from the start
+        second = page_of(tmp_path / "ZWEITER")
+        assert second.all("dd")[0].text == format_epsilon(together)
+        assert "ZWEITER" not in page.text + second.text
+
+
+class TestRefused:
+    def test_a_lower_epsilon_than_was_spent(self, run, tmp_path):
+        folder = tmp_path / "release"
+        folder.mkdir()
+        for path in (run.folder / "release").iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        statement = json.loads((folder / "privacy.json").read_text())
+        statement["epsilon"] *= 0.9
+        (folder / "privacy.json").write_text(json.dumps(statement))
+        with pytest.raises(ReportError, match="lower epsilon"):
+            write_report(folder, output=tmp_path / "r.html")
+        assert not (tmp_path / "r.html").exists()
+
+    def test_another_ledger(self, tmp_path):
+        data = tiny_data()
+        one, two = (finished(tmp_path / name, tiny_plan(data, seed=None), data) for name in ("a", "b"))
+        for path in two.folder.glob("ledger.jsonl*"):
+            (one.folder / path.name).write_bytes(path.read_bytes())
+        with pytest.raises(ReportError, match="does not hold the entry"):
+            write_report(one.folder)
+
+    def test_an_edited_ledger(self, tmp_path):
+        data = tiny_data()
+        run = finished(tmp_path / "run", tiny_plan(data, seed=None), data)
+        run.ledger_path.write_bytes(run.ledger_path.read_bytes().replace(b'"steps":1', b'"steps":0', 1))
+        with pytest.raises(ReportError, match="cannot be trusted"):
+            write_report(run.folder)
+
+    @pytest.mark.parametrize(
+        ("output", "part"), [(None, "say where"), ("r.htm", ".html"), ("release/r.html", "in the release")]
+    )
+    def test_places(self, tmp_path, output, part):
+        write_small_release(tmp_path / "release")
+        with pytest.raises(ReportError, match=part):
+            write_report(tmp_path / "release", output=None if output is None else tmp_path / output)
+
+    def test_what_is_neither(self, tmp_path):
+        with pytest.raises(ReportError, match="neither a run nor a release"):
+            write_report(tmp_path)
+        with pytest.raises(ReportError, match="no folder"):
+            write_report(tmp_path / "nowhere")
+
+
+def test_without_its_ledger_a_finished_run_still_has_a_page(tmp_path):
+    data = tiny_data()
+    run = finished(tmp_path / "run", tiny_plan(data, seed=None), data)
+    for path in run.folder.glob("ledger.jsonl*"):
+        path.unlink()
+    page = page_of(run.folder)
+    assert banner(page).attributes["class"] == "banner ok"
+    assert "holds the entry" not in page.text
+
+
+class TestAReleaseAlone:
+    def test_it_has_a_page_too(self, tmp_path):
+        write_small_release(tmp_path / "release")
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert page.one("h1").text == "Small digits"
+        assert banner(page).attributes["class"] == "banner ok"
+        assert page.all("svg"), "its charges are in the statement"
+        assert "budget" not in page.one("svg").text
+        assert sorted(path.name for path in (tmp_path / "release").iterdir()) == sorted(
+            ["README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png"]
+        )
+
+    def test_hostile_names(self, tmp_path):
+        names = [
+            "</style><script>alert(1)</script>",
+            "\"><img src=x onerror='alert(1)'>",
+            "{{ 7 * 7 }} &amp;",
+        ]
+        write_small_release(tmp_path / "release", class_names=names, title="<b>T</b>{% raw %}'\"&")
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert page.one("h1").text == "<b>T</b>{% raw %}'\"&"
+        assert [cells[0] for cells in rows(page, "A hundred")[1:]] == [f"{k}: {names[k]}" for k in range(3)]
+        assert [picture.attributes["alt"] for picture in page.all("img")] == [
+            f"10 generated images of class {k}: {name}" for k, name in enumerate(names)
+        ]
+
+    def test_many_classes(self, tmp_path):
+        config = MLPConfig(image_shape=(3, 5, 4), classes=33, hidden=(4,))
+        write_release(tmp_path / "r", trained(config), label_probabilities=None, privacy=statement())
+        page = page_of(tmp_path / "r", output=tmp_path / "r.html")
+        assert len(page.all("img")) == 20
+        assert "The first 20 of 33 classes" in page.text
+
+    def test_without_classes(self, tmp_path):
+        write_release(
+            tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=statement()
+        )
+        assert len(page_of(tmp_path / "r", output=tmp_path / "r.html").all("img")) == 1
+
+
+def test_the_same_run_gives_the_same_page(run):
+    first = write_report(run.folder).report.read_bytes()
+    assert write_report(run.folder).report.read_bytes() == first
+    assert not list(run.folder.glob("*.partial"))
+
+
+def test_every_class_by_its_public_name(tmp_path):
+    images, labels, _ = tiny_arrays()
+    names = ["healthy", "flu", "<i>cold"]
+    data = from_arrays(images, np.array(names)[labels], classes=names)
+    run = finished(tmp_path / "run", tiny_plan(data, seed=None), data)
+    assert "Class 2: <i>cold" in page_of(run.folder).text
+    # text read off private labels is not public
+    private = from_arrays(images, np.array(["SECRETA", "SECRETB", "SECRETC"])[labels])
+    run = finished(tmp_path / "other", tiny_plan(private, seed=None), private)
+    assert "SECRET" not in page_of(run.folder).text

@@ -1,0 +1,155 @@
+"""Nothing of the curator's is on the page: it follows from the release, the plan and the ledger's totals."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
+from dpsinkhorn.report import write_report
+from dpsinkhorn.training import Run, Saving
+from support.html import read_page
+from support.runs import EVERY_BLOCK, bits, finished, tiny_arrays, tiny_data, tiny_plan
+
+PICTURES = Saving(checkpoint_seconds=0.0, picture_steps=2)
+
+# what a page may be made from, and what Python itself opens
+ALLOWED = {
+    "run.json",
+    "ledger.jsonl",
+    "ledger.jsonl.head",
+    "release/config.json",
+    "release/privacy.json",
+    "release/generator.safetensors",
+    "report.html.partial",
+}
+
+WATCHED = """
+import os, sys
+from pathlib import Path
+import dpsinkhorn.report
+folder, opened = Path(sys.argv[1]).resolve(), []
+def watch(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
+        opened.append(os.path.abspath(os.fsdecode(arguments[0])))
+sys.addaudithook(watch)
+dpsinkhorn.report.write_report(folder / "run")
+sys.stdout.write("\\n".join(path for path in opened if path.startswith(str(folder) + os.sep)))
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A run on a file, with everything beside it that a run can have."""
+    images, labels, _ = tiny_arrays()
+    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    data = tiny_data()
+    source = {"data": str(tmp_path / "data.npz"), "label": "labels"}
+    run = Run.create(tmp_path / "run", tiny_plan(data, seed=None), source=source)
+    assert run.train(data, saving=PICTURES)
+    assert (run.folder / "checkpoint.safetensors").exists()
+    assert list((run.folder / "samples").iterdir())
+    return tmp_path
+
+
+def test_only_these_files_are_opened(place):
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(place)], capture_output=True, text=True, check=True
+    )
+    opened = {path.removeprefix(f"{place.resolve()}/run/") for path in done.stdout.splitlines()}
+    opened -= {str(place.resolve() / "run")}  # the folder, to flush it
+    assert opened == ALLOWED
+
+
+def test_all_else_in_the_folder_does_not_matter(place):
+    """Statistics, pictures, checkpoint, data, names: changed or gone, the page is the same to the byte."""
+    run = place / "run"
+    before = write_report(run).report.read_bytes()
+    lines = [{"step": 5, "epsilon": 1.0, "gradient_norm": 1e9, "steps_per_second": 3.3, "loss": 0.125}]
+    (run / "statistics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shutil.rmtree(run / "samples")
+    (run / "checkpoint.safetensors").write_bytes(b"private gradients")
+    (place / "data.npz").unlink()
+    (run / "release" / "README.md").write_text("other")
+    settings = json.loads((run / "run.json").read_text())
+    settings["name"] = "OTHER"
+    settings["source"] = {"data": "/home/ann/hiv-clinic.npz", "groups": "patient", "label": "status"}
+    settings["plan"]["recipe"]["name"] = "hiv-recipe"
+    settings["plan"]["recipe"]["description"] = "for the clinic"
+    (run / "run.json").write_text(json.dumps(settings))
+    after = write_report(run).report.read_bytes()
+    changed = re.sub(rb"<td>digits: [^<]*</td>", b"<td>the curator&#39;s own</td>", before)
+    assert after == changed
+
+
+def test_not_even_in_which_blocks_steps_were_charged(tmp_path):
+    """How many steps a block has follows the clock, and so the private samples."""
+    data = tiny_data()
+    plan = tiny_plan(data, seed=3, steps=40)
+    whole = finished(tmp_path / "whole", plan, data)
+    parts = Run.create(tmp_path / "parts", plan)
+    for _ in range(2):
+        assert not Run.resume(parts.folder).train(data, saving=EVERY_BLOCK, watch=lambda _: True)
+    assert Run.resume(parts.folder).train(data)
+    assert bits(whole.folder)["release"] == bits(parts.folder)["release"]
+    blocks = [[spend.steps for spend in read_ledger(run.ledger_path).spends] for run in (whole, parts)]
+    assert blocks[0] != blocks[1]
+    pages = [write_report(run.folder).report.read_text() for run in (whole, parts)]
+    digests = [read_ledger(run.ledger_path).digest for run in (whole, parts)]
+    assert pages[0].replace(digests[0], digests[1]) == pages[1]
+
+
+def test_names_of_the_curators(tmp_path):
+    secret = tmp_path / "Klinik-Geheim"
+    secret.mkdir()
+    data, ledger = tiny_data(persons=20), secret / "Hauptbuch.jsonl"
+    plan = tiny_plan(data, seed=None)
+    Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)).close()
+    source = {"data": str(secret / "Aids.npz"), "groups": "Patientenname", "label": "Befund"}
+    for name in ("Erster", "Zweiter"):
+        run = Run.create(secret / name, plan, source=source, ledger=ledger)
+        assert run.train(data, saving=PICTURES)
+    written = write_report(secret / "Zweiter", curator_page=True)
+    for page in (written.report, written.curator_page):
+        text = page.read_text()
+        for word in (
+            "Geheim",
+            "Hauptbuch",
+            "Aids",
+            "Patientenname",
+            "Befund",
+            "Erster",
+            "Zweiter",
+            str(tmp_path),
+        ):
+            assert word not in text
+
+
+def test_the_log_is_for_the_curator(place):
+    written = write_report(place / "run", curator_page=True)
+    assert written.curator_page.name == "report-CURATOR-ONLY.html"
+    page = read_page(written.curator_page.read_bytes())
+    lines = [json.loads(line) for line in (place / "run" / "statistics.jsonl").read_text().splitlines()]
+    assert "must not leave" in page.text.lower()
+    assert f"{lines[-1]['gradient_norm']:.4g}" in page.text
+    assert len(page.all("img")) == len(list((place / "run" / "samples").iterdir()))
+    main = written.report.read_text()
+    for line in lines:
+        for name in ("gradient_norm", "steps_per_second"):
+            assert f"{line[name]:.4g}" not in re.sub(
+                r"base64,[^\"]*|[0-9a-f]{64}|<style>.*</style>", "", main
+            )
+
+
+def test_a_torn_log_does_no_harm(place):
+    with open(place / "run" / "statistics.jsonl", "a") as file:
+        file.write('{"step": 1')
+    (place / "run" / "samples" / "step-0000009.png").write_bytes(b"\x89PNG torn")
+    (place / "run" / "samples" / "step-x.png").write_bytes(b"")
+    assert write_report(place / "run", curator_page=True).curator_page.exists()
