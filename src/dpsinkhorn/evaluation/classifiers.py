@@ -95,25 +95,21 @@ def fit_network(
     if len(images) < _SMALLEST:
         raise EvaluationError(f"a classifier needs {_SMALLEST} images at least, not {len(images)}; draw more")
     device = images.device
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         network = build((images.shape[1], images.shape[2], images.shape[3]), classes).to(device)
         order = torch.randperm(len(images), device=device)
         held_out, rows = order[: len(images) // 10], order[len(images) // 10 :]
-        optimizer = torch.optim.Adam(network.parameters(), fused=True)
-        batch_size = min(max(len(rows) // 64, _BATCHES[0]), _BATCHES[1])
+        # at least one full batch; what is left over by an epoch's shuffling waits for the next
+        batch_size = min(max(len(rows) // 64, _BATCHES[0]), _BATCHES[1], len(rows))
+        step = _training_step(network, images, labels, batch_size)
         history: list[float] = []
         best, kept = -1.0, network.state_dict()
         while len(history) < _MAX_EPOCHS:
             network.train()
             shuffled = rows[torch.randperm(len(rows), device=device)]
-            for start in range(0, len(rows), batch_size):
-                batch = shuffled[start : start + batch_size]
-                optimizer.zero_grad(set_to_none=True)
-                loss = functional.cross_entropy(network(_pixels(images[batch])), labels[batch])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+            for start in range(0, len(rows) - batch_size + 1, batch_size):
+                step(shuffled[start : start + batch_size])
             guesses = predict(network, images[held_out])
             history.append(float((guesses == labels[held_out]).double().mean()))
             if history[-1] > best:
@@ -125,6 +121,45 @@ def fit_network(
                 break
     network.load_state_dict(kept)
     return Fit(network.eval(), tuple(history), held_out)
+
+
+def _training_step(
+    network: nn.Module, images: Tensor, labels: Tensor, batch_size: int
+) -> Callable[[Tensor], object]:
+    """A step of Adam on some rows; on a GPU one captured graph, since launching its kernels takes longer."""
+    on_gpu = images.device.type == "cuda"
+    optimizer = torch.optim.Adam(network.parameters(), fused=True, capturable=on_gpu)
+
+    def step(batch: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(network(_pixels(images[batch])), labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    if not on_gpu:
+        return step
+    rows = torch.arange(batch_size, device=images.device) % len(images)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # kernels and memory are chosen before the capture
+        for _ in range(3):
+            step(rows)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(rows)
+    with torch.no_grad():  # as if nothing had been trained yet
+        network.load_state_dict(before)
+        for entry in optimizer.state.values():
+            for value in entry.values():
+                value.zero_()
+
+    def replay(batch: Tensor) -> None:
+        rows.copy_(batch)
+        graph.replay()
+
+    return replay
 
 
 @torch.no_grad()

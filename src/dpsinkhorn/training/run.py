@@ -175,7 +175,7 @@ class Run:
             raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
         _check_same(dataset, self.plan)
         try:
-            with self._open_ledger() as ledger:
+            with self._open_ledger() as ledger, _replayable(self.plan.seed is not None):
                 return self._train(dataset, torch.device(device), ledger, saving or Saving(), watch)
         except BudgetExceededError as error:
             raise TrainingError(str(error)) from error
@@ -379,6 +379,17 @@ class _Pace:
         pictures = step // self._saving.picture_steps
         due, self._pictures = pictures > self._pictures, pictures
         return due
+
+
+@contextmanager
+def _replayable(seeded: bool) -> Iterator[None]:
+    """Within it a seeded run's convolutions add up in the same order each time, on a GPU too."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = before or seeded
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 @contextmanager
