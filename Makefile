@@ -4,7 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: help setup demo test lint format bench clean
+# For the tests of the report: any of these will do. Where there is none, `browser` tries to install one.
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
+APT      := DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::http::Timeout=20 -o Acquire::Retries=1
+
+.PHONY: help setup demo browser test lint format bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -25,12 +29,21 @@ $(VENV)/.bench: $(VENV)/.setup
 
 setup: $(VENV)/.setup  ## create .venv with the package and its development tools
 
-demo: $(VENV)/.package  ## train privately on handwritten digits, and draw from the release
+demo: $(VENV)/.package  ## train privately on handwritten digits: samples, release, and a report to open in a browser
 	@rm -rf runs/demo runs/demo-samples.npz runs/demo-samples.png
 	$(BIN)/dpsinkhorn train --data digits --epsilon 10 --out runs/demo
 	$(BIN)/dpsinkhorn sample runs/demo/release --count 1000 --output runs/demo-samples.npz --grid runs/demo-samples.png
 
-test: $(VENV)/.setup  ## run the whole test suite, doctests and README snippets included
+browser: $(VENV)/.setup  ## a headless browser for the tests of the report, where it may be installed
+	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \
+	echo "installing a headless browser for the tests of the report"; \
+	{ test "$$(id -u)" = 0 && \
+		{ $(APT) install --no-install-recommends chromium-headless-shell || \
+		{ $(APT) update && $(APT) install --no-install-recommends chromium-headless-shell; }; } || \
+	$(BIN)/playwright install --only-shell chromium; } > $(VENV)/browser.log 2>&1 || \
+	echo "no browser could be installed ($(VENV)/browser.log says why): its tests will be skipped"
+
+test: $(VENV)/.setup browser  ## run the whole test suite, doctests and README snippets included
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.setup  ## ruff (style) and mypy (types)

@@ -29,7 +29,10 @@ def browser():
         program = find_browser(playwright)
         if program is None:
             pytest.skip(MISSING)
-        started = launch(playwright, program)
+        try:
+            started = launch(playwright, program)
+        except playwright_api.Error as error:
+            pytest.skip(f"{MISSING}. {program} does not start: {str(error).splitlines()[0]}")
         yield started
         started.close()
 
