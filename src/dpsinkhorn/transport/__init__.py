@@ -6,7 +6,9 @@ from dpsinkhorn.transport.costs import CappedCost
 from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
+from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.result import PrivateCost
+from dpsinkhorn.transport.sensitivity import paper_sensitivity, step_sensitivity
 
 __all__ = [
     "CappedCost",
@@ -14,9 +16,14 @@ __all__ = [
     "DirectMechanism",
     "HistogramMechanism",
     "NoisyHistograms",
+    "NoisyPotentials",
+    "NoisySinkhorn",
     "PrivateCost",
     "Setting",
     "TransportError",
     "cost_sensitivity",
+    "noisy_sinkhorn",
+    "paper_sensitivity",
     "private_cost",
+    "step_sensitivity",
 ]

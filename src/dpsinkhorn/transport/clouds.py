@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -96,9 +97,28 @@ class Clouds:
         first, second = ({"x": self.x, "y": self.y}[side] for side in sides)
         return Problem(first, second, self.cost)
 
+    def flipped(self) -> Clouds:
+        """The same with the roles of x and y exchanged."""
+        side: dict[PublicSide | None, PublicSide | None] = {"x": "y", "y": "x", None: None}
+        old = self.setting
+        setting = dataclasses.replace(old, n=old.m, m=old.n, public=side[old.public])
+        base = self.cost.base if self.cost.symmetric else _Flipped(self.cost.base)
+        return Clouds(self.y, self.x, CappedCost(base, old.bound), setting)
+
     def costs(self) -> Tensor:
         """The matrix of capped costs, ``(n, m)``."""
         return self.cost.pairwise(self.x, self.y)
+
+
+@dataclass(frozen=True)
+class _Flipped(Cost):
+    """A cost that is not symmetric, seen from the other side."""
+
+    base: Cost
+    symmetric = False
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.base.pairwise(y, x).mT
 
 
 def check_positive(**values: Any) -> None:

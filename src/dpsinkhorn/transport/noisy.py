@@ -1,0 +1,349 @@
+"""Noisy Sinkhorn: private potentials, and the entropic cost that follows from them.
+
+`sound` (the default) takes σ = 0 and noise of standard deviation z Δ(ψ_k), Δ a proved bound at the public
+ψ_k, and z fixed beforehand: K Gaussian mechanisms of noise multiplier z, whatever the outputs. `paper` takes
+the paper's σ, M and Theorem 2, whose ε is **not a valid guarantee**; it is labelled so and charged as no
+protection. Proof and counterexample: docs/proofs/noisy-sinkhorn.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+
+from dpsinkhorn.ot import Cost
+from dpsinkhorn.privacy import (
+    Adjacency,
+    Charge,
+    GaussianMechanism,
+    Ledger,
+    NonPrivate,
+    SecureNoise,
+    add_gaussian,
+    epsilon,
+)
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
+from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive
+from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.transport.result import spend
+from dpsinkhorn.transport.sensitivity import step_sensitivity
+
+__all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "noisy_sinkhorn"]
+
+Mode: TypeAlias = Literal["sound", "paper"]
+_MOST_ITERATIONS = 20
+
+
+@cache
+def gaussian_multiplier(target: float, delta: float, uses: int) -> float:
+    """The least noise multiplier for which `uses` Gaussian mechanisms are (target, δ)-DP under replace-one.
+
+    >>> round(gaussian_multiplier(1.0, 1e-5, 1), 2)
+    3.73
+    """
+    check_positive(epsilon=target, delta=delta)
+
+    def over(z: float) -> float:  # δ of one Gaussian mechanism of multiplier z/√uses, over the δ allowed
+        mu = math.sqrt(uses) / z
+        first, second = (stats.norm.logcdf(sign * mu / 2 - target / mu) for sign in (1, -1))
+        return float(first + math.log(-math.expm1(min(target + second - first, -1e-300))) - math.log(delta))
+
+    high = 1.0
+    while over(high) > 0:
+        high *= 2
+    low = high / 2
+    while over(low) < 0:
+        low /= 2
+    z = float(optimize.brentq(over, low, high, rtol=1e-12))
+    # The accountant decides, and rounds up: what is charged must meet the budget as it counts it.
+    while epsilon(_gaussians(z, uses), delta) > target:
+        z *= 1.0002
+    return z
+
+
+def _gaussians(multiplier: float, uses: int) -> Charge:
+    return GaussianMechanism(1.0, multiplier, Adjacency.REPLACE_ONE).charge(uses)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyPotentials:
+    """What noisy Sinkhorn releases.
+
+    Attributes:
+        phi: noisy potential at the points x, or None where only the public side's is released.
+        psi: noisy potential at the points y, or None likewise.
+        cost: estimate of the entropic cost: mean ψ_K, as φ'_K is centred. Post-processing.
+        cost_std: standard deviation of its noise. Without noise it lies below the true cost by at most
+            `shortfall`.
+        noise_std: of the noise per coordinate, in each iteration.
+        private: whether epsilon is a proved guarantee; False for `paper`.
+    """
+
+    phi: npt.NDArray[np.float64] | None
+    psi: npt.NDArray[np.float64] | None
+    cost: float
+    cost_std: float
+    shortfall: float
+    noise_std: tuple[float, ...]
+    iterations: int
+    regularization: float
+    epsilon: float
+    delta: float
+    mode: Mode
+    private: bool
+    seeded: bool
+    charge: Charge = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NoisySinkhorn:
+    """What is settled before any point is looked at: K, and z (`sound`) or σ and M (`paper`).
+
+    With `epsilon` infinite there is no noise at all: plain Sinkhorn, centred.
+    """
+
+    setting: Setting
+    regularization: float
+    iterations: int
+    epsilon: float
+    delta: float
+    mode: Mode = "sound"
+    multiplier: float = 0.0
+    adaptive: float = 0.0
+    floor: float = 0.0
+
+    @classmethod
+    def plan(
+        cls,
+        setting: Setting,
+        *,
+        regularization: float,
+        epsilon: float,
+        delta: float,
+        iterations: int | None = None,
+        mode: Mode = "sound",
+        adaptive: float = 0.0,
+    ) -> NoisySinkhorn:
+        """Choose K, where it is not given, and the noise, by the least predicted error."""
+        check_positive(regularization=regularization, epsilon=epsilon)
+        if not 0 < delta < 1:
+            raise TransportError(f"noisy Sinkhorn needs a delta between 0 and 1, not {delta}; 1e-5 is usual")
+        if mode not in ("sound", "paper"):
+            raise TransportError(f"mode must be sound or paper, not {mode!r}")
+        if not 0 <= adaptive < 1 or (adaptive and mode == "sound"):
+            raise TransportError(
+                "adaptive noise (sigma) is from 0 to below 1, and for mode paper only: its size tells of the "
+                "data, which no proof covers"
+            )
+        if iterations is None:
+            plans = [
+                cls._fixed(setting, regularization, k, epsilon, delta, mode, adaptive)
+                for k in range(1, _MOST_ITERATIONS + 1)
+            ]
+            return min(plans, key=lambda plan: plan.predicted_error)
+        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+            raise TransportError(f"iterations must be a whole number from 1 upwards, not {iterations!r}")
+        return cls._fixed(setting, regularization, iterations, epsilon, delta, mode, adaptive)
+
+    @classmethod
+    def _fixed(
+        cls,
+        setting: Setting,
+        regularization: float,
+        iterations: int,
+        epsilon: float,
+        delta: float,
+        mode: Mode,
+        adaptive: float,
+    ) -> NoisySinkhorn:
+        from dpsinkhorn.transport.bounds import theorem2_noise
+
+        multiplier = gaussian_multiplier(epsilon, delta, iterations) if mode == "sound" else 0.0
+        size = min(setting.n, setting.m)  # the paper has one size
+        floor = 0.0
+        if mode == "paper":
+            floor = theorem2_noise(epsilon, delta, iterations, size, setting.bound, regularization)
+        return cls(setting, regularization, iterations, epsilon, delta, mode, multiplier, adaptive, floor)
+
+    @property
+    def private(self) -> bool:
+        return self.mode == "sound"
+
+    @property
+    def charge(self) -> Charge:
+        """K Gaussian mechanisms, or, for `paper`, no protection: a ledger with a budget refuses it."""
+        if not self.private:
+            return NonPrivate(Adjacency.REPLACE_ONE).charge()
+        return _gaussians(self.multiplier, self.iterations)
+
+    @property
+    def rate(self) -> float:
+        """How much half a step shrinks the span of an error: Birkhoff's coefficient of the kernel."""
+        return math.tanh(self.setting.bound / (2 * self.regularization))
+
+    @property
+    def shortfall(self) -> float:
+        """How far below the true cost the estimate can be without its noise, whatever ψ_{K-1} was."""
+        span = self.setting.bound * (1 if self.iterations == 1 else 2)
+        return self._below(self.rate * span)
+
+    def _below(self, span: float) -> float:
+        """The dual's gap at a φ whose error has this span."""
+        return min(self.setting.bound, span**2 / (8 * self.regularization))
+
+    @property
+    def predicted_std(self) -> float:
+        """Noise per coordinate at ψ = 0, where the first iteration takes place."""
+        if self.mode == "paper":
+            return math.sqrt(self.floor)
+        zeros = np.zeros(self.setting.m)
+        return self.multiplier * step_sensitivity(self.setting, self.regularization, zeros).total
+
+    @property
+    def predicted_error(self) -> float:
+        """Mean absolute error of the cost to expect, from public quantities alone.
+
+        The noise of the mean of ψ_K, and the gap that is left by K steps: each shrinks the span of the
+        error of ψ by the rate squared, and the noise of the step before adds the fluctuation of a mean.
+        """
+        bound, eta, m = self.setting.bound, self.regularization, self.setting.m
+        std = self.predicted_std
+        spread = math.expm1(min((std / eta) ** 2, (bound / eta) ** 2, 700.0))
+        error = bound
+        for _ in range(self.iterations - 1):
+            error = min(bound, self.rate**2 * error + 2 * eta * math.sqrt(spread / m))
+        noise = math.sqrt(2 / math.pi) * std / math.sqrt(m)
+        return min(noise, bound) + self._below(self.rate * error)
+
+    def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyPotentials:
+        """Run Algorithm 1; charge `charge` first."""
+        costs = clouds.costs()
+        used: list[float] = []
+        adder = self._sound_noise if self.mode == "sound" else self._paper_noise
+
+        def add_noise(exact: Exact, phi: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
+            return adder(exact, phi, psi, noise, used)
+
+        phi, psi = iterate(costs, self.regularization, self.iterations, add_noise, prepare=self._prepare)
+        alone = self.private and self.setting.public == "y"
+        return NoisyPotentials(
+            phi=None if alone else phi.numpy(),
+            psi=psi.numpy(),
+            cost=float(psi.mean()),
+            cost_std=used[-1] / math.sqrt(self.setting.m),
+            shortfall=self.shortfall,
+            noise_std=tuple(used),
+            iterations=self.iterations,
+            regularization=self.regularization,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mode=self.mode,
+            private=self.private,
+            seeded=not noise.secure,
+            charge=self.charge,
+        )
+
+    def _prepare(self, psi: Tensor) -> Tensor:
+        """The sound bounds are for a ψ that spans at most c̄, as every exact one does. Post-processing."""
+        if self.mode == "paper":
+            return psi
+        return torch.from_numpy(project_span(psi.numpy(), self.setting.bound))
+
+    def _sound_noise(
+        self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
+    ) -> tuple[Tensor, Tensor]:
+        del phi
+        sensitivity = step_sensitivity(self.setting, self.regularization, psi.numpy()).total
+        alone = self.setting.public == "y"
+        values = exact.psi if alone else torch.cat([exact.phi, exact.psi])
+        noisy = add_gaussian(values, sensitivity=sensitivity, noise_multiplier=self.multiplier, noise=noise)
+        used.append(sensitivity * self.multiplier)
+        if alone:
+            return torch.zeros_like(exact.phi), noisy
+        return noisy[: len(exact.phi)], noisy[len(exact.phi) :]
+
+    def _paper_noise(
+        self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
+    ) -> tuple[Tensor, Tensor]:
+        moved = (exact.phi - phi).square().sum() + (exact.psi - psi).square().sum()
+        variance = self.adaptive**2 * float(moved) + self.floor  # line 6
+        used.append(math.sqrt(variance))
+        values = torch.cat([exact.phi, exact.psi])
+        if variance:  # lines 7 to 9
+            values = add_gaussian(values, sensitivity=math.sqrt(variance), noise_multiplier=1.0, noise=noise)
+        return values[: len(exact.phi)], values[len(exact.phi) :]
+
+
+def noisy_sinkhorn(
+    x: npt.ArrayLike | Tensor,
+    y: npt.ArrayLike | Tensor,
+    *,
+    epsilon: float,
+    delta: float,
+    cost_bound: float,
+    cost: Cost | None = None,
+    regularization: float | None = None,
+    iterations: int | None = None,
+    mode: Mode = "sound",
+    adaptive: float = 0.0,
+    public: PublicSide | None = None,
+    paired: bool = False,
+    ledger: Ledger | None = None,
+    noise: NoiseSource | None = None,
+) -> NoisyPotentials:
+    """Potentials of entropic transport between two data sets, released under (ε, δ)-DP (replace one point).
+
+    A potential at a private point moves by up to the bound when that point is replaced, so its noise is of
+    the order of the bound per coordinate, however many points there are. Where one side is **public**, only
+    its potential is released, and the noise falls with the number of private points.
+
+    Args:
+        x: points ``(n, d)``.
+        y: points ``(m, d)``.
+        epsilon: ε.
+        delta: δ, above 0.
+        cost_bound: a public bound at which costs are capped.
+        cost: by default the squared L2 distance.
+        regularization: η, by default the bound. Far smaller ones need far more noise.
+        iterations: K; by default the one with the least predicted error.
+        mode: `sound`, or `paper` for the paper's own noise, whose ε is not a valid guarantee.
+        adaptive: the paper's σ, for `paper` only.
+        public: "x" or "y".
+        paired: one person owns a point of either side.
+        ledger: charged before anything private is computed.
+        noise: by default secure noise.
+
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> x, y = np.random.default_rng(0).random((2, 300, 2))
+    >>> found = noisy_sinkhorn(x, y, epsilon=1, delta=1e-5, cost_bound=2, public="y", noise=SeededNoise(0))
+    >>> found.phi is None, found.psi.shape
+    (True, (300,))
+    """
+    clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
+    flipped = public == "x"  # the algorithm's own state is ψ: the public side takes its place
+    if flipped:
+        clouds = clouds.flipped()
+    plan = NoisySinkhorn.plan(
+        clouds.setting,
+        regularization=clouds.setting.bound if regularization is None else regularization,
+        epsilon=epsilon,
+        delta=delta,
+        iterations=iterations,
+        mode=mode,
+        adaptive=adaptive,
+    )
+    spend(ledger, plan.charge, what="potentials", paired=paired)
+    found = plan.release(clouds, SecureNoise() if noise is None else noise)
+    if flipped:
+        found = dataclasses.replace(found, phi=found.psi, psi=found.phi)
+    return found
