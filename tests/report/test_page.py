@@ -14,7 +14,7 @@ from dpsinkhorn import load
 from dpsinkhorn.cli import main
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import MLPConfig
-from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
+from dpsinkhorn.privacy import Adjacency, Budget, GaussianMechanism, Ledger, epsilon, read_ledger
 from dpsinkhorn.release import format_epsilon, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
@@ -96,8 +96,8 @@ def test_samples_of_every_class(run):
     assert [picture.attributes["alt"] for picture in pictures] == [
         f"10 generated images of class {k}" for k in range(3)
     ]
-    table = rows(page, "A hundred generated images")
-    images, _ = load(run.folder).sample(100, 1, seed=1, device="cpu")
+    table = rows(page, "100 generated images")
+    images, _ = load(run.folder).sample(100, 1, seed=1)
     pairs = [(a, b) for a in range(100) for b in range(a)]
     apart = math.sqrt(np.mean([np.mean((images[a] / 255 - images[b] / 255) ** 2) for a, b in pairs]))
     assert table[2] == ["1", f"{images.mean() / 2.55:.0f} %", f"{100 * apart:.0f} %"]
@@ -303,6 +303,23 @@ class TestSharedLedger:
         assert second.all("dd")[0].text == format_epsilon(together)
         assert "ZWEITER" not in page.text + second.text
 
+    def test_with_private_transport_before(self, tmp_path):
+        """Then everything is counted under replace-one, and the page says so."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None, accountant="pld", steps=3)
+        transport = GaussianMechanism(1.0, 20.0, Adjacency.REPLACE_ONE).charge()
+        with Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)) as opened:
+            opened.spend(transport, run="transport")
+        page = page_of(finished(tmp_path / "run", plan, data, ledger=ledger).folder)
+        privacy = load(tmp_path / "run").privacy
+        assert privacy.adjacency == "replace-one"
+        assert "Replace one record" in [node.text for node in page.all("dd")]
+        assert "with another in its place" in page.text
+        assert "without it" not in page.text
+        table = rows(page, "The same in figures")
+        assert float(table[1][1]) == pytest.approx(epsilon(transport, plan.delta), rel=1e-3)
+        assert table[-1][1] == format_epsilon(privacy.epsilon)
+
 
 class TestRefused:
     def test_a_lower_epsilon_than_was_spent(self, run, tmp_path):
@@ -378,7 +395,9 @@ class TestAReleaseAlone:
         write_small_release(tmp_path / "release", class_names=names, title="<b>T</b>{% raw %}'\"&")
         page = page_of(tmp_path / "release", output=tmp_path / "r.html")
         assert page.one("h1").text == "<b>T</b>{% raw %}'\"&"
-        assert [cells[0] for cells in rows(page, "A hundred")[1:]] == [f"{k}: {names[k]}" for k in range(3)]
+        assert [cells[0] for cells in rows(page, "100 generated images")[1:]] == [
+            f"{k}: {names[k]}" for k in range(3)
+        ]
         assert [picture.attributes["alt"] for picture in page.all("img")] == [
             f"10 generated images of class {k}: {name}" for k, name in enumerate(names)
         ]
@@ -389,6 +408,7 @@ class TestAReleaseAlone:
         page = page_of(tmp_path / "r", output=tmp_path / "r.html")
         assert len(page.all("img")) == 20
         assert "The first 20 of 33 classes" in page.text
+        assert len(rows(page, "25 generated images of each class")) == 1 + 20
 
     def test_without_classes(self, tmp_path):
         write_release(

@@ -19,13 +19,14 @@ __all__ = ["ClassSamples", "Plot", "line_plot", "picture_uri", "read_picture", "
 
 _CLASSES = 20  # shown at most
 _SHOWN = 10  # images of each
-_MEASURED = 100  # images of each for the figures
+_MEASURED = 100  # images of each for the figures, at most
+_DRAWN = 500  # images in all, about: a large generator takes its time on a CPU
 _ROWS = 5  # of images without classes
 
 
 @dataclass(frozen=True)
 class ClassSamples:
-    """Generated images of a class, and figures of a hundred of them."""
+    """Generated images of a class, and figures of them."""
 
     number: int | None
     """`None` where there are no classes."""
@@ -33,6 +34,7 @@ class ClassSamples:
     share: float | None
     """Of the labels that the generator draws."""
     shown: int
+    measured: int
     uri: str
     width: int
     height: int
@@ -54,9 +56,10 @@ class ClassSamples:
 def samples_by_class(release: Release) -> list[ClassSamples]:
     """Images of every class, twenty classes at most, always the same ones for a release."""
     numbers: Sequence[int | None] = range(min(release.classes, _CLASSES)) if release.classes else (None,)
+    measured = max(_SHOWN, min(_MEASURED, _DRAWN // len(numbers)))
     found = []
     for number in numbers:
-        images, _ = release.sample(_MEASURED, number, seed=number or 0, device="cpu")
+        images, _ = release.sample(measured, number, seed=number or 0)
         shown = images[:_SHOWN] if number is not None else images[: _SHOWN * _ROWS]
         picture = grid_image(shown, None, columns=_SHOWN)
         probabilities = release.label_probabilities
@@ -66,6 +69,7 @@ def samples_by_class(release: Release) -> list[ClassSamples]:
                 release.class_names[number] if number is not None and release.class_names else "",
                 None if number is None or probabilities is None else probabilities[number],
                 len(shown),
+                measured,
                 picture_uri(picture),
                 *picture.size,
                 brightness=float(images.mean()) / 255,
