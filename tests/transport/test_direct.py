@@ -286,6 +286,13 @@ class TestNoise:
             assert 0.74 < inside / 300 < 0.90
             assert found.quantity == quantity
 
+    def test_values_never_leave_the_lattice(self):
+        """At n ε in the millions the lattice of the noise would clamp a value that is far from 0."""
+        x, y = np.zeros((2000, 1)), np.full((2000, 1), 1.2)
+        found = private_cost(x, y, epsilon=1e6, cost_bound=BOUND, noise=SeededNoise(0))
+        assert found.cost == pytest.approx(1.44, abs=1e-4)
+        assert found.interval[0] <= 1.44 <= found.interval[1]
+
 
 class TestRealData:
     def test_error_follows_the_bound_over_n_and_epsilon(self):

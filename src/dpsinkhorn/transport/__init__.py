@@ -9,6 +9,7 @@ from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 from dpsinkhorn.transport.sensitivity import paper_sensitivity, step_sensitivity
+from dpsinkhorn.transport.two_stage import linear_sensitivity, two_stage_cost
 
 __all__ = [
     "CappedCost",
@@ -22,8 +23,10 @@ __all__ = [
     "Setting",
     "TransportError",
     "cost_sensitivity",
+    "linear_sensitivity",
     "noisy_sinkhorn",
     "paper_sensitivity",
     "private_cost",
     "step_sensitivity",
+    "two_stage_cost",
 ]

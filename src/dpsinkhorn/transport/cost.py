@@ -6,6 +6,7 @@ import math
 from typing import Literal, TypeAlias
 
 import numpy.typing as npt
+from scipy import stats
 from torch import Tensor
 
 from dpsinkhorn.ot import Cost
@@ -15,6 +16,7 @@ from dpsinkhorn.transport.clouds import Clouds, PublicSide, check_positive
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
+from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import Method, PrivateCost, Quantity, spend
 
 __all__ = ["private_cost"]
@@ -93,6 +95,11 @@ def private_cost(
     if support is not None:
         histogram = HistogramMechanism.plan(clouds, support, epsilon=epsilon)
         predictions["histogram"] = histogram.predicted_error(quantity)
+    noisy: NoisySinkhorn | None = None
+    turned = clouds.flipped() if public == "x" else clouds  # ψ, the algorithm's state, on the public side
+    if delta > 0 and quantity == "entropic" and method in ("auto", "noisy-sinkhorn"):
+        noisy = NoisySinkhorn.plan(turned.setting, regularization=value, epsilon=epsilon, delta=delta)
+        predictions["noisy-sinkhorn"] = noisy.predicted_error
     chosen, reason = _choose(method, predictions)
 
     def result(
@@ -124,6 +131,14 @@ def private_cost(
         released = histogram.release(clouds, source).cost(quantity, value)
         reach = histogram.reach(quantity, confidence)
         return result(released, (released - reach, released + reach), histogram.charge)
+    if chosen == "noisy-sinkhorn":
+        assert noisy is not None
+        spend(ledger, noisy.charge, what="noisy-cost", paired=paired)
+        found = noisy.release(turned, source)
+        # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
+        reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
+        interval = (found.cost - reach, found.cost + reach + found.shortfall)
+        return result(found.cost, interval, noisy.charge, delta)
     spend(ledger, direct.charge, what="cost", paired=paired)
     released = direct.release(clouds, source)
     return result(released, direct.interval(released, confidence), direct.charge)
@@ -157,7 +172,12 @@ def quantity_of(regularization: float, debiased: bool) -> Quantity:
 def _choose(method: Choice, predictions: dict[Method, float]) -> tuple[Method, str]:
     if method != "auto":
         if method not in predictions:
-            raise TransportError("histogram needs a public support to count on; give support")
+            needs = {
+                "histogram": "histogram needs a public support to count on; give support",
+                "noisy-sinkhorn": "noisy-sinkhorn needs a delta above 0, a regularization above 0, and gives "
+                "no divergence",
+            }
+            raise TransportError(needs[method])
         return method, "asked for"
     best = min(predictions, key=lambda name: predictions[name])
     told = ", ".join(f"{name} {error:.3g}" for name, error in predictions.items())

@@ -18,6 +18,7 @@ from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.certified import certified_value, rounding, rounding_of_gap
 from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
 from dpsinkhorn.transport.exact import certified_exact_value
+from dpsinkhorn.transport.lattice import widened
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["DirectMechanism", "cost_sensitivity"]
@@ -79,7 +80,8 @@ class DirectMechanism:
     @property
     def sensitivity(self) -> float:
         """Of the value as computed."""
-        return cost_sensitivity(self.setting, self.quantity) + self.gap + 2 * self.rounding
+        exact = cost_sensitivity(self.setting, self.quantity) + self.gap + 2 * self.rounding
+        return widened(exact, multiplier=1 / self.epsilon, largest=2 * self.setting.bound)
 
     @property
     def mechanism(self) -> LaplaceMechanism:

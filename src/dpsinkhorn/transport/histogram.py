@@ -24,6 +24,7 @@ from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
 from dpsinkhorn.transport.costs import CappedCost
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.exact import exact_value
+from dpsinkhorn.transport.lattice import widened
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["HistogramMechanism", "NoisyHistograms", "project_to_simplex"]
@@ -85,7 +86,8 @@ class HistogramMechanism:
     @property
     def sensitivity(self) -> float:
         """Of all counts together, in the sum of absolute differences."""
-        return self.setting.worst(2.0, 2.0)
+        largest = float(max(self.setting.n, self.setting.m))
+        return widened(self.setting.worst(2.0, 2.0), multiplier=1 / self.epsilon, largest=largest)
 
     @property
     def charge(self) -> Charge:

@@ -35,6 +35,7 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive
 from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.transport.lattice import widened
 from dpsinkhorn.transport.result import spend
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
@@ -206,8 +207,12 @@ class NoisySinkhorn:
         """Noise per coordinate at ψ = 0, where the first iteration takes place."""
         if self.mode == "paper":
             return math.sqrt(self.floor)
-        zeros = np.zeros(self.setting.m)
-        return self.multiplier * step_sensitivity(self.setting, self.regularization, zeros).total
+        return self.multiplier * self._sensitivity(np.zeros(self.setting.m))
+
+    def _sensitivity(self, psi: npt.NDArray[np.float64]) -> float:
+        """Of a step at this public ψ. Exact potentials are at most 3 c̄ (Lemma 1)."""
+        exact = step_sensitivity(self.setting, self.regularization, psi).total
+        return widened(exact, multiplier=self.multiplier, largest=3 * self.setting.bound)
 
     @property
     def predicted_error(self) -> float:
@@ -223,7 +228,7 @@ class NoisySinkhorn:
         for _ in range(self.iterations - 1):
             error = min(bound, self.rate**2 * error + 2 * eta * math.sqrt(spread / m))
         noise = math.sqrt(2 / math.pi) * std / math.sqrt(m)
-        return min(noise, bound) + self._below(self.rate * error)
+        return min(bound, noise + self._below(self.rate * error))
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyPotentials:
         """Run Algorithm 1; charge `charge` first."""
@@ -263,7 +268,7 @@ class NoisySinkhorn:
         self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
     ) -> tuple[Tensor, Tensor]:
         del phi
-        sensitivity = step_sensitivity(self.setting, self.regularization, psi.numpy()).total
+        sensitivity = self._sensitivity(psi.numpy())
         alone = self.setting.public == "y"
         values = exact.psi if alone else torch.cat([exact.phi, exact.psi])
         noisy = add_gaussian(values, sensitivity=sensitivity, noise_multiplier=self.multiplier, noise=noise)

@@ -1,0 +1,98 @@
+"""The two-stage cost: the sensitivity of <c, π̂> at fixed potentials, and both charges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpsinkhorn.privacy import Budget, Ledger, SeededNoise, epsilon
+from dpsinkhorn.transport import Setting, TransportError, linear_sensitivity, two_stage, two_stage_cost
+from dpsinkhorn.transport.algorithm import coupling
+
+
+def linear(C, phi, psi, eta) -> float:
+    return float((coupling(C, phi, psi, eta) * C).sum())
+
+
+class TestSensitivity:
+    @pytest.mark.parametrize("eta", [0.2, 1.0, 5.0])
+    def test_no_neighbours_are_farther_apart_and_some_attain_it(self, eta):
+        rng = np.random.default_rng(0)
+        worst = 0.0
+        for _ in range(200):
+            n, m = (int(size) for size in rng.integers(1, 6, size=2))
+            phi, psi = (torch.tensor(rng.normal(size=size)) for size in (n, m))
+            allowed = linear_sensitivity(Setting(n, m, 1.0), eta, phi.numpy(), psi.numpy())
+            C = torch.tensor(rng.random((n, m)))
+            other, row = C.clone(), rng.random() < 0.5
+            peak = min(eta, 1.0)
+            ends = torch.tensor([0.0, peak]).double()
+            index = int(phi.argmax()) if row else int(psi.argmax())
+            for matrix, value in ((C, ends[0]), (other, ends[1])):
+                if row:
+                    matrix[index] = value
+                else:
+                    matrix[:, index] = value
+            change = abs(linear(C, phi, psi, eta) - linear(other, phi, psi, eta))
+            assert change <= allowed
+            worst = max(worst, change / allowed)
+        assert worst > 0.999999
+
+    def test_random_neighbours(self):
+        rng = np.random.default_rng(1)
+        for _ in range(300):
+            n, m, eta = 4, 3, float(rng.choice([0.1, 0.5, 2.0]))
+            phi, psi = (torch.tensor(rng.normal(size=size)) for size in (n, m))
+            C = torch.tensor(rng.random((n, m)))
+            other = C.clone()
+            if rng.random() < 0.5:
+                other[0] = torch.tensor(rng.random(m))
+            else:
+                other[:, 0] = torch.tensor(rng.random(n))
+            change = abs(linear(C, phi, psi, eta) - linear(other, phi, psi, eta))
+            assert change <= linear_sensitivity(Setting(n, m, 1.0), eta, phi.numpy(), psi.numpy())
+
+    def test_overflow_is_refused(self):
+        with pytest.raises(TransportError, match="too small"):
+            linear_sensitivity(Setting(2, 2, 1.0), 1e-4, [1.0, 0.0], [0.0, 0.0])
+
+
+class TestRelease:
+    def test_costs_what_it_says(self, tmp_path):
+        rng = np.random.default_rng(0)
+        x, y = rng.random((2, 60, 2))
+        with Ledger.open(tmp_path / "ledger", epsilon, budget=Budget(2.0, 1e-5)) as ledger:
+            found = two_stage_cost(
+                x, y, epsilon=2, delta=1e-5, cost_bound=2, ledger=ledger, noise=SeededNoise(0)
+            )
+            assert 1.0 < ledger.epsilon() <= 2.0
+        assert found.method == "two-stage"
+        assert epsilon(found.charge, 1e-5) <= 2.0
+
+    def test_second_stage_noise(self, monkeypatch):
+        """With the potentials held fixed, what varies is Laplace noise of the stated scale."""
+        rng = np.random.default_rng(0)
+        x, y = rng.random((2, 40, 2))
+        seen = []
+        plain = two_stage.add_laplace
+
+        def spy(value, **options):
+            noisy = plain(value, **options)
+            seen.append((float(noisy - value), options["sensitivity"] / options["epsilon"]))
+            return noisy
+
+        monkeypatch.setattr(two_stage, "add_laplace", spy)
+        noise = SeededNoise(0)
+        for _ in range(400):
+            two_stage_cost(x, y, epsilon=3, delta=1e-3, cost_bound=2, share=0.7, iterations=1, noise=noise)
+        scaled = [error / scale for error, scale in seen]
+        assert stats.kstest(scaled, stats.laplace.cdf).pvalue > 1e-3
+        assert np.std(scaled) == pytest.approx(math.sqrt(2), rel=0.2)
+
+    def test_bad_share(self):
+        with pytest.raises(TransportError, match="share"):
+            two_stage_cost([0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, share=1.0)
