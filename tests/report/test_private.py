@@ -116,6 +116,7 @@ def test_names_of_the_curators(tmp_path):
         run = Run.create(secret / name, plan, source=source, ledger=ledger)
         assert run.train(data, saving=PICTURES)
     written = write_report(secret / "Zweiter", curator_page=True)
+    assert written.findings.data_name is None
     for page in (written.report, written.curator_page):
         text = page.read_text()
         for word in (
