@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from dpsinkhorn.cli import _output, data, evaluate, privacy, report, sample, train
+from dpsinkhorn.cli import _output, data, evaluate, privacy, report, sample, train, transport
 
 __all__ = ["app", "main"]
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(privacy.app, name="privacy")
+app.add_typer(transport.app, name="transport")
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)

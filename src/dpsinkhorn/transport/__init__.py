@@ -1,5 +1,6 @@
 """Private optimal transport: costs and potentials between data sets that are not to be shown."""
 
+from dpsinkhorn.transport import bounds
 from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.costs import CappedCost
@@ -7,8 +8,16 @@ from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
+from dpsinkhorn.transport.reading import read_points
 from dpsinkhorn.transport.result import PrivateCost
 from dpsinkhorn.transport.sensitivity import paper_sensitivity, step_sensitivity
+from dpsinkhorn.transport.tradeoff import (
+    Tradeoff,
+    TradeoffRow,
+    draw_tradeoff,
+    measure_tradeoff,
+    write_tradeoff,
+)
 from dpsinkhorn.transport.two_stage import linear_sensitivity, two_stage_cost
 
 __all__ = [
@@ -21,12 +30,19 @@ __all__ = [
     "NoisySinkhorn",
     "PrivateCost",
     "Setting",
+    "Tradeoff",
+    "TradeoffRow",
     "TransportError",
+    "bounds",
     "cost_sensitivity",
+    "draw_tradeoff",
     "linear_sensitivity",
+    "measure_tradeoff",
     "noisy_sinkhorn",
     "paper_sensitivity",
     "private_cost",
+    "read_points",
     "step_sensitivity",
     "two_stage_cost",
+    "write_tradeoff",
 ]

@@ -128,5 +128,9 @@ class DirectMechanism:
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> float:
         """The noised value; charge `charge` first."""
-        value = torch.tensor(self.value(clouds), dtype=torch.float64)
-        return float(add_laplace(value, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return self.noised(self.value(clouds), noise)
+
+    def noised(self, value: float, noise: NoiseSource) -> float:
+        """A value of `value`, with its noise."""
+        exact = torch.tensor(value, dtype=torch.float64)
+        return float(add_laplace(exact, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))

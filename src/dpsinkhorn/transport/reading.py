@@ -1,0 +1,81 @@
+"""Points from files: .npy, .npz, CSV and parquet become an array (points, dimensions)."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsinkhorn.transport.errors import TransportError
+
+__all__ = ["read_points"]
+
+_TABLES = (".csv", ".tsv", ".parquet")
+_USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where there are several
+
+
+def read_points(path: Path, columns: Sequence[str] = ()) -> npt.NDArray[np.float64]:
+    """Every row, or entry along the first dimension, is a point; pickled objects are refused.
+
+    `columns` are columns of a table, or the one array of an .npz file; by default all, or the usual one.
+    """
+    if not path.is_file():
+        raise TransportError(f"there is no file {path}; give .npy, .npz, .csv, .tsv or .parquet")
+    suffix = path.suffix.lower()
+    if suffix in _TABLES:
+        return _table(path, columns)
+    if suffix not in (".npy", ".npz"):
+        raise TransportError(f"cannot read {path}: give .npy, .npz, .csv, .tsv or .parquet")
+    try:
+        with path.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            array = loaded if suffix == ".npy" else loaded[_name(list(loaded.files), columns, path)]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        if isinstance(error, TransportError):
+            raise
+        raise TransportError(f"cannot read {path}: it holds no plain NumPy array of numbers") from error
+    if array.dtype.kind not in "iuf" or array.ndim == 0:
+        raise TransportError(f"{path} must hold an array of numbers, one row a point")
+    return np.asarray(array, dtype=np.float64).reshape(len(array), -1)
+
+
+def _name(names: list[str], asked: Sequence[str], path: Path) -> str:
+    wanted = asked or [name for name in _USUAL if name in names][:1] or (names if len(names) == 1 else [])
+    if len(wanted) != 1 or wanted[0] not in names:
+        raise TransportError(f"{path} holds the arrays {', '.join(sorted(names))}; name one by --columns")
+    return wanted[0]
+
+
+def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.csv  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    try:
+        table: Any
+        if path.suffix.lower() == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+        else:
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+            table = pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TransportError(f"cannot read {path} as a table; is it {path.suffix[1:]}?") from error
+    names = list(columns) or list(table.column_names)
+    if missing := [name for name in names if table.column_names.count(name) != 1]:
+        raise TransportError(f"{path} has no one column {missing[0]}; it has {', '.join(table.column_names)}")
+    if not names or not table.num_rows:
+        raise TransportError(f"{path} has no rows")
+    arrays = []
+    for name in names:
+        column = table.column(name)
+        kind = column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise TransportError(f"the column {name} of {path} holds no numbers; name others by --columns")
+        if column.null_count:
+            raise TransportError(f"{path} has missing values; fill them in or leave those rows out")
+        arrays.append(column.to_numpy().astype(np.float64))
+    return np.stack(arrays, axis=1)

@@ -1,0 +1,387 @@
+"""`dpsinkhorn transport`, as a user meets it: output, exit status, the ledger, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from dpsinkhorn.cli import main
+from dpsinkhorn.privacy import epsilon, read_ledger
+from dpsinkhorn.transport import Clouds, DirectMechanism, read_points
+
+KEYS = {"cost", "interval", "epsilon", "delta", "method", "predicted_error", "adjacency"}
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main(["transport", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((200, 2)), rng.random((150, 2)) + 0.4
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "grid.npy", np.stack(np.meshgrid(*[np.linspace(0, 1.4, 5)] * 2), -1).reshape(-1, 2))
+    return tmp_path
+
+
+def true_cost(files, **options) -> float:
+    clouds = Clouds.of(np.load(files / "x.npy"), np.load(files / "y.npy"), cost_bound=4)
+    return DirectMechanism.plan(
+        clouds.setting, options.get("quantity", "entropic"), regularization=options.get("at", 0.2), epsilon=1
+    ).value(clouds)
+
+
+class TestCost:
+    def test_json(self, run, files):
+        status, out, err = run(
+            "cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4, "--json"
+        )
+        found = json.loads(out)
+        assert (status, err) == (0, "")
+        assert set(found) >= KEYS
+        assert found["method"] == "direct"
+        assert found["adjacency"] == "replace-one"
+        assert (found["epsilon"], found["delta"], found["seeded"]) == (5.0, 0.0, False)
+        assert found["predicted_error"] == pytest.approx(4 / (150 * 5), rel=0.05)
+        assert abs(found["cost"] - true_cost(files)) < 20 * found["predicted_error"]
+        assert found["interval"][0] <= found["cost"] <= found["interval"][1]
+
+    def test_noise_is_fresh_unless_seeded(self, run, files):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--json")
+        assert json.loads(run(*arguments)[1])["cost"] != json.loads(run(*arguments)[1])["cost"]
+        first, second = (run(*arguments, "--seed", 3) for _ in range(2))
+        assert json.loads(first[1])["cost"] == json.loads(second[1])["cost"]
+        assert json.loads(first[1])["seeded"] is True
+        assert "not for release" in first[2]
+
+    def test_table(self, run, files):
+        status, out, _ = run(
+            "cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--delta", 1e-5
+        )
+        assert status == 0
+        for shown in ("cost", "interval", "predicted error", "replace-one", "direct", "noisy-sinkhorn"):
+            assert shown in out
+
+    @pytest.mark.parametrize(
+        ("options", "quantity", "at"),
+        [(("--regularization", 0), "exact", 0.0), (("--debiased",), "divergence", 0.2)],
+    )
+    def test_quantities(self, run, files, options, quantity, at):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1000, "--cost-bound", 4, "--json")
+        found = json.loads(run(*arguments, *options)[1])
+        assert found["quantity"] == quantity
+        assert found["cost"] == pytest.approx(true_cost(files, quantity=quantity, at=at), abs=0.01)
+
+    def test_other_methods(self, run, files):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 100, "--cost-bound", 4, "--json")
+        found = json.loads(run(*arguments, "--method", "histogram", "--support", files / "grid.npy")[1])
+        assert found["method"] == "histogram"
+        assert found["cost"] == pytest.approx(true_cost(files), abs=0.15)
+        options = ("--method", "noisy-sinkhorn", "--delta", 1e-5, "--public", "y", "--regularization", 4)
+        found = json.loads(run(*arguments, *options)[1])
+        assert (found["method"], found["delta"]) == ("noisy-sinkhorn", 1e-5)
+        assert found["cost"] == pytest.approx(true_cost(files, at=4.0), abs=0.2)
+
+    def test_costs(self, run, files):
+        costs = {}
+        for name in ("sqeuclidean", "cityblock", "l1l2"):
+            arguments = (
+                "cost",
+                files / "x.npy",
+                files / "y.npy",
+                "--epsilon",
+                1e4,
+                "--cost-bound",
+                9,
+                "--json",
+            )
+            costs[name] = json.loads(run(*arguments, "--cost", name, "--regularization", 9)[1])["cost"]
+        assert costs["l1l2"] == pytest.approx(costs["sqeuclidean"] + costs["cityblock"], abs=0.05)
+
+
+class TestFiles:
+    def test_every_format_reads_the_same(self, run, files):
+        x = np.load(files / "x.npy")
+        np.savez(files / "x.npz", points=x, other=np.zeros(3))
+        table = pyarrow.table({"a": x[:, 0], "b": x[:, 1], "name": ["n"] * len(x)})
+        pyarrow.parquet.write_table(table, files / "x.parquet")
+        with (files / "x.csv").open("w") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["a", "b", "name"])
+            writer.writerows([a, b, "n"] for a, b in x.tolist())
+        for name, columns in (
+            ("x.npz", ["points"]),
+            ("x.npz", []),
+            ("x.parquet", ["a", "b"]),
+            ("x.csv", ["a", "b"]),
+        ):
+            np.testing.assert_array_equal(read_points(files / name, columns), x)
+        np.save(files / "images.npy", np.zeros((4, 3, 2), dtype=np.uint8))
+        assert read_points(files / "images.npy").shape == (4, 6)
+        status, out, _ = run(
+            "cost",
+            files / "x.csv",
+            files / "x.parquet",
+            "--columns",
+            "a,b",
+            "--epsilon",
+            10,
+            "--cost-bound",
+            4,
+            "--json",
+        )
+        assert status == 0
+        assert json.loads(out)["cost"] < 0.3
+
+    @pytest.mark.parametrize(
+        ("content", "name", "message"),
+        [
+            (b"not an array", "bad.npy", "no plain NumPy array"),
+            (b"PK\x03\x04broken", "bad.npz", "no plain NumPy array"),
+            (b"a,b\n1,2\n1\n", "bad.csv", "as a table"),
+            (b"a,b\n1,2\n1,\n", "bad.csv", "missing values"),
+            (b"a,b\n1,x\n", "bad.csv", "holds no numbers"),
+            (b"a,b\n", "bad.csv", "no rows"),
+            (b"PAR1", "bad.parquet", "as a table"),
+            (b"", "bad.txt", "cannot read"),
+        ],
+    )
+    def test_bad_files(self, run, files, content, name, message):
+        (files / name).write_bytes(content)
+        status, out, err = run("cost", files / name, files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        assert (status, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+
+    def test_pickles_are_refused(self, run, files):
+        np.save(files / "pickle.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+        status, _, err = run("cost", files / "pickle.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        assert status == 2
+        assert "no plain NumPy array" in err
+
+
+class TestLedger:
+    def test_charged_and_kept_to(self, run, files):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        ledger = files / "ledger.jsonl"
+        assert run(*arguments, "--ledger", ledger, "--budget", 2.5)[0] == 0
+        assert run(*arguments, "--ledger", ledger)[0] == 0
+        status, out, err = run(*arguments, "--ledger", ledger)
+        assert (status, out) == (2, "")
+        assert "would pass the budget" in err
+        spent = read_ledger(ledger)
+        assert epsilon(spent.total(), 0.0) == pytest.approx(2.0)
+        assert len(spent.runs) == 2
+
+    def test_one_unit_per_ledger(self, run, files):
+        np.save(files / "z.npy", np.load(files / "x.npy")[:150])
+        arguments = ("cost", files / "z.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        ledger = files / "ledger.jsonl"
+        assert run(*arguments, "--ledger", ledger, "--budget", 5)[0] == 0
+        status, _, err = run(*arguments, "--ledger", ledger, "--paired")
+        assert status == 2
+        assert "protect each record" in err
+
+    def test_bad_input_leaves_no_ledger(self, run, files):
+        np.save(files / "z.npy", np.zeros((4, 3)))
+        ledger = files / "ledger.jsonl"
+        status, _, err = run(
+            "cost", files / "x.npy", files / "z.npy", "--epsilon", 1, "--cost-bound", 4, "--ledger", ledger
+        )
+        assert status == 2
+        assert "dimension" in err
+        assert not list(files.glob("ledger*"))
+
+    def test_something_else_is_no_ledger(self, run, files):
+        (files / "other").write_text("hello")
+        status, _, _ = run(
+            "cost",
+            files / "x.npy",
+            files / "y.npy",
+            "--epsilon",
+            1,
+            "--cost-bound",
+            4,
+            "--ledger",
+            files / "other",
+        )
+        assert status == 2
+        assert (files / "other").read_text() == "hello"
+
+
+class TestPotentials:
+    def test_public_side_alone(self, run, files):
+        out = files / "out.npz"
+        status, printed, _ = run(
+            "potentials",
+            files / "x.npy",
+            files / "grid.npy",
+            "--public",
+            "y",
+            "--epsilon",
+            2,
+            "--cost-bound",
+            4,
+            "--output",
+            out,
+            "--json",
+        )
+        found = json.loads(printed)
+        assert status == 0
+        assert found["guaranteed"] is True
+        with np.load(out) as arrays:
+            assert set(arrays.files) == {"psi"}
+            assert arrays["psi"].shape == (25,)
+
+    def test_paper_says_what_it_is(self, run, files):
+        status, printed, err = run(
+            "potentials",
+            files / "x.npy",
+            files / "y.npy",
+            "--mode",
+            "paper",
+            "--epsilon",
+            1,
+            "--cost-bound",
+            4,
+            "--output",
+            files / "out.npz",
+            "--json",
+        )
+        assert status == 0
+        assert json.loads(printed)["guaranteed"] is False
+        assert "not a valid guarantee" in err
+        status, _, err = run(
+            "potentials",
+            files / "x.npy",
+            files / "y.npy",
+            "--mode",
+            "paper",
+            "--epsilon",
+            1,
+            "--cost-bound",
+            4,
+            "--output",
+            files / "out.npz",
+            "--ledger",
+            files / "ledger.jsonl",
+        )
+        assert status == 2
+        assert "budget" in err
+
+
+class TestTradeoff:
+    def test_files_and_warning(self, run, files):
+        status, out, err = run(
+            "tradeoff",
+            files / "x.npy",
+            files / "y.npy",
+            "--cost-bound",
+            4,
+            "--epsilons",
+            "0.5,5",
+            "--runs",
+            4,
+            "--regularization",
+            4,
+            "--support",
+            files / "grid.npy",
+            "--output",
+            files / "t.csv",
+            "--plot",
+            files / "t.png",
+            "--json",
+        )
+        assert status == 0
+        assert "not private" in err
+        found = json.loads(out)
+        rows = list(csv.DictReader((files / "t.csv").read_text().splitlines()))
+        assert len(rows) == len(found["rows"]) == 10
+        assert {row["method"] for row in rows} >= {"direct", "noisy-sinkhorn", "two-stage", "histogram"}
+        assert (files / "t.png").read_bytes().startswith(b"\x89PNG")
+        direct = {row["epsilon"]: float(row["measured_error"]) for row in rows if row["method"] == "direct"}
+        assert direct["0.5"] > direct["5.0"]
+        assert found["worst_choice"] < 2
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--epsilon", 1), "--cost-bound"),
+            (("--epsilon", 0, "--cost-bound", 4), "epsilon must be a positive number"),
+            (("--epsilon", -1, "--cost-bound", 4), "epsilon must be a positive number"),
+            (("--epsilon", 1, "--cost-bound", 0), "cost_bound must be a positive number"),
+            (("--cost-bound", 4), "--epsilon"),
+            (("--epsilon", 1, "--cost-bound", 4, "--method", "histogram"), "support"),
+            (("--epsilon", 1, "--cost-bound", 4, "--method", "noisy-sinkhorn"), "delta"),
+            (("--epsilon", 1, "--cost-bound", 4, "--delta", 1), "delta"),
+            (("--epsilon", 1, "--cost-bound", 4, "--budget", 1), "--ledger"),
+            (("--epsilon", 1, "--cost-bound", 4, "--l1-weight", -1), "--l1-weight"),
+            (("--epsilon", 1, "--cost-bound", 4, "--method", "best"), "--method"),
+        ],
+    )
+    def test_one_line_and_status_2(self, run, files, options, message):
+        before = sorted(files.iterdir())
+        status, out, err = run("cost", files / "x.npy", files / "y.npy", *options)
+        assert (status, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+        assert sorted(files.iterdir()) == before
+
+    def test_not_finite(self, run, files):
+        np.save(files / "z.npy", np.array([[np.nan, 1.0]]))
+        status, _, err = run("cost", files / "z.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        assert status == 2
+        assert "not finite" in err
+
+    def test_data_beyond_the_bound_are_capped_in_silence(self, run, files):
+        """How many are capped is private: same output, nothing on stderr."""
+        np.save(files / "far.npy", np.load(files / "x.npy") + 1e6)
+        status, out, err = run(
+            "cost", files / "far.npy", files / "y.npy", "--epsilon", 100, "--cost-bound", 4, "--json"
+        )
+        assert (status, err) == (0, "")
+        assert json.loads(out)["cost"] == pytest.approx(4, abs=0.01)
+
+    def test_other_outputs(self, run, files):
+        for options, message in (
+            (("--output", files / "out.txt"), ".npz"),
+            (("--output", files / "no" / "out.npz"), "does not exist"),
+        ):
+            status, _, err = run(
+                "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, *options
+            )
+            assert status == 2
+            assert message in err
+        status, _, err = run(
+            "tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--epsilons", "1,b"
+        )
+        assert status == 2
+        assert "--epsilons" in err
+
+    def test_help_does_without_torch(self):
+        code = (
+            "import sys\nfrom dpsinkhorn.cli import main\n"
+            "try:\n    main(['transport', 'cost', '--help'])\nexcept SystemExit:\n    pass\n"
+            "assert 'torch' not in sys.modules and 'scipy' not in sys.modules"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "january.csv" in done.stdout
