@@ -206,6 +206,23 @@ class TestCertificate:
             true, abs=1e-7
         )
 
+    def test_large_problems_start_in_float32(self, monkeypatch):
+        """Coordinates that float32 cannot hold raise nothing, and the certificate is float64's."""
+        rng = np.random.default_rng(2)
+        x = rng.random((40, 2))
+        x[0], x[1] = 1e200, -1e30
+        both = clouds(x, rng.random((30, 2)) + 0.3)
+        true = float(solve(both.problem(), 0.1, tolerance=1e-12).value)
+        monkeypatch.setattr(certified, "_LARGE", 100)
+        seen = []
+        plain = certified.solve
+        monkeypatch.setattr(
+            certified, "solve", lambda p, *a, **o: seen.append(p.points.dtype) or plain(p, *a, **o)
+        )
+        found = certified_value(both.problem(), 0.1, bound=BOUND, gap=1e-5)
+        assert -1e-12 <= true - found <= 1e-5
+        assert seen[0] == torch.float32
+
     def test_sinkhorn_survives_underflow(self):
         far = Problem(torch.zeros(3, 1).double(), torch.tensor([[0.0], [30.0], [60.0]]).double())
         zeros = torch.tensor([3600.0, 0.0, -100.0], dtype=torch.float64)

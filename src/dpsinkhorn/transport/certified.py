@@ -25,6 +25,9 @@ __all__ = ["certified_value", "evaluate", "rounding", "rounding_of_gap", "sinkho
 _UNIT = 2.0**-50  # eight units of float64's rounding: room for every constant below
 _BLOCK = 2**21  # entries of the cost matrix at a time
 _ATTEMPTS = ((1000, 0.5), (20_000, 0.05))  # iterations, and the tolerance as a part of what is needed
+_POLISH = 4  # steps of Sinkhorn's after each attempt: each certifies the point that it starts from
+_LARGE = 2**24  # pairs from which on the solver works in float32: half the memory; the certificate does not
+_LEAST_TOLERANCE = 2e-6  # that float32 reaches
 
 
 def rounding(setting: Setting, regularization: float) -> float:
@@ -47,16 +50,27 @@ def certified_value(problem: Problem, regularization: float, *, bound: float, ga
     0.5069
     """
     potential = torch.zeros(problem.shape[2], dtype=torch.float64)
-    for iterations, share in _ATTEMPTS:
+    attempts = [(problem, *attempt) for attempt in _ATTEMPTS]
+    if problem.shape[1] * problem.shape[2] > _LARGE:
+        attempts.insert(0, (_in_float32(problem), *_ATTEMPTS[0]))
+    for given, iterations, share in attempts:
+        tolerance = share * gap / bound
+        if given.points.dtype == torch.float32:
+            tolerance = max(tolerance, _LEAST_TOLERANCE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it would tell of the data
-            potential = solve(
-                problem, regularization, tolerance=share * gap / bound, max_iterations=iterations
-            ).g
-        value, reached = evaluate(problem, potential, regularization, bound)
-        if reached <= gap:
-            return value
+            potential = solve(given, regularization, tolerance=tolerance, max_iterations=iterations).g
+        for _ in range(_POLISH):
+            value, reached, potential = _step(problem, potential, regularization, bound)
+            if reached <= gap:
+                return value
     return sinkhorn_until(problem, potential, regularization, bound=bound, gap=gap)
+
+
+def _in_float32(problem: Problem) -> Problem:
+    """The problem to start with; coordinates beyond float32 are cut, as the capped costs do."""
+    x, y = (points.clamp(-1e15, 1e15).float() for points in (problem.x, problem.y))
+    return Problem(x, y, problem.cost)
 
 
 def sinkhorn_until(

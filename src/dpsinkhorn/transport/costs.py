@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean, native
 
 __all__ = ["CappedCost"]
 
-_FARTHEST = 1e100  # coordinates beyond it count as it, so that no square of a difference overflows
+# Coordinates beyond these count as these, so that no square of a difference overflows.
+_FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 
 
 @dataclass(frozen=True)
 class CappedCost(Cost):
     """``min(cost(x, y), bound)``, never negative; what is not a number counts as ``bound``.
 
-    >>> import torch
     >>> x, y = torch.tensor([[0.0]]).double(), torch.tensor([[1.0], [5.0]]).double()
     >>> CappedCost(SquaredEuclidean(), bound=4.0).pairwise(x, y)
     tensor([[1., 4.]], dtype=torch.float64)
@@ -37,7 +38,8 @@ class CappedCost(Cost):
         return self.base.symmetric
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        x, y = (points.clamp(-_FARTHEST, _FARTHEST) for points in (x, y))
+        far = _FARTHEST[x.dtype]
+        x, y = (points.clamp(-far, far) for points in (x, y))
         base = self.base
         if isinstance(base, SquaredEuclidean):
             costs = _by_differences(x, y, squared=True, l1_weight=0.0)
