@@ -56,9 +56,17 @@ class TestSensitivity:
             change = abs(linear(C, phi, psi, eta) - linear(other, phi, psi, eta))
             assert change <= linear_sensitivity(Setting(n, m, 1.0), eta, phi.numpy(), psi.numpy())
 
-    def test_overflow_is_refused(self):
-        with pytest.raises(TransportError, match="too small"):
-            linear_sensitivity(Setting(2, 2, 1.0), 1e-4, [1.0, 0.0], [0.0, 0.0])
+    def test_too_small_a_regularization_is_refused_before_anything_is_spent(self, tmp_path):
+        with Ledger.open(tmp_path / "ledger", epsilon, budget=Budget(2.0, 1e-5)) as ledger:
+            with pytest.raises(TransportError, match="at least"):
+                two_stage_cost(
+                    [0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, regularization=1e-4, ledger=ledger
+                )
+            assert ledger.epsilon() == 0
+        found = two_stage_cost(
+            [0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, regularization=6e-3, noise=SeededNoise(0)
+        )
+        assert math.isfinite(found.released)
 
 
 class TestRelease:

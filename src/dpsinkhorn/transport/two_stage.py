@@ -37,6 +37,7 @@ from dpsinkhorn.transport.result import PrivateCost, spend
 
 __all__ = ["linear_sensitivity", "two_stage_cost"]
 
+_STEEPEST = 200.0  # of c̄/η, so that e^(3c̄/η) stays within float64
 _SHARES = np.linspace(0.05, 0.95, 19)
 
 
@@ -54,8 +55,6 @@ def linear_sensitivity(
     most = math.log(worst) - worst / eta - math.log(setting.n * setting.m)
     row = most + float(phi.max()) + float(special.logsumexp(psi))
     column = most + float(psi.max()) + float(special.logsumexp(phi))
-    if max(row, column) > 690:
-        raise TransportError("the regularization is too small for the cost bound: its exponentials overflow")
     exact = setting.worst(math.exp(row), math.exp(column))
     # Float64: exponents to a few units of their parts, and sums of m and of n terms.
     size = (np.abs(phi).max() + np.abs(psi).max()) * eta + setting.bound
@@ -85,8 +84,8 @@ def two_stage_cost(
 
     `private_cost` gives a far better cost.
 
-    Potentials are projected to a span of c̄ before π̂ is formed (post-processing). The interval is that of
-    <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it.
+    Potentials are projected to where exact ones can be before π̂ is formed (post-processing). The interval is
+    that of <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it.
 
     Args:
         x, y, epsilon, delta, cost_bound, cost, iterations, public, paired, ledger, noise: as for
@@ -106,6 +105,12 @@ def two_stage_cost(
     # Both potentials enter π̂, so both are released, whichever side is public.
     both = Setting(setting.n, setting.m, setting.bound, None, paired, setting.dimension)
     eta = setting.bound if regularization is None else regularization
+    check_positive(regularization=eta)
+    if setting.bound / eta > _STEEPEST:
+        raise TransportError(
+            f"regularization must be at least {setting.bound / _STEEPEST:g} at this cost bound: "
+            "e^(bound / regularization) is beyond use"
+        )
     source = SecureNoise() if noise is None else noise
     shares = _SHARES.tolist() if share is None else [share]
     if not all(0 < part < 1 for part in shares):
@@ -125,7 +130,9 @@ def two_stage_cost(
     found = first.release(clouds, source)
     assert found.phi is not None
     assert found.psi is not None
-    phi, psi = (project_span(potential, setting.bound) for potential in (found.phi, found.psi))
+    # Post-processing: exact potentials span at most c̄, φ' within ±c̄ and ψ' from -c̄ to 2c̄.
+    phi = project_span(found.phi, setting.bound).clip(-setting.bound, setting.bound)
+    psi = project_span(found.psi, setting.bound).clip(-setting.bound, 2 * setting.bound)
     sensitivity = linear_sensitivity(setting, eta, phi, psi)
     # The value is the sum of n rows, or of m columns, none of which is above the sensitivity.
     largest = sensitivity * max(setting.n, setting.m)

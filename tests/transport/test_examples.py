@@ -1,0 +1,81 @@
+"""The examples run, and show what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from dpsinkhorn.privacy import SeededNoise
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestDrift:
+    def test_made_up_months(self):
+        drift = example("drift")
+        before = drift.made_up_month(700, older=0, seed=1)
+        same = drift.drift(before, drift.made_up_month(700, older=0, seed=2), drift.SCALE, seed=0)
+        older = drift.drift(before, drift.made_up_month(700, older=30, seed=3), drift.SCALE, seed=0)
+        assert older.interval[0] > drift.MATTERS > same.interval[0]
+        assert older.cost > 3 * abs(same.cost)
+
+    def test_files(self, tmp_path, capsys):
+        drift = example("drift")
+        for name, older in (("a", 0), ("b", 40)):
+            rows = drift.made_up_month(400, older, seed=older)
+            np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", header="age,amount", comments="")
+        drift.main([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
+        assert "divergence" in capsys.readouterr().out
+
+
+class TestTwoSamples:
+    @pytest.mark.parametrize("name", ["by_permutation", "by_threshold"])
+    def test_tells_two_distributions_apart_and_one_not(self, name):
+        module = example("two_samples")
+        rng = np.random.default_rng(0)
+        grid = np.stack(np.meshgrid(*[np.linspace(0.1, 0.9, 4)] * 2), -1).reshape(-1, 2)
+        other = grid if name == "by_permutation" else rng.beta(2, 2, size=(1500, 2))
+        rejected = {0.0: 0, 0.3: 0}
+        for shift in rejected:
+            for run in range(6):
+                x, y = rng.beta(2, 2, size=(2, 300, 2))
+                verdict = getattr(module, name)(
+                    x, (y + np.array([shift, 0])).clip(0, 1), other,
+                    bound=1.0, epsilon=1.0, draws=20, noise=SeededNoise(run), seed=run,
+                )  # fmt: skip
+                rejected[shift] += verdict.rejected
+        assert rejected[0.0] <= 2
+        assert rejected[0.3] == 6
+
+
+class TestMovePoints:
+    def test_public_points_arrive(self, tmp_path, capsys):
+        module = example("move_points")
+        assert module.main(tmp_path / "moved.png", count=8000) < 0.3
+        assert (tmp_path / "moved.png").exists()
+        assert "before" in capsys.readouterr().out
+
+    def test_gradients_of_the_monomials(self):
+        module = example("move_points")
+        points = np.random.default_rng(0).random((5, 2))
+        values, gradients = module.monomials(points)
+        for axis in (0, 1):
+            step = np.zeros(2)
+            step[axis] = 1e-6
+            slope = (module.monomials(points + step)[0] - values) / 1e-6
+            np.testing.assert_allclose(slope, gradients[..., axis], atol=1e-4)
