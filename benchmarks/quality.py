@@ -22,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from classifiers import accuracies
-from dpsinkhorn import DPSinkhorn
+from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
-from dpsinkhorn.release import grid_picture
+from dpsinkhorn.release import Release, grid_picture
+from dpsinkhorn.training import Plan
 
 
 def main() -> None:
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--holdout", action="store_true")
     parser.add_argument("--classifiers", default="logistic,linear,mlp,cnn")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
+    parser.add_argument("--release", type=Path, help="measure this release; nothing is trained")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     results = []
@@ -81,7 +83,39 @@ def part(data: Dataset, rows: NDArray[np.bool_]) -> Dataset:
 def one_run(
     name: str, training: Dataset, test: Dataset, seed: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Train, sample and evaluate once."""
+    """Train, sample and evaluate once; or only the latter two."""
+    started = time.monotonic()
+    release, plan = trained(training, seed, arguments)
+    ready = time.monotonic()
+    images, labels = release.sample(arguments.count, seed=seed)
+    sampled = time.monotonic()
+    assert labels is not None
+    assert test.labels is not None
+    wanted = arguments.classifiers.split(",")
+    low, high = test.value_range
+    real = ((np.asarray(test.images, dtype=np.float32) - low) / (high - low) * 255).round().astype(np.uint8)
+    scores = accuracies(images, labels, real, test.labels, wanted, seed)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        shown, kinds = release.sample(100, np.repeat(np.arange(10), 10) % training.classes, seed=seed)
+        grid_picture(shown, kinds, arguments.out / f"samples-{name}-{seed}.png")
+    return {
+        "seed": seed,
+        **scores,
+        "epsilon": round(release.privacy.epsilon, 4),
+        "delta": release.privacy.delta,
+        "settings": arguments.set,
+        "train_seconds": round(ready - started, 1),
+        "sample_seconds": round(sampled - ready, 2),
+        "evaluate_seconds": round(time.monotonic() - sampled, 1),
+        "plan": None if plan is None else plan.to_json(),
+    }
+
+
+def trained(training: Dataset, seed: int, arguments: argparse.Namespace) -> tuple[Release, Plan | None]:
+    """A generator, and the plan that it was trained by; none where it was trained before."""
+    if arguments.release is not None:
+        return load(arguments.release), None
     settings: dict[str, dict[str, Any]] = {}
     for change in arguments.set:
         key, _, value = change.partition("=")
@@ -94,35 +128,8 @@ def one_run(
         settings=settings,
         value_range=training.value_range,
         random_state=seed,
-    )
-    started = time.monotonic()
-    model.fit(training.images, training.labels)
-    trained = time.monotonic()
-    images, labels = model.sample(arguments.count, seed=seed)
-    sampled = time.monotonic()
-    assert labels is not None
-    assert test.labels is not None
-    wanted = arguments.classifiers.split(",")
-    low, high = test.value_range
-    real = ((np.asarray(test.images, dtype=np.float32) - low) / (high - low) * 255).round().astype(np.uint8)
-    scores = accuracies(images, labels, real, test.labels, wanted, seed)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        shown, kinds = model.sample(100, np.repeat(np.arange(10), 10) % training.classes, seed=seed)
-        grid_picture(shown, kinds, arguments.out / f"samples-{name}-{seed}.png")
-    plan = model.plan_
-    return {
-        "seed": seed,
-        **scores,
-        "epsilon": round(model.privacy_.epsilon, 4),
-        "delta": model.privacy_.delta,
-        "noise_multiplier": round(plan.noise_multiplier, 4),
-        "settings": arguments.set,
-        "train_seconds": round(trained - started, 1),
-        "sample_seconds": round(sampled - trained, 2),
-        "evaluate_seconds": round(time.monotonic() - sampled, 1),
-        "plan": plan.to_json(),
-    }
+    ).fit(training.images, training.labels)
+    return model.release_, model.plan_
 
 
 def summarise(results: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from dpsinkhorn.cli import _output, data, evaluate, privacy, report, sample, train, transport
+from dpsinkhorn.cli import _output, data, evaluate, privacy, report, reproduce, sample, train, transport
 
 __all__ = ["app", "main"]
 
@@ -29,6 +29,7 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback(invoke_without_command=True)

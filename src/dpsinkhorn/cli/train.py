@@ -153,7 +153,7 @@ def train(
     begun = False
     try:
         with _one_line_errors():
-            place = _device(device)
+            place = choose_device(device)
             if resume:
                 fixed = {
                     **{name: value for name, value in source.items() if name != "data"},
@@ -263,7 +263,7 @@ def _trained(
     from dpsinkhorn.training import Saving
 
     saving = Saving(checkpoint_seconds=checkpoint_every, picture_steps=picture_every)
-    with _bar(run, quiet=quiet) as bar, _stop_on_interrupt() as stop:
+    with _bar(run, quiet=quiet) as bar, stop_on_interrupt() as stop:
 
         def watch(progress: RunProgress) -> bool:
             bar(progress)
@@ -291,7 +291,7 @@ def _need(value: Any, what: str) -> Any:
     return value
 
 
-def _device(name: str | None) -> torch.device:
+def choose_device(name: str | None) -> torch.device:
     import torch
 
     from dpsinkhorn.training import default_device
@@ -501,7 +501,7 @@ class _Stop:
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[_Stop]:
+def stop_on_interrupt() -> Iterator[_Stop]:
     """Ctrl-C, or a polite kill, asks the run to stop after the block of steps; a second one is immediate."""
     stop = _Stop()
 

@@ -140,7 +140,7 @@ def _training_step(
         return step
     rows = torch.arange(batch_size, device=images.device) % len(images)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # kernels and memory are chosen before the capture
         for _ in range(3):

@@ -114,8 +114,9 @@ class LossSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Adam, and what is averaged and decayed over the run."""
+    """Adam or plain gradient descent, and what is averaged and decayed over the run."""
 
+    algorithm: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
@@ -124,6 +125,7 @@ class OptimizerSettings:
     """Decay of the exponential moving average of the weights that is released; none: the last weights."""
 
     def __post_init__(self) -> None:
+        _one_of("optimizer.algorithm", self.algorithm, ("adam", "sgd"))
         _positive("optimizer.learning_rate", self.learning_rate)
         _not_negative("optimizer.weight_decay", self.weight_decay)
         if not all(0 <= beta < 1 for beta in self.betas):

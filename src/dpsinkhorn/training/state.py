@@ -23,6 +23,7 @@ from dpsinkhorn.privacy import SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.recipe import OptimizerSettings
 
 __all__ = ["TrainingState"]
 
@@ -49,13 +50,7 @@ class TrainingState:
         if settings.ema is not None:
             average = get_ema_multi_avg_fn(settings.ema)  # type: ignore[no-untyped-call]
             self.averaged = AveragedModel(self.generator, multi_avg_fn=average)
-        self.optimizer = torch.optim.Adam(
-            self.generator.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            foreach=True,
-        )
+        self.optimizer = _optimizer(self.parameters, settings)
         # latents and labels are public in the analysis; they only must not repeat
         self.random = torch.Generator(device)
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
@@ -83,7 +78,8 @@ class TrainingState:
         for prefix, module in self._modules().items():
             tensors.update({f"{prefix}.{name}": value for name, value in module.state_dict().items()})
         for index, entry in self.optimizer.state_dict()["state"].items():
-            tensors.update({f"adam.{index}.{name}": value for name, value in entry.items()})
+            kept = {name: value for name, value in entry.items() if value is not None}
+            tensors.update({f"adam.{index}.{name}": value for name, value in kept.items()})
         plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         write_atomically(path, save(plain, {"version": _VERSION, "state": json.dumps(header)}))
 
@@ -121,6 +117,20 @@ class TrainingState:
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+
+
+def _optimizer(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    if settings.algorithm == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
+        )
+    return torch.optim.Adam(
+        parameters,
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        foreach=True,
+    )
 
 
 def learning_rate(plan: Plan, step: int, horizon: int) -> float:

@@ -1,0 +1,210 @@
+"""`dpsinkhorn reproduce`: the tables and figures of the DP-Sinkhorn papers."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dpsinkhorn.cli._output import BadInputError, print_json
+from dpsinkhorn.cli.data import JsonOption
+from dpsinkhorn.cli.train import STOPPED, choose_device, stop_on_interrupt
+
+if TYPE_CHECKING:  # they load PyTorch, which --help can do without
+    from dpsinkhorn.reproduction import Reproduction
+    from dpsinkhorn.training import Progress as RunProgress
+
+
+class Version(str, enum.Enum):
+    """Which of the papers' versions."""
+
+    first = "first"
+    final = "final"
+
+
+class ScaleName(str, enum.Enum):
+    """How much of the experiment."""
+
+    quick = "quick"
+    full = "full"
+
+
+class Item(str, enum.Enum):
+    """A table or figure."""
+
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    table4 = "table4"
+    table5 = "table5"
+    table6 = "table6"
+    fig2 = "fig2"
+    fig4a = "fig4a"
+    fig4b = "fig4b"
+    fig4c = "fig4c"
+    fig5 = "fig5"
+
+
+def reproduce(
+    item: Annotated[Item, typer.Argument(help="The table or figure.", show_default=False)],
+    version: Annotated[
+        Version,
+        typer.Option("--version", help="The papers' first version (clips a batch) or final one (images)."),
+    ] = Version.final,
+    scale: Annotated[
+        ScaleName,
+        typer.Option("--scale", help="quick: minutes on a processor, on small data; full: as in the paper."),
+    ] = ScaleName.quick,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for trainings, tables and pictures; they are found again.")
+    ] = Path("reproduction"),
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="NAME=PATH", help="Where mnist, fashion-mnist or celeba is; may be repeated."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", help="A training for each, such as 0,1,2; that is what full does."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Carry out rows that match this, such as '^mnist DP'.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for fewer steps.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Repeat a table or figure of the DP-Sinkhorn papers: their figures beside ours, with a proved epsilon.
+
+    What was trained before is found in --out and not trained again; an interrupted call goes on.
+
+    Examples:
+
+        dpsinkhorn reproduce table1
+
+        dpsinkhorn reproduce table1 --scale full --data mnist=data/mnist --only "^mnist .*record"
+    """
+    from dpsinkhorn.data import DataError
+    from dpsinkhorn.evaluation import EvaluationError
+    from dpsinkhorn.reproduction import ReproductionError
+    from dpsinkhorn.reproduction import reproduce as run
+    from dpsinkhorn.training import TrainingError
+
+    place = choose_device(device)
+    try:
+        with _bar(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
+
+            def watch(now: RunProgress) -> bool:
+                step(now)
+                return stop.asked
+
+            found = run(
+                item.value,
+                out,
+                version=version.value,
+                scale=scale.value,
+                data=_paths(data or []),
+                seeds=_seeds(seeds),
+                only=only,
+                steps=steps,
+                device=place,
+                progress=show,
+                watch=watch,
+            )
+    except (DataError, EvaluationError, ReproductionError, TrainingError) as error:
+        raise BadInputError(str(error)) from error
+    except OSError as error:
+        raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
+    except KeyboardInterrupt:
+        typer.echo("dpsinkhorn: stopped; the same command goes on from here", err=True)
+        raise typer.Exit(STOPPED) from None
+    if as_json:
+        print_json(_to_json(found))
+    else:
+        _show(found)
+
+
+def _paths(given: list[str]) -> dict[str, str]:
+    paths = {}
+    for text in given:
+        name, mark, path = text.partition("=")
+        if not mark or not path:
+            raise BadInputError(f"--data takes NAME=PATH, such as mnist=data/mnist, not {text}")
+        paths[name] = path
+    return paths
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise BadInputError(f"--seeds takes whole numbers with commas between, such as 0,1,2, not {text}")
+    return [int(part) for part in parts]
+
+
+def _show(found: Reproduction) -> None:
+    from dpsinkhorn.reproduction import to_table
+
+    console = Console(highlight=False)
+    if found.lines:
+        console.print(to_table(found.title, found.lines))
+        console.print("Ours, with the paper's figure in brackets. Trainings are seeded: not for release.")
+    for name, points in found.spreads.items():
+        bias = ", ".join(f"{point.debias:g}: {point.bias:.3g}" for point in points)
+        variance = ", ".join(f"{point.debias:g}: {point.variance:.3g}" for point in points)
+        console.print(f"{name}\n  bias by p      {bias}\n  variance by p  {variance}")
+    for path in found.files:
+        print(f"Written: {path}")
+
+
+def _to_json(found: Reproduction) -> dict[str, Any]:
+    return {
+        "item": found.item,
+        "version": found.version,
+        "scale": found.scale,
+        "rows": [_finite(line.values()) for line in found.lines],
+        "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
+        "files": [str(path) for path in found.files],
+    }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: without privacy, ε is null, and so is it where nothing was run."""
+    return {name: None if value == math.inf else value for name, value in values.items()}
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
+    """Rows done, and the step of the one in training."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+    ) as progress:
+        task = progress.add_task("", total=None, detail="")
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total, detail="")
+
+        def step(now: RunProgress) -> None:
+            block = now.block
+            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {now.epsilon:.2f}")
+
+        yield show, step

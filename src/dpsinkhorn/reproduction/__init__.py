@@ -1,0 +1,23 @@
+"""The tables and figures of the DP-Sinkhorn papers, done again: their figures beside ours, with a proved ε."""
+
+from dpsinkhorn.reproduction.errors import ReproductionError
+from dpsinkhorn.reproduction.reproduce import Reproduction, reproduce
+from dpsinkhorn.reproduction.rows import ITEMS, VERSIONS, Row, rows_of
+from dpsinkhorn.reproduction.scales import FULL, QUICK, SCALES, Scale
+from dpsinkhorn.reproduction.tables import Line, to_table
+
+__all__ = [
+    "FULL",
+    "ITEMS",
+    "QUICK",
+    "SCALES",
+    "VERSIONS",
+    "Line",
+    "Reproduction",
+    "ReproductionError",
+    "Row",
+    "Scale",
+    "reproduce",
+    "rows_of",
+    "to_table",
+]

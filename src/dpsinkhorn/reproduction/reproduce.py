@@ -1,0 +1,255 @@
+"""`reproduce`: one table or figure of the papers, from the data to a CSV and a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpsinkhorn.reproduction.errors import ReproductionError
+from dpsinkhorn.reproduction.figures import (
+    draw_budgets,
+    draw_debias,
+    draw_gradients,
+    draw_rates,
+    draw_samples,
+)
+from dpsinkhorn.reproduction.gradients import GradientSpread, gradient_spread
+from dpsinkhorn.reproduction.rows import Row, rows_of
+from dpsinkhorn.reproduction.runner import Runner
+from dpsinkhorn.reproduction.scales import SCALES, Scale
+from dpsinkhorn.reproduction.sources import DATA, Source, open_source
+from dpsinkhorn.reproduction.tables import Line, to_csv
+from dpsinkhorn.training.run import Watch
+from dpsinkhorn.training.state import write_atomically
+
+__all__ = ["Reproduction", "reproduce"]
+
+_DRAW = {"fig4a": draw_rates, "fig4b": draw_budgets, "fig5": draw_debias}
+_COLUMNS = 8  # samples of a class
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came out, and where it was written."""
+
+    item: str
+    version: str
+    scale: str
+    lines: tuple[Line, ...] = ()
+    spreads: Mapping[str, Sequence[GradientSpread]] = field(default_factory=dict)
+    """Of Figure 4c, by generator."""
+    files: tuple[Path, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it is."""
+        return f"{self.item}, {self.version} version, scale {self.scale}"
+
+
+def reproduce(
+    item: str,
+    folder: Path,
+    *,
+    version: str = "final",
+    scale: str | Scale = "quick",
+    data: Mapping[str, str] | None = None,
+    seeds: Sequence[int] | None = None,
+    only: str | None = None,
+    steps: int | None = None,
+    device: torch.device | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+    watch: Watch | None = None,
+) -> Reproduction:
+    """Repeat a table or figure of the DP-Sinkhorn papers.
+
+    Trainings are kept in `folder`; what is there already is not done again, so that an interrupted call goes
+    on, several calls can share the work, and tables that have rows in common share them. All trainings are
+    seeded, and so not for release.
+
+    Args:
+        item: One of `ITEMS`.
+        folder: Where everything goes.
+        version: `first` or `final`: which of the papers' versions.
+        scale: `quick` (minutes on a processor, on data that come with scikit-learn) or `full`.
+        data: Paths of `mnist`, `fashion-mnist` and `celeba`; by default they are looked for by name.
+        seeds: One training for each.
+        only: A regular expression: carry out rows that it is found in, as "mnist real data"; others are shown
+            if they are here already.
+        steps: At most so many steps, whatever the scale says.
+        device: By default the GPU where there is one.
+        progress: Called with what is done, and the number of rows done and of all.
+        watch: Called while a row is trained; an answer of True stops there, to be gone on with.
+    """
+    chosen = _scale(scale)
+    rows = rows_of(item, version)
+    unknown = sorted(set(data or {}) - set(DATA))
+    if unknown:
+        raise ReproductionError(f"data are named {', '.join(DATA)}; there is no {unknown[0]}")
+    if steps is not None and steps < 1:
+        raise ReproductionError(f"steps must be 1 or more, not {steps}")
+    place = folder / chosen.name
+    place.mkdir(parents=True, exist_ok=True)
+    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    runner = Runner(place, chosen, version, where, steps, watch)
+    book = _Sources(data or {}, chosen, where)
+    numbers = tuple(range(chosen.seeds)) if seeds is None else tuple(seeds)
+    wanted = [row for row in rows if only is None or _matches(only, f"{row.data} {row.method}")]
+    if not wanted:
+        raise ReproductionError(f"no row of {item} has {only!r} in it")
+    call = _Call(item, version, runner, book, numbers, rows, wanted, progress or (lambda *_: None))
+    if item == "fig2":
+        return call.samples()
+    return call.gradients() if item == "fig4c" else call.measured()
+
+
+def _scale(scale: str | Scale) -> Scale:
+    if isinstance(scale, Scale):
+        return scale
+    if scale not in SCALES:
+        raise ReproductionError(f"scale is one of {', '.join(SCALES)}, not {scale}")
+    return SCALES[scale]
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error as error:
+        raise ReproductionError(f"{pattern!r} is not a regular expression: {error}") from error
+
+
+@dataclass
+class _Sources:
+    """Data sets, each opened when a row first needs it."""
+
+    paths: Mapping[str, str]
+    scale: Scale
+    device: torch.device
+    opened: dict[str, Source] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Source:
+        if name not in self.opened:
+            self.opened[name] = open_source(name, self.paths, self.scale, self.device)
+        return self.opened[name]
+
+
+@dataclass(frozen=True)
+class _Call:
+    item: str
+    version: str
+    runner: Runner
+    sources: _Sources
+    seeds: tuple[int, ...]
+    rows: list[Row]
+    wanted: list[Row]
+    progress: Callable[[str, int, int], object]
+
+    def measured(self) -> Reproduction:
+        """Tables, and the figures whose points are rows."""
+        total = len([row for row in self.wanted if row.kind != "quoted"]) * len(self.seeds)
+        done = 0
+        for row in self.wanted:
+            if row.kind == "quoted":
+                continue
+            for seed in self.seeds:
+                self.progress(f"{row.data}: {row.method}", done, total)
+                self.runner.result(row, self.sources[row.data], seed)
+                done += 1
+        lines = tuple(self._line(row) for row in self.rows)
+        files = [self._write("csv", to_csv(lines).encode())]
+        if self.item in _DRAW:
+            picture = self._path("png")
+            _DRAW[self.item]([line for line in lines if line.results], self._note(), picture)
+            files.append(picture)
+        return self._finished(files, lines=lines)
+
+    def samples(self) -> Reproduction:
+        """Figure 2."""
+        panels, lines = [], []
+        for done, row in enumerate(self.wanted):
+            self.progress(f"{row.data}: {row.method}", done, len(self.wanted))
+            source = self.sources[row.data]
+            release = self.runner.release(row, source, self.seeds[0])
+            labels = np.repeat(np.arange(release.classes), _COLUMNS)
+            images, _ = release.sample(len(labels), labels, seed=0, device=self.runner.device)
+            spent = release.privacy.epsilon
+            panels.append((f"{row.data}\n{row.method}\nepsilon {spent:.3g}", images, release.classes))
+            lines.append(
+                {"data": row.data, "trained_on": source.title, "method": row.method, "epsilon": spent}
+            )
+        picture = self._path("png")
+        draw_samples(panels, self._note(), picture)
+        return self._finished([picture, self._write("csv", _csv(lines))])
+
+    def gradients(self) -> Reproduction:
+        """Figure 4c."""
+        spreads = {}
+        for done, row in enumerate(self.wanted):
+            self.progress(f"{row.data}: {row.method}", done, len(self.wanted))
+            spreads[row.series] = self._spread(row)
+        table = [{"generator": name, **p.to_json()} for name, points in spreads.items() for p in points]
+        picture = self._path("png")
+        draw_gradients(spreads, self._note(), picture)
+        return self._finished([picture, self._write("csv", _csv(table))], spreads=spreads)
+
+    def _spread(self, row: Row) -> list[GradientSpread]:
+        source, seed, batches = self.sources[row.data], self.seeds[0], self.runner.scale.gradient_batches
+        release = self.runner.release(row, source, seed)
+        kept = self.runner.place(row, source, seed) / f"gradients-{batches}.json"
+        if kept.is_file():
+            return [GradientSpread(**point) for point in json.loads(kept.read_text(encoding="utf-8"))]
+        plan = self.runner.plan(row, source, seed)
+        generator = release.generator.to(self.runner.device)
+        points = gradient_spread(generator, plan, source.training, batches=batches, seed=seed)
+        write_atomically(kept, json.dumps([point.to_json() for point in points], indent=1).encode())
+        return points
+
+    def _line(self, row: Row) -> Line:
+        if row.kind == "quoted":
+            return Line(row, "", ())
+        if row not in self.wanted and row.data not in self.sources.opened:
+            return Line(row, "", ())
+        source = self.sources[row.data]
+        found = [self.runner.kept(row, source, seed) for seed in self.seeds]
+        return Line(row, source.title, tuple(result for result in found if result is not None))
+
+    def _note(self) -> str:
+        titles = sorted({source.title for source in self.sources.opened.values()})
+        steps = "" if self.runner.steps is None else f", at most {self.runner.steps} steps"
+        return (
+            f"{self.item}, {self.version} version, scale {self.runner.scale.name}{steps}: {'; '.join(titles)}"
+        )
+
+    def _path(self, ending: str) -> Path:
+        return self.runner.folder / f"{self.item}-{self.version}.{ending}"
+
+    def _write(self, ending: str, content: bytes) -> Path:
+        path = self._path(ending)
+        write_atomically(path, content)
+        return path
+
+    def _finished(
+        self,
+        files: Sequence[Path],
+        *,
+        lines: tuple[Line, ...] = (),
+        spreads: Mapping[str, Sequence[GradientSpread]] | None = None,
+    ) -> Reproduction:
+        return Reproduction(
+            self.item, self.version, self.runner.scale.name, lines, spreads or {}, tuple(files)
+        )
+
+
+def _csv(rows: Sequence[Mapping[str, object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()

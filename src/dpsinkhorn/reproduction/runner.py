@@ -1,0 +1,229 @@
+"""A row of a table, carried out: train, draw, measure. What is done once is kept, and found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpsinkhorn.evaluation import compare_images, downstream_utility, images_of
+from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
+from dpsinkhorn.release import Release, load
+from dpsinkhorn.reproduction.rows import Row
+from dpsinkhorn.reproduction.scales import Scale
+from dpsinkhorn.reproduction.sources import Source
+from dpsinkhorn.training import Plan, Recipe, Run, Saving, choose_recipe, facts_of, load_recipe, make_plan
+from dpsinkhorn.training.run import Watch
+from dpsinkhorn.training.state import write_atomically
+
+__all__ = ["Result", "Runner"]
+
+_BUDGET = 10.0  # the papers' ε, for ours
+_PATIENCE = {"first": 10, "final": 30}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a row with one seed. ε is what is proved; without privacy it is infinite."""
+
+    epsilon: float
+    delta: float | None
+    steps: int | None
+    noise_multiplier: float | None
+    seconds: float
+    """Of training, where it went through at one time."""
+    accuracy: dict[str, float]
+    """By classifier, in per cent, mean over its runs."""
+    distance: float
+    distance_name: str
+    distance_floor: float
+    """Of real images."""
+    precision: float
+    recall: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; an infinite ε is null."""
+        data = dataclasses.asdict(self)
+        return {**data, "epsilon": None if math.isinf(self.epsilon) else self.epsilon}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        """What `to_json` wrote."""
+        return cls(**{**data, "epsilon": math.inf if data["epsilon"] is None else data["epsilon"]})
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Carries out rows at one scale, in one folder."""
+
+    folder: Path
+    scale: Scale
+    version: str
+    device: torch.device
+    steps: int | None = None
+    """A lower limit on steps than the scale's."""
+    watch: Watch | None = None
+
+    def result(self, row: Row, source: Source, seed: int) -> Result:
+        """The figures of a row, computed now or found from before."""
+        place = self.place(row, source, seed)
+        kept = place / f"result-{self._measures()}.json"
+        if kept.is_file():
+            return Result.from_json(json.loads(kept.read_text(encoding="utf-8")))
+        if row.kind == "real":
+            found = self._measure_real(source, seed)
+        else:
+            plan = self.plan(row, source, seed)
+            started = time.monotonic()
+            release = self.release(row, source, seed)
+            seconds = time.monotonic() - started
+            images, labels = release.sample(self.scale.count, seed=seed, device=self.device)
+            assert labels is not None
+            found = dataclasses.replace(
+                self._measure(images, labels, source, seed),
+                epsilon=release.privacy.epsilon,
+                delta=plan.delta,
+                steps=plan.steps,
+                noise_multiplier=plan.noise_multiplier,
+                seconds=seconds,
+            )
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, (json.dumps(found.to_json(), indent=1) + "\n").encode())
+        return found
+
+    def kept(self, row: Row, source: Source, seed: int) -> Result | None:
+        """The figures of a row if they are here from before."""
+        place = self.place(row, source, seed) / f"result-{self._measures()}.json"
+        return self.result(row, source, seed) if place.is_file() else None
+
+    def release(self, row: Row, source: Source, seed: int) -> Release:
+        """The trained generator of a row; a training that was interrupted goes on where it was."""
+        place = self.place(row, source, seed)
+        run = Run.resume(place) if (place / "run.json").exists() else None
+        if run is None:
+            run = Run.create(place, self.plan(row, source, seed))
+        if not run.done:
+            saving = Saving(checkpoint_seconds=120.0, picture_steps=0)
+            done = run.train(source.training, device=self.device, saving=saving, watch=self.watch)
+            if not done:
+                raise KeyboardInterrupt
+        return load(run.release_folder)
+
+    def plan(self, row: Row, source: Source, seed: int) -> Plan:
+        """All numbers of a row's training."""
+        budget = None if row.recipe else _BUDGET * row.part
+        return make_plan(
+            self.recipe(row, source), facts_of(source.training), budget_epsilon=budget, seed=seed
+        )
+
+    def recipe(self, row: Row, source: Source) -> Recipe:
+        """The settings of a row's training, at this scale."""
+        if not row.recipe:
+            return self._smaller(choose_recipe(source.training.image_shape, settings=row.settings))
+        base = load_recipe(row.recipe)
+        changed = base.replace(**row.settings)
+        if row.generator is not None:
+            changed = changed.with_generator(row.generator)
+        usual, recipe = self._smaller(base), self._smaller(changed)
+        if row.part < 1 or recipe.privacy.noise_multiplier != usual.privacy.noise_multiplier:
+            # as many steps as bring the same ε, or a part of it, as the paper counts it
+            records = source.training.records
+            target = row.part * _counted(usual, records, usual.privacy.steps)
+            recipe = recipe.replace(privacy={"steps": _steps_within(recipe, records, target)})
+        return recipe
+
+    def _smaller(self, recipe: Recipe) -> Recipe:
+        smaller = self.scale.apply(recipe)
+        if self.steps is not None and self.steps < smaller.privacy.steps:
+            smaller = smaller.replace(privacy={"steps": self.steps})
+        return smaller
+
+    def _measures(self) -> str:
+        """What decides on the measures besides the images."""
+        return f"{self.scale.count}-{self.scale.runs}-{self._patience()}"
+
+    def _patience(self) -> int:
+        return self.scale.patience or _PATIENCE[self.version]
+
+    def place(self, row: Row, source: Source, seed: int) -> Path:
+        """A folder named after everything that a row's generator depends on, so that tables share it."""
+        what: dict[str, Any] = {"data": source.training.name, "records": source.training.records}
+        if row.kind == "train":
+            recipe = self.recipe(row, source).to_json()
+            for name in ("name", "description", "published_epsilon"):  # words only
+                del recipe[name]
+            what.update(recipe=recipe, part=None if row.recipe else row.part)
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return self.folder / "runs" / f"{source.training.name}-{digest}-seed{seed}"
+
+    def _measure_real(self, source: Source, seed: int) -> Result:
+        images, labels = images_of(source.training), source.training.labels
+        assert labels is not None
+        chosen = np.random.default_rng(seed).permutation(len(images))[: self.scale.count]
+        return self._measure(images[chosen], labels[chosen], source, seed)
+
+    def _measure(self, images: Any, labels: Any, source: Source, seed: int) -> Result:
+        test = images_of(source.test)
+        assert source.test.labels is not None
+        utility = downstream_utility(
+            images,
+            labels,
+            test,
+            source.test.labels,
+            classes=source.test.classes,
+            runs=self.scale.runs,
+            patience=self._patience(),
+            seed=seed,
+            device=self.device,
+        )
+        likeness = compare_images(
+            source.features,
+            on_device(images, self.device),
+            on_device(test, self.device),
+            on_device(images_of(source.training), self.device),
+        )
+        return Result(
+            epsilon=math.inf,
+            delta=None,
+            steps=None,
+            noise_multiplier=None,
+            seconds=0.0,
+            accuracy={score.name: score.mean for score in utility.scores},
+            distance=likeness.frechet,
+            distance_name=likeness.name,
+            distance_floor=likeness.floor,
+            precision=likeness.diversity.precision,
+            recall=likeness.diversity.recall,
+        )
+
+
+def _counted(recipe: Recipe, records: int, steps: int) -> float:
+    """ε of so many steps as the papers count it: Renyi, and image by image in the final version."""
+    privacy = recipe.privacy
+    assert privacy.batch is not None
+    assert privacy.noise_multiplier is not None
+    rate, sigma = privacy.batch / records, privacy.noise_multiplier
+    if privacy.mechanism == "image":
+        mechanism = ImageMechanism(privacy.clip, sigma, rows=recipe.loss.generated)
+        return published_epsilon(mechanism, rate, steps, recipe.delta)
+    return epsilon(BatchMechanism(privacy.clip, sigma).sampled(rate, steps), recipe.delta, "rdp-classic")
+
+
+def _steps_within(recipe: Recipe, records: int, target: float) -> int:
+    """The most steps, to a thousandth, whose ε, as counted, is at most `target`; one at least."""
+    low, high = 1, 2
+    while _counted(recipe, records, high) <= target:
+        low, high = high, 2 * high
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (middle, high) if _counted(recipe, records, middle) <= target else (low, middle)
+    return low

@@ -1,0 +1,117 @@
+"""Rows with the papers' figures and ours side by side, as CSV and on the screen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from dpsinkhorn.reproduction.rows import Row
+from dpsinkhorn.reproduction.runner import Result
+
+__all__ = ["Line", "to_csv", "to_table"]
+
+_CLASSIFIERS = {"logistic": "Log Reg", "mlp": "MLP", "cnn": "CNN"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row and what came out of it, with every seed that was run."""
+
+    row: Row
+    data: str
+    """What the row was trained on; it may stand in for the paper's data."""
+    results: tuple[Result, ...]
+
+    def values(self) -> dict[str, Any]:
+        """Everything known about the row by column; `None` where there is nothing."""
+        paper, results = self.row.published, self.results
+        values: dict[str, Any] = {
+            "data": self.row.data,
+            "trained_on": self.data if results else None,
+            "method": self.row.method,
+            "epsilon_published": None if paper is None else paper.epsilon,
+            "epsilon": max(result.epsilon for result in results) if results else None,
+            "delta": results[0].delta if results else None,
+            "steps": results[0].steps if results else None,
+            "noise_multiplier": results[0].noise_multiplier if results else None,
+            "seeds": len(results),
+            "fid_published": None if paper is None else paper.fid,
+            "distance_name": results[0].distance_name if results else None,
+            **_mean_and_spread("distance", [result.distance for result in results]),
+            "distance_floor": results[0].distance_floor if results else None,
+        }
+        for name in _CLASSIFIERS:
+            values[f"{name}_published"] = None if paper is None else getattr(paper, name)
+            values.update(_mean_and_spread(name, [result.accuracy[name] for result in results]))
+        for name in ("precision", "recall", "seconds"):
+            values[name] = statistics.fmean(getattr(r, name) for r in results) if results else None
+        return values
+
+
+def to_csv(lines: Sequence[Line]) -> str:
+    """All columns; empty where there is nothing."""
+    rows = [line.values() for line in lines]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _plain(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def to_table(title: str, lines: Sequence[Line]) -> Table:
+    """What fits on a screen: ours beside the paper's in brackets."""
+    measure = next((line.results[0].distance_name for line in lines if line.results), "FID")
+    table = Table(title=title, title_justify="left")
+    table.add_column("data")
+    table.add_column("method")
+    heads = ("epsilon, proved", "epsilon, paper", measure, "FID, paper")
+    for heading in (*heads, *(f"{name} (paper)" for name in _CLASSIFIERS.values())):
+        table.add_column(heading, justify="right")
+    for line in lines:
+        values = line.values()
+        accuracy = [_beside(values, name) for name in _CLASSIFIERS]
+        table.add_row(
+            line.row.data,
+            line.row.method,
+            _epsilon(values["epsilon"]),
+            _epsilon(values["epsilon_published"]),
+            _number(values["distance"], values["distance_spread"]),
+            _number(values["fid_published"]),
+            *accuracy,
+        )
+    return table
+
+
+def _mean_and_spread(name: str, numbers: list[float]) -> dict[str, float | None]:
+    return {
+        name: statistics.fmean(numbers) if numbers else None,
+        f"{name}_spread": statistics.stdev(numbers) if len(numbers) > 1 else None,
+    }
+
+
+def _beside(values: dict[str, Any], name: str) -> str:
+    paper = values[f"{name}_published"]
+    ours = _number(values[name], values[f"{name}_spread"])
+    return ours if paper is None else f"{ours} ({paper:g})"
+
+
+def _number(value: float | None, spread: float | None = None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if spread is None else f"{value:.1f} ± {spread:.1f}"
+
+
+def _epsilon(value: float | None) -> str:
+    return "-" if value is None else "∞" if math.isinf(value) else f"{value:.3g}"
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
