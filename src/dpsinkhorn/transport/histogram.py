@@ -107,13 +107,13 @@ class HistogramMechanism:
         """A bound on the mean absolute error of a cost between the binned data."""
         k = len(self.support)
         shift = self._scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
-        return self._times(quantity) * sum(min(1.0, shift / size) for _, size in self._sides)
+        return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
 
     def reach(self, quantity: Quantity, confidence: float) -> float:
         """What the error exceeds with probability 1 - confidence at most."""
         alone = (1 - confidence) / (2 * len(self._sides))  # two signs of the noise on each side
         shift = self._scale * _sum_of_positive_parts(len(self.support), alone)
-        return self._times(quantity) * sum(min(1.0, shift / size) for _, size in self._sides)
+        return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
 
     def _times(self, quantity: Quantity) -> float:
         return float(self.costs.max()) * (4 if quantity == "divergence" else 1)
