@@ -250,6 +250,21 @@ class TestCertificate:
         true = value(both.x.numpy(), both.y.numpy(), "exact", 0.0)
         assert 0 <= true - exact.certified_exact_value(both, gap=0.02) <= 0.02
 
+    def test_wide_potentials_lose_no_digits(self):
+        """However far a solver's potentials are spread, the bound is computed from narrow ones."""
+        rng = np.random.default_rng(0)
+        costs = rng.random((30, 20))
+        a, b = np.full(30, 1 / 30), np.full(20, 1 / 20)
+        for scale in (1.0, 1e6, 1e12):
+            g = rng.normal(size=20) * scale
+            found = exact._below(costs, g, a, b)
+            f = (costs - g).min(1)
+            h = (costs - f[:, None]).min(0).astype(np.longdouble)
+            h = h - h[0]  # exactly, as both have the digits of float64
+            true = (costs - h).min(1).mean() + h.mean()
+            assert abs(float(true) - found) < 1e-14
+            assert found <= float(pot.emd2(a, b, costs)) + 1e-14
+
     def test_repeated_points_and_equal_costs(self):
         assert exact.certified_exact_value(clouds(np.zeros((9, 2)), np.zeros((6, 2))), gap=1e-9) == 0.0
         same = clouds(np.zeros((9, 2)), np.full((9, 2), 50.0))

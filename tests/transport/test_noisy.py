@@ -31,6 +31,7 @@ from dpsinkhorn.transport import (
     step_sensitivity,
 )
 from dpsinkhorn.transport.algorithm import coupling, exact_step, iterate, project_span
+from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.noisy import gaussian_multiplier
 
 
@@ -84,6 +85,34 @@ class TestAlgorithm:
         assert found.cost == pytest.approx(float(true.value), abs=1e-6)
         plan_of = coupling(both.costs(), torch.tensor(found.phi), torch.tensor(found.psi), 0.3)
         np.testing.assert_allclose(plan_of.numpy(), true.plan.numpy(), atol=1e-6)
+
+    def test_level_of_psi_does_not_matter(self):
+        plan = NoisySinkhorn(Setting(4, 3, 1.0), 0.5, 1, 1.0, 1e-5, multiplier=1.0)
+        psi = torch.tensor([1e9, 1e9 + 0.25, 1e9 + 7.0]).double()
+        prepared = plan._prepare(psi)
+        assert float(prepared.abs().max()) <= 0.5
+        assert float(prepared[1] - prepared[0]) <= 0.25
+        C = torch.rand(4, 3).double()
+        moved = exact_step(C, prepared + 1.0, 0.5)
+        torch.testing.assert_close(moved.psi, exact_step(C, prepared, 0.5).psi)
+
+    def test_potentials_are_within_the_rounding_that_is_paid_for(self):
+        rng = np.random.default_rng(0)
+        for eta in (0.01, 0.3, 50.0):
+            C, psi = rng.random((20, 15)), rng.uniform(-0.5, 0.5, 15)
+            found = exact_step(torch.tensor(C), torch.tensor(psi), eta)
+            L, h, lam = (np.longdouble(1) * value for value in (C, psi, eta))
+
+            def transform(potential, costs, lam=lam):
+                e = (potential - costs) / lam
+                top = e.max(1, keepdims=True)
+                return -lam * (np.log(np.exp(e - top).mean(1)) + top[:, 0])
+
+            phi = transform(h, L)
+            phi = phi - phi.mean()
+            allowed = 3 * rounding(Setting(20, 15, 1.0), eta)
+            assert float(np.abs(found.phi.numpy() - phi).max()) <= allowed
+            assert float(np.abs(found.psi.numpy() - transform(phi, L.T)).max()) <= allowed
 
     def test_large_clouds_go_through_in_blocks(self, monkeypatch):
         from dpsinkhorn.transport import algorithm

@@ -46,7 +46,14 @@ def exact_value(costs: _Array, a: _Array, b: _Array, *, bound: float, gap: float
 
 
 def _below(costs: _Array, g: _Array, a: _Array, b: _Array) -> float:
-    """A lower bound on the transport cost, from any potential on the columns."""
+    """A lower bound on the transport cost, from any potential on the columns.
+
+    Transforming it back and forth first raises the bound and makes it span at most the range of the costs,
+    so that rounding is that of numbers of this size, however wide a solver's potentials are.
+    """
+    f = (costs - g).min(1)
+    g = (costs - f[:, None]).min(0)
+    g = g - (g.max() + g.min()) / 2
     return float(a @ (costs - g).min(1) + b @ g)
 
 

@@ -259,10 +259,14 @@ class NoisySinkhorn:
         )
 
     def _prepare(self, psi: Tensor) -> Tensor:
-        """The sound bounds are for a ψ that spans at most c̄, as every exact one does. Post-processing."""
+        """The sound bounds are for a ψ that spans at most c̄, as every exact one does. Post-processing.
+
+        Its level does not matter (line 4 takes it out again); near 0, rounding is that of small numbers.
+        """
         if self.mode == "paper":
             return psi
-        return torch.from_numpy(project_span(psi.numpy(), self.setting.bound))
+        spanned = project_span(psi.numpy(), self.setting.bound)
+        return torch.from_numpy(spanned - (spanned.max() + spanned.min()) / 2)
 
     def _sound_noise(
         self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
