@@ -154,12 +154,19 @@ def _seeds(text: str | None) -> list[int] | None:
 
 
 def _show(found: Reproduction) -> None:
-    from dpsinkhorn.reproduction import to_table
+    from dpsinkhorn.reproduction import to_tables
 
     console = Console(highlight=False)
+    console.print(found.title)
+    for table in to_tables(found.lines):
+        console.print(table)
+    measures = {line.results[0].distance_name for line in found.lines if line.results}
+    if measures - {"FID"}:
+        console.print(
+            f"Distance: the paper's is FID, ours {', '.join(sorted(measures))}: they do not compare."
+        )
     if found.lines:
-        console.print(to_table(found.title, found.lines))
-        console.print("Ours, with the paper's figure in brackets. Trainings are seeded: not for release.")
+        console.print("ε of ours is proved; trainings are seeded, and so not for release.")
     for name, points in found.spreads.items():
         bias = ", ".join(f"{point.debias:g}: {point.bias:.3g}" for point in points)
         variance = ", ".join(f"{point.debias:g}: {point.variance:.3g}" for point in points)

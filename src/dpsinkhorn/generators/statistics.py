@@ -15,7 +15,7 @@ __all__ = ["recompute_batch_statistics"]
 
 @torch.no_grad()
 def recompute_batch_statistics(
-    generator: Generator, draw: Callable[[], tuple[Tensor, Tensor | None]], batches: int = 100
+    generator: Generator, draw: Callable[[], tuple[Tensor, Tensor | None]], batches: int = 30
 ) -> None:
     """Replace the running statistics of every BatchNorm by plain averages over freshly generated batches.
 

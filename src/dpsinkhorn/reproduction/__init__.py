@@ -1,10 +1,10 @@
-"""The tables and figures of the DP-Sinkhorn papers, done again: their figures beside ours, with a proved ε."""
+"""The tables and figures of the DP-Sinkhorn papers, done again: their numbers beside ours and a proved ε."""
 
 from dpsinkhorn.reproduction.errors import ReproductionError
 from dpsinkhorn.reproduction.reproduce import Reproduction, reproduce
 from dpsinkhorn.reproduction.rows import ITEMS, VERSIONS, Row, rows_of
 from dpsinkhorn.reproduction.scales import FULL, QUICK, SCALES, Scale
-from dpsinkhorn.reproduction.tables import Line, to_table
+from dpsinkhorn.reproduction.tables import Line, to_tables
 
 __all__ = [
     "FULL",
@@ -19,5 +19,5 @@ __all__ = [
     "Scale",
     "reproduce",
     "rows_of",
-    "to_table",
+    "to_tables",
 ]

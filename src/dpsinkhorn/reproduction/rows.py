@@ -19,9 +19,10 @@ ITEMS = (
     "fig2", "fig4a", "fig4b", "fig4c", "fig5",
 )  # fmt: skip
 
-OURS = "DP-Sinkhorn by record (ours)"
+OURS = "DP-Sinkhorn by record"
 _SHORT = {"mnist": "mnist", "fashion-mnist": "fashion", "celeba": "celeba"}
 _L1_WEIGHT = {"mnist": 1.0, "fashion-mnist": 3.0}  # the papers' m
+_TABLE_OF = {"mnist": "table4", "fashion-mnist": "table5"}  # of p and m
 _DEBIAS = {"first": 0.2, "final": 0.4}  # the papers' p
 # Not given as numbers in the papers, whose figures show about these ranges.
 _RATES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -36,7 +37,7 @@ class Row:
     method: str
     data: str
     kind: Literal["train", "real", "quoted"] = "train"
-    """`real`: real images in the place of synthetic ones; `quoted`: another method, published figures only."""
+    """`real`: real images in the place of synthetic ones; `quoted`: another method, as published."""
     recipe: str = ""
     """Its name; none: the default for images of that shape."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -182,23 +183,20 @@ def _generators(version: str) -> list[Row]:
 
 
 def _debias_sweep(version: str) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for data in ("mnist", "fashion-mnist"):
         weight = 1.0 if version == "first" else _L1_WEIGHT[data]  # of the tables that the figure shows
         quoted = {row.method: row for row in published_figures(_TABLE_OF[data], version)}
-        for debias in _DEBIAS_SWEEP:
-            rows.append(
-                Row(
-                    f"p = {debias:g}, m = {weight:g}",
-                    data,
-                    recipe=f"paper-{version}-{_SHORT[data]}",
-                    settings={"loss": {"cost": "l1l2", "l1_weight": weight, "debias": debias}},
-                    series=data,
-                    at=debias,
-                    published=quoted.get(f"p = {debias:g}, m = {weight:g}"),
-                )
+        rows += [
+            Row(
+                f"p = {debias:g}, m = {weight:g}",
+                data,
+                recipe=f"paper-{version}-{_SHORT[data]}",
+                settings={"loss": {"cost": "l1l2", "l1_weight": weight, "debias": debias}},
+                series=data,
+                at=debias,
+                published=quoted.get(f"p = {debias:g}, m = {weight:g}"),
             )
+            for debias in _DEBIAS_SWEEP
+        ]
     return rows
-
-
-_TABLE_OF = {"mnist": "table4", "fashion-mnist": "table5"}

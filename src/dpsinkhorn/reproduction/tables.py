@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from dpsinkhorn.reproduction.rows import Row
 from dpsinkhorn.reproduction.runner import Result
 
-__all__ = ["Line", "to_csv", "to_table"]
+__all__ = ["Line", "to_csv", "to_tables"]
 
 _CLASSIFIERS = {"logistic": "Log Reg", "mlp": "MLP", "cnn": "CNN"}
 
@@ -66,28 +67,32 @@ def to_csv(lines: Sequence[Line]) -> str:
     return text.getvalue()
 
 
-def to_table(title: str, lines: Sequence[Line]) -> Table:
-    """What fits on a screen: ours beside the paper's in brackets."""
-    measure = next((line.results[0].distance_name for line in lines if line.results), "FID")
-    table = Table(title=title, title_justify="left")
-    table.add_column("data")
-    table.add_column("method")
-    heads = ("epsilon, proved", "epsilon, paper", measure, "FID, paper")
-    for heading in (*heads, *(f"{name} (paper)" for name in _CLASSIFIERS.values())):
-        table.add_column(heading, justify="right")
-    for line in lines:
-        values = line.values()
-        accuracy = [_beside(values, name) for name in _CLASSIFIERS]
-        table.add_row(
-            line.row.data,
-            line.row.method,
-            _epsilon(values["epsilon"]),
-            _epsilon(values["epsilon_published"]),
-            _number(values["distance"], values["distance_spread"]),
-            _number(values["fid_published"]),
-            *accuracy,
+def to_tables(lines: Sequence[Line]) -> list[Table]:
+    """For a screen: a table for each data set, the paper's figures in a line above ours."""
+    tables = []
+    for data in dict.fromkeys(line.row.data for line in lines):
+        of_data = [line for line in lines if line.row.data == data]
+        trained_on = next((line.data for line in of_data if line.data not in ("", data)), data)
+        table = Table(
+            title=trained_on, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False
         )
-    return table
+        table.add_column("method")
+        table.add_column("")
+        for heading in ("ε", "distance", *_CLASSIFIERS.values()):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for line in of_data:
+            values, name = line.values(), line.row.method
+            if line.row.published is not None:
+                accuracy = [_number(values[f"{each}_published"]) for each in _CLASSIFIERS]
+                spent = _epsilon(values["epsilon_published"])
+                table.add_row(name, "paper", spent, _number(values["fid_published"]), *accuracy, style="dim")
+                name = ""
+            if line.results:
+                accuracy = [_number(values[each], values[f"{each}_spread"]) for each in _CLASSIFIERS]
+                distance = _number(values["distance"], values["distance_spread"])
+                table.add_row(name, "ours", _epsilon(values["epsilon"]), distance, *accuracy)
+        tables.append(table)
+    return tables
 
 
 def _mean_and_spread(name: str, numbers: list[float]) -> dict[str, float | None]:
@@ -95,12 +100,6 @@ def _mean_and_spread(name: str, numbers: list[float]) -> dict[str, float | None]
         name: statistics.fmean(numbers) if numbers else None,
         f"{name}_spread": statistics.stdev(numbers) if len(numbers) > 1 else None,
     }
-
-
-def _beside(values: dict[str, Any], name: str) -> str:
-    paper = values[f"{name}_published"]
-    ours = _number(values[name], values[f"{name}_spread"])
-    return ours if paper is None else f"{ours} ({paper:g})"
 
 
 def _number(value: float | None, spread: float | None = None) -> str:

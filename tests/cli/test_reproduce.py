@@ -1,0 +1,80 @@
+"""`dpsinkhorn reproduce`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from dpsinkhorn.cli import main
+from support.processes import Command
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # no Inception weights of this machine
+    monkeypatch.setenv("DPSINKHORN_DATA", str(tmp_path / "data"))
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main(["reproduce", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return left.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_one_row_of_a_table(run, tmp_path):
+    arguments = ("table6", "--only", "DCGAN", "--steps", 2, "--out", tmp_path / "out", "--device", "cpu")
+    status, out, err = run(*arguments, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    rows = {row["method"]: row for row in found["rows"]}
+    assert rows["DP-Sinkhorn, DCGAN"]["cnn_published"] == 74.62
+    assert rows["DP-Sinkhorn, DCGAN"]["steps"] == 2
+    assert rows["real data"]["cnn"] is None
+    assert (tmp_path / "out" / "quick" / "table6-final.csv").is_file()
+
+    status, out, err = run(*arguments)
+    assert status == 0, err
+    assert "74.6" in out
+    assert "table6-final.csv" in out
+    assert "not for release" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--data", "mnist"], "NAME=PATH"),
+        (["--data", "mnist=nowhere"], "nowhere"),
+        (["--seeds", "1,x"], "whole numbers"),
+        (["--only", "nothing"], "no row"),
+        (["--scale", "full"], "mnist is not in"),
+        (["--device", "abacus"], "cpu or cuda"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(run, arguments, reason, tmp_path):
+    status, out, err = run("table1", "--out", tmp_path / "out", *arguments)
+    assert (status, out) == (2, "")
+    assert reason in err
+    assert err.count("\n") == 1
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path):
+    arguments = [
+        "reproduce",
+        "table4",
+        "--only",
+        "p = 0.4",
+        "--steps",
+        "2000",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    command = Command(arguments, tmp_path)
+    command.until(lambda: any((tmp_path / "out").rglob("ledger.jsonl")))
+    command.send(signal.SIGINT)
+    status, _, err = command.wait()
+    assert status == 130
+    assert "the same command goes on" in err
