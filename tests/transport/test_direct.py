@@ -11,8 +11,16 @@ import torch
 from scipy import stats
 
 import ot as pot
-from dpsinkhorn.ot import MatrixProblem, Problem, solve
-from dpsinkhorn.privacy import SeededNoise, epsilon
+from dpsinkhorn.ot import Cityblock, Cost, MatrixProblem, Problem, solve
+from dpsinkhorn.privacy import (
+    Adjacency,
+    Budget,
+    BudgetExceededError,
+    Ledger,
+    RecordMechanism,
+    SeededNoise,
+    epsilon,
+)
 from dpsinkhorn.transport import (
     Clouds,
     DirectMechanism,
@@ -324,6 +332,45 @@ class TestNoise:
         found = private_cost(x, y, epsilon=1e6, cost_bound=BOUND, noise=SeededNoise(0))
         assert found.cost == pytest.approx(1.44, abs=1e-4)
         assert found.interval[0] <= 1.44 <= found.interval[1]
+
+
+class TestLedger:
+    def test_charged_before_any_cost_is_computed(self, tmp_path):
+        class Seen(Cityblock):
+            def pairwise(self, *_):
+                raise AssertionError("looked at the data")
+
+        class Own(Cost):
+            def pairwise(self, *_):
+                raise AssertionError("looked at the data")
+
+        for number, cost in enumerate((Seen(), Own())):
+            with Ledger.open(tmp_path / str(number), epsilon, budget=Budget(0.5, 0.0)) as ledger:
+                with pytest.raises(BudgetExceededError):
+                    private_cost([0.0], [1.0], epsilon=1, cost_bound=1, cost=cost, ledger=ledger)
+                assert ledger.epsilon() == 0.0
+        with Ledger.open(tmp_path / "room", epsilon, budget=Budget(1.0, 0.0)) as ledger:
+            with pytest.raises(AssertionError, match="looked"):
+                private_cost([0.0], [1.0], epsilon=1, cost_bound=1, cost=Own(), ledger=ledger)
+            assert ledger.epsilon() == pytest.approx(1.0)  # it counts, whatever happened afterwards
+
+    def test_shared_with_training(self, tmp_path):
+        """Add-or-remove and replace-one meet as replace-one."""
+        training = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, 100)
+        with Ledger.open(tmp_path / "ledger", epsilon, budget=Budget(20.0, 1e-5)) as ledger:
+            ledger.spend(training, run="a-record-00000000")
+            before = ledger.epsilon()
+            private_cost([0.0, 1.0], [1.0], epsilon=1, cost_bound=1, ledger=ledger, noise=SeededNoise(0))
+            total = ledger.statement().total()
+            assert total.adjacency is Adjacency.REPLACE_ONE
+            assert ledger.epsilon() > max(before, epsilon(training.to_replace_one(), 1e-5))
+
+    def test_the_result_says_what_it_cost(self):
+        found = private_cost([0.0, 1.0], [1.0], epsilon=0.7, cost_bound=1, noise=SeededNoise(0))
+        assert epsilon(found.charge, 0.0) == pytest.approx(0.7)
+        assert found.charge.adjacency is Adjacency.REPLACE_ONE
+        assert found.seeded
+        assert not private_cost([0.0], [1.0], epsilon=0.7, cost_bound=1).seeded
 
 
 class TestRealData:
