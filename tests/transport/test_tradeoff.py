@@ -38,10 +38,11 @@ def test_auto_is_never_worse_than_twice_the_best(found):
 
 
 def test_direct_error_is_what_is_predicted(found):
-    for row in found.rows:
-        if row.method == "direct":
-            assert row.measured_error == pytest.approx(row.predicted_error, rel=0.6)
-            assert row.predicted_error == pytest.approx(0.5 / (178 * row.epsilon), rel=0.03)
+    rows = [row for row in found.rows if row.method == "direct"]
+    for row in rows:
+        assert row.predicted_error == pytest.approx(0.5 / (178 * row.epsilon), rel=0.03)
+    ratios = [row.measured_error / row.predicted_error for row in rows]
+    assert np.mean(ratios) == pytest.approx(1, abs=0.5)  # of 45 draws whose mean is 1: within 3.4 deviations
 
 
 def test_every_error_falls_with_epsilon(found):
