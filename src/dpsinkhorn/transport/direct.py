@@ -24,7 +24,7 @@ from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["DirectMechanism", "cost_sensitivity"]
 
-_GAP = 0.01  # of the sensitivity: what stopping early may cost in noise
+_GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
 
 
 def cost_sensitivity(setting: Setting, quantity: Quantity) -> float:
@@ -65,17 +65,20 @@ class DirectMechanism:
         epsilon: float,
         gap: float | None = None,
     ) -> DirectMechanism:
-        """Fix the gap: by default a hundredth of the sensitivity. It counts for the whole quantity."""
+        """Fix the gap, for the whole quantity: by default a hundredth of the sensitivity or of the noise."""
         check_positive(epsilon=epsilon)
         times = 4 if quantity == "divergence" else 1
         largest = max(setting.n, setting.m)  # W(x, x) and W(y, y) have other sizes
         sizes = Setting(largest, largest, setting.bound, dimension=setting.dimension)
         off = times * rounding(sizes, regularization)
         if gap is None:
-            gap = _GAP * cost_sensitivity(setting, quantity)
+            gap = _GAP * cost_sensitivity(setting, quantity) / max(1.0, epsilon)
         check_positive(gap=gap)
-        if regularization:
-            gap = max(gap, 4 * times * rounding_of_gap(sizes, regularization))
+        # Never so small that rounding, or a linear program's tolerance, could keep it from being reached.
+        reachable = (
+            4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
+        )
+        gap = max(gap, reachable)
         return cls(setting, quantity, regularization, epsilon, gap, off)
 
     @property
