@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dpsinkhorn.cli._output import BadInputError, print_json
 from dpsinkhorn.cli.data import JsonOption
-from dpsinkhorn.cli.train import STOPPED, choose_device, stop_on_interrupt
+from dpsinkhorn.cli.train import STOPPED, stop_on_interrupt
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.reproduction import Reproduction
@@ -96,11 +96,12 @@ def reproduce(
     """
     from dpsinkhorn.data import DataError
     from dpsinkhorn.evaluation import EvaluationError
+    from dpsinkhorn.generators import choose_device
     from dpsinkhorn.reproduction import ReproductionError
     from dpsinkhorn.reproduction import reproduce as run
     from dpsinkhorn.training import TrainingError
 
-    place = choose_device(device)
+    place = choose_device(device, BadInputError)
     try:
         with _bar(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
 

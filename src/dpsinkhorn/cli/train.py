@@ -153,7 +153,7 @@ def train(
     begun = False
     try:
         with _one_line_errors():
-            place = choose_device(device)
+            place = _device(device)
             if resume:
                 fixed = {
                     **{name: value for name, value in source.items() if name != "data"},
@@ -291,22 +291,10 @@ def _need(value: Any, what: str) -> Any:
     return value
 
 
-def choose_device(name: str | None) -> torch.device:
-    import torch
+def _device(name: str | None) -> torch.device:
+    from dpsinkhorn.generators import choose_device
 
-    from dpsinkhorn.training import default_device
-
-    if name is None:
-        return default_device()
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise BadInputError(f"--device must be cpu or cuda, not {name}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInputError(f"--device {name}: this machine has no such GPU; leave it out")
-    return device
+    return choose_device(name, BadInputError)
 
 
 def _load(source: dict[str, Any], quiet: bool) -> Dataset:

@@ -17,8 +17,9 @@ from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.features import FeatureNetwork, load_features
 from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
-from dpsinkhorn.evaluation.images import check_labels, choose_device, images_of, on_device
+from dpsinkhorn.evaluation.images import check_labels, images_of, on_device
 from dpsinkhorn.evaluation.utility import CLASSIFIERS, Utility, downstream_utility
+from dpsinkhorn.generators import choose_device
 
 __all__ = ["NOT_PRIVATE", "Evaluation", "Likeness", "compare_images", "evaluate_images"]
 
@@ -119,7 +120,7 @@ def evaluate_images(
     >>> found.likeness.name, found.likeness.diversity.precision > 0.7
     ('frechet-random-cnn', True)
     """
-    where = choose_device(device)
+    where = choose_device(device, EvaluationError)
     check_comparable(images, labels, test)
     if training is not None:
         check_comparable(images, None, training)

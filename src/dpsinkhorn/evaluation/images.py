@@ -13,7 +13,7 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.release import to_uint8
 
-__all__ = ["check_labels", "choose_device", "images_of", "on_device"]
+__all__ = ["check_labels", "images_of", "on_device"]
 
 _CHUNK = 4096
 
@@ -63,15 +63,3 @@ def check_labels(labels: NDArray[Any], count: int, classes: int, name: str = "la
     if array.min() < 0 or array.max() >= classes:
         raise EvaluationError(f"{name} must be from 0 to {classes - 1}; there are {classes} classes")
     return array.astype(np.int64)
-
-
-def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device named, or by default the GPU where there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found).cpu()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
-        raise EvaluationError(f"there is no device {device!s} here; cpu always works") from None
-    return found

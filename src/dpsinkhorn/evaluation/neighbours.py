@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from dpsinkhorn.evaluation.errors import EvaluationError
-from dpsinkhorn.evaluation.images import choose_device, on_device
+from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.generators import choose_device
 
 __all__ = ["MARK", "Neighbours", "nearest_neighbours", "neighbours_path", "neighbours_picture"]
 
@@ -51,7 +52,7 @@ def nearest_neighbours(
     >>> nearest_neighbours(np.array([[[60]], [[200]]], dtype=np.uint8), training).indices.tolist()
     [1, 4]
     """
-    where = choose_device(device)
+    where = choose_device(device, EvaluationError)
     x, y = on_device(synthetic, where, "synthetic images"), on_device(training, where, "training images")
     if x.shape[1:] != y.shape[1:]:
         raise EvaluationError("synthetic and training images differ in size; resize one of them")

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from dpsinkhorn.evaluation.classifiers import cnn, fit_network, logistic_sklearn, logistic_torch, mlp, predict
 from dpsinkhorn.evaluation.errors import EvaluationError
-from dpsinkhorn.evaluation.images import check_labels, choose_device, on_device
+from dpsinkhorn.evaluation.images import check_labels, on_device
+from dpsinkhorn.generators import choose_device
 
 __all__ = ["CLASSIFIERS", "ClassifierScore", "Utility", "downstream_utility"]
 
@@ -130,7 +131,7 @@ def downstream_utility(
     True
     """
     _check_settings(classifiers, runs, patience, seed)
-    where = choose_device(device)
+    where = choose_device(device, EvaluationError)
     x, tx = on_device(images, where, "images"), on_device(test_images, where, "test images")
     if x.shape[1:] != tx.shape[1:]:
         raise EvaluationError(f"images are {_shape(x)} but test images are {_shape(tx)}; they must agree")

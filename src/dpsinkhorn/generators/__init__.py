@@ -20,6 +20,7 @@ from dpsinkhorn.generators.configs import (
     config_to_json,
 )
 from dpsinkhorn.generators.dcgan import DCGAN
+from dpsinkhorn.generators.devices import choose_device
 from dpsinkhorn.generators.frozen import frozen_copy
 from dpsinkhorn.generators.inputs import check_probabilities, draw_labels, draw_latents
 from dpsinkhorn.generators.mlp import MLP
@@ -37,6 +38,7 @@ __all__ = [
     "MLPConfig",
     "build_generator",
     "check_probabilities",
+    "choose_device",
     "config_from_json",
     "config_to_json",
     "draw_labels",

@@ -14,7 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dpsinkhorn.generators import Generator, GeneratorConfig, draw_labels, draw_latents, frozen_copy
+from dpsinkhorn.generators import (
+    Generator,
+    GeneratorConfig,
+    choose_device,
+    draw_labels,
+    draw_latents,
+    frozen_copy,
+)
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.statement import PrivacyStatement
 
@@ -91,7 +98,7 @@ class Release:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
-        where = _device(device)
+        where = choose_device(device, ReleaseError)
         draws = torch.Generator()
         if seed is None:
             draws.seed()
@@ -166,17 +173,6 @@ def _batch_size(config: GeneratorConfig, device: torch.device) -> int:
     budget = _CACHED if device.type == "cpu" else _FITTING
     fitting = max(1, min(budget // config.activations, 2**16))
     return int(2 ** math.floor(math.log2(fitting)))  # convolutions are quickest at powers of two
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found).cpu()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
-        raise ReleaseError(f"there is no device {device!s} here; cpu always works") from None
-    return found
 
 
 def _memory() -> int:

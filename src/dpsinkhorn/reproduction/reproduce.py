@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpsinkhorn.generators import choose_device
 from dpsinkhorn.reproduction.errors import ReproductionError
 from dpsinkhorn.reproduction.figures import (
     draw_budgets,
@@ -97,7 +98,7 @@ def reproduce(
         raise ReproductionError(f"steps must be 1 or more, not {steps}")
     place = folder / chosen.name
     place.mkdir(parents=True, exist_ok=True)
-    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    where = choose_device(device, ReproductionError)
     runner = Runner(place, chosen, version, where, steps, watch)
     book = _Sources(data or {}, chosen, where)
     numbers = tuple(range(chosen.seeds)) if seeds is None else tuple(seeds)

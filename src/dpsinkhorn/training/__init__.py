@@ -1,7 +1,7 @@
 """Private training: where the privacy barrier stands, the loop, checkpoints, recipes."""
 
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.estimator import DPSinkhorn, default_device
+from dpsinkhorn.training.estimator import DPSinkhorn
 from dpsinkhorn.training.plan import Facts, Plan, make_plan
 from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
@@ -17,7 +17,6 @@ __all__ = [
     "Saving",
     "TrainingError",
     "choose_recipe",
-    "default_device",
     "facts_of",
     "load_recipe",
     "make_plan",

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import check_every_class, from_arrays
+from dpsinkhorn.generators import choose_device
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
 from dpsinkhorn.training.errors import TrainingError
@@ -120,7 +121,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger)
             finished = run.train(
                 dataset,
-                device=self.device or default_device(),
+                device=choose_device(self.device, TrainingError),
                 saving=Saving(checkpoint_seconds=float("inf"), picture_steps=0),
                 watch=watch,
             )
@@ -160,8 +161,3 @@ def _seed(random_state: Any) -> int | None:
     if isinstance(random_state, bool) or not isinstance(random_state, numbers.Integral):
         raise TrainingError(f"random_state must be a whole number or None, not {random_state!r}")
     return int(random_state)
-
-
-def default_device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
