@@ -213,6 +213,13 @@ class TestSensitivity:
         assert paper_sensitivity(n, 1.0, 1.0) < 0.97 * change
         assert change <= step_sensitivity(Setting(n, n, 1.0), 1.0, np.zeros(n)).x < 1.02
 
+    @pytest.mark.parametrize("side", ["x", "y"])
+    def test_the_same_search_exceeds_the_papers_value(self, side):
+        n, psi = 1000, torch.zeros(1000).double()
+        found = worst_found(n, n, 1.0, psi, side, tries=1, steps=30)
+        bounds = step_sensitivity(Setting(n, n, 1.0), 1.0, psi.numpy())
+        assert paper_sensitivity(n, 1.0, 1.0) < found <= getattr(bounds, side)
+
     def test_real_points_at_every_iteration(self):
         """Neighbouring data sets under the same noise: each released step stays within its sensitivity."""
         rng = np.random.default_rng(4)
