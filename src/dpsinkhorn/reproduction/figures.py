@@ -23,7 +23,7 @@ _MARKS = ("o", "s", "^", "D", "v")
 
 def draw_samples(samples: Sequence[tuple[str, NDArray[np.uint8], int]], note: str, path: Path) -> None:
     """Figure 2: images by class, a panel for each generator; every class has a row of the panel."""
-    figure, axes = _figure(1, len(samples), height=3.8, width=2.8)
+    figure, axes = _figure(1, len(samples), height=4.3, width=2.8)
     for axis, (title, images, classes) in zip(axes, samples, strict=True):
         grid = images.reshape(classes, -1, *images.shape[1:])  # (classes, columns, H, W[, 3])
         picture = np.concatenate([np.concatenate(list(row), axis=1) for row in grid], axis=0)

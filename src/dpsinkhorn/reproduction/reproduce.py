@@ -223,10 +223,13 @@ class _Call:
 
     def _note(self) -> str:
         titles = sorted({source.title for source in self.sources.opened.values()})
-        steps = "" if self.runner.steps is None else f", at most {self.runner.steps} steps"
-        return (
-            f"{self.item}, {self.version} version, scale {self.runner.scale.name}{steps}: {'; '.join(titles)}"
-        )
+        scale = self.runner.scale
+        words = [f"{self.item}, {self.version} version, scale {scale.name}"]
+        if self.runner.steps is not None:
+            words.append(f"at most {self.runner.steps} steps")
+        if scale.rate != 1:
+            words.append(f"learning rates times {scale.rate:g}")
+        return f"{', '.join(words)}: {'; '.join(titles)}"
 
     def _path(self, ending: str) -> Path:
         return self.runner.folder / f"{self.item}-{self.version}.{ending}"
