@@ -278,7 +278,7 @@ class TestPotentials:
             "--cost-bound",
             4,
             "--output",
-            files / "out.npz",
+            files / "other.npz",
             "--ledger",
             files / "ledger.jsonl",
         )
@@ -361,8 +361,10 @@ class TestBadInput:
         assert json.loads(out)["cost"] == pytest.approx(4, abs=0.01)
 
     def test_other_outputs(self, run, files):
+        (files / "there.npz").write_text("paid for")
         for options, message in (
             (("--output", files / "out.txt"), ".npz"),
+            (("--output", files / "there.npz"), "exists already"),
             (("--output", files / "no" / "out.npz"), "does not exist"),
         ):
             status, _, err = run(

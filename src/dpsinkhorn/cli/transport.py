@@ -210,6 +210,8 @@ def potentials_command(
 
     bound = _bound(cost_bound)
     _check_file(output, ".npz", "--output")
+    if output.exists():  # a release that was paid for
+        raise BadInputError(f"--output {output} exists already; name another")
     with _one_line():
         first, second = _read(x, columns), _read(y, columns)
         with _opened(ledger, epsilon, budget, delta) as book:
