@@ -5,6 +5,7 @@ from dpsinkhorn.privacy.calibration import Calibration, calibrate
 from dpsinkhorn.privacy.charges import Adjacency, Charge, best_of, compose
 from dpsinkhorn.privacy.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy.events import Event, event_from_json, event_to_json
+from dpsinkhorn.privacy.groups import group_epsilon
 from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
 from dpsinkhorn.privacy.mechanisms import (
     BatchMechanism,
@@ -52,6 +53,7 @@ __all__ = [
     "epsilon",
     "event_from_json",
     "event_to_json",
+    "group_epsilon",
     "meaning",
     "poisson_sample",
     "published_epsilon",

@@ -8,12 +8,14 @@ double precision would spoil the bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 import numpy as np
 from dp_accounting.pld import common, pld_pmf  # type: ignore[import-untyped]
 from dp_accounting.pld import privacy_loss_distribution as pld
+from numpy.typing import NDArray
 from scipy import fft, optimize
 
 from dpsinkhorn.privacy.charges import Adjacency
@@ -28,6 +30,7 @@ _FINEST_SHARE = 1e-6  # of ε: keeps the composed distribution to a few million 
 _MOST_POINTS = 2**25  # of a composed distribution
 _TAIL = 1e-6  # share of δ given away to each truncation
 _ROUNDING = 2e-15  # of probability mass, per composed step: a dozen units in the last place
+_PROFILE_POINTS = 64
 
 
 def epsilon(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> float:
@@ -39,18 +42,54 @@ def epsilon(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: 
         return math.inf
     for part in parts:
         _require_known(part.event, adjacency)
-    parts = _merge_gaussians(parts)
-    steps = sum(part.count for part in parts)
     if not parts or bound == 0:
         return 0.0
     # FFT and the differences of the discretisation err by a few units in the last place per step. That much
     # of δ is set aside, so that rounding cannot make the reported ε too small.
-    resolved = delta - _ROUNDING * (steps + 100)
-    if resolved < delta / 2:
+    resolved = delta - _rounding(parts)
+    total = _composed(parts, delta, adjacency, bound) if resolved >= delta / 2 else None
+    if total is None:
         return bound
+    with np.errstate(all="ignore"):
+        return _solve(total, resolved, bound)
+
+
+def profile(
+    parts: tuple[Part, ...], adjacency: Adjacency, lowest: float, bound_at: Callable[[float], float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Some ε from `lowest` on, ascending, and the δ that each is proved for, as far as rounding lets δ fall.
+
+    One composition serves them all. `bound_at` gives ε at a δ by some other proof. Empty where a composition
+    is of no use.
+    """
+    nothing = np.empty(0), np.empty(0)
+    for part in parts:
+        _require_known(part.event, adjacency)
+    rounding = _rounding(parts)
+    bound = bound_at(2 * rounding)
+    total = _composed(parts, 2 * rounding, adjacency, bound) if 2 * rounding < 1 else None
+    if total is None:
+        return nothing
+    with np.errstate(all="ignore"):
+        highest = _solve(total, rounding, bound)
+        if not lowest < highest < math.inf:
+            return nothing
+        points = np.linspace(lowest, highest, _PROFILE_POINTS)
+        return points, np.array([total.get_delta_for_epsilon(float(e)) + rounding for e in points])
+
+
+def _rounding(parts: tuple[Part, ...]) -> float:
+    """What of δ is set aside for rounding."""
+    return _ROUNDING * (sum(part.count for part in _merge_gaussians(parts)) + 100)
+
+
+def _composed(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> Any:
+    """The loss of all parts together, good for this δ and above; `None` where ε is beyond all use."""
+    parts = _merge_gaussians(parts)
+    steps = sum(part.count for part in parts)
     interval = _interval(parts, steps, delta, bound)
     if interval > _COARSE:
-        return bound
+        return None
     total: Any = None
     with np.errstate(all="ignore"):
         for part in parts:
@@ -59,9 +98,9 @@ def epsilon(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: 
                 try:
                     loss = _repeat(loss, part.count, delta * _TAIL)
                 except _TooLargeError:
-                    return bound
+                    return None
             total = loss if total is None else total.compose(loss, delta * _TAIL)
-        return _solve(total, resolved, bound)
+    return total
 
 
 class _TooLargeError(Exception):

@@ -105,3 +105,12 @@ def epsilon(
 ) -> float:
     """ε at δ of all parts together."""
     return conversion(curve(parts, adjacency), delta)
+
+
+def log_delta(
+    rdp: NDArray[np.float64], epsilons: NDArray[np.float64], *, classic: bool
+) -> NDArray[np.float64]:
+    """log δ at some ε: either conversion solved for δ, at the best order; even where δ itself underflows."""
+    gain = 0.0 if classic else (ORDERS - 1) * np.log1p(-1 / ORDERS) - np.log(ORDERS)
+    logs = (ORDERS - 1) * (rdp - epsilons[:, None]) + gain  # (ε, orders)
+    return np.asarray(np.minimum(np.min(logs, axis=1), 0.0), dtype=np.float64)

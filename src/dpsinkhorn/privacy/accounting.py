@@ -67,9 +67,9 @@ def epsilon(
         return _tightest(parts, delta, adjacency)
     rdp = _rdp.curve(parts, adjacency)  # before the pure bound, so that unknown events raise at every δ
     if delta == 0:
-        return _pure(parts)
+        return pure_epsilon(parts)
     convert = _rdp.improved if accountant == "rdp" else _rdp.classic
-    return min(convert(rdp, delta), _pure(parts))
+    return min(convert(rdp, delta), pure_epsilon(parts))
 
 
 def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: int, delta: float) -> float:
@@ -93,10 +93,10 @@ def _tightest(parts: tuple[Part, ...], delta: float, adjacency: Adjacency) -> fl
         bound = _rdp.epsilon(parts, delta, adjacency) if delta > 0 else math.inf
     except UnsupportedEventError:
         bound = math.inf  # RDP knows fewer events; PLD decides whether this one is known at all
-    return _pld.epsilon(parts, delta, adjacency, min(bound, _pure(parts)))
+    return _pld.epsilon(parts, delta, adjacency, min(bound, pure_epsilon(parts)))
 
 
-def _pure(parts: tuple[Part, ...]) -> float:
+def pure_epsilon(parts: tuple[Part, ...]) -> float:
     """ε at δ = 0: Laplace mechanisms add up, sampled or not; anything else has none."""
     total = 0.0
     for part in parts:
