@@ -105,6 +105,17 @@ class TestAgainstAutograd:
         sanitizer.backward(parameter * 1, labels, some_digits(0), [parameter], SeededNoise(1))
         close(17 * (noised - parameter.grad)[:20].double(), sums[0], 2e-5)
 
+    @pytest.mark.parametrize("size", [2, 3, 50])
+    def test_generated_images_go_in_groups_as_large_as_persons(self, size: int):
+        points, labels = images(40), (torch.arange(20) % CLASSES).repeat(2)
+        sanitizer = made(SquaredEuclidean(), clip=2.0, own=1.0, records_per_person=size)
+        found = sanitizer._sums(points, labels, some_digits(6))[1]
+        groups = Sample(points[20:], labels[20:], torch.arange(20) // size)
+        expected = record_sum(SquaredEuclidean(), points[:20], labels[:20], torch.zeros(20), groups, 1.0, 2.0)
+        close(found, expected)
+        alone = made(SquaredEuclidean(), clip=2.0, own=1.0)._sums(points, labels, some_digits(6))[1]
+        assert float((found - alone).norm()) > 0.1 * float(alone.norm())
+
     def test_non_private(self):
         parameter = nn.Parameter(images(40))
         labels = (torch.arange(20) % CLASSES).repeat(2)

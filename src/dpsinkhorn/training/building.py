@@ -43,6 +43,7 @@ def build_sanitizer(plan: Plan) -> Sanitizer:
                 plan.expected_batch,
                 loss.self_weight,
                 classes,
+                records_per_person=max(1, round(plan.facts.records / plan.facts.units)),
                 max_sample=largest_sample(plan),
             )
         options = (plan.cost, loss.regularization, loss.debias, classes, loss.label_weight)

@@ -33,7 +33,8 @@ class RecordSanitizer(Sanitizer):
 
     G = (Σ_y clip(v(y), C) + σ C ξ) / B - s Σ_x' clip(v(x'), C) / n, for the n generated images x; x' are n
     more, through the same clipped functional, detached. Where the sample names persons, a person's shares
-    are summed, then clipped.
+    are summed, then clipped; generated images then go in groups of like size, else the self term would be
+    clipped less than the other, and drive the images apart.
 
     Args:
         mechanism: clip C and noise; ``NonPrivate()`` neither clips nor adds noise, for ablations.
@@ -43,6 +44,7 @@ class RecordSanitizer(Sanitizer):
         self_weight: s, from 0 to 1.
         classes: number of classes; 0 where there are none.
         potentials: f, from generated images alone.
+        records_per_person: how many records a person has, about; public.
         max_sample: the most records that a sample may hold, public; rounding is bounded for up to as many.
 
     >>> from dpsinkhorn.ot import SquaredEuclidean
@@ -69,6 +71,7 @@ class RecordSanitizer(Sanitizer):
         classes: int = 0,
         potentials: Potentials | None = None,
         *,
+        records_per_person: int = 1,
         max_sample: int | None = None,
     ) -> None:
         if isinstance(mechanism, RecordMechanism) and mechanism.appended:
@@ -81,6 +84,8 @@ class RecordSanitizer(Sanitizer):
             raise ValueError(f"self_weight: expected a number from 0 to 1, got {self_weight}")
         if classes < 0:
             raise ValueError(f"classes: expected 0 or more, got {classes}")
+        if records_per_person < 1:
+            raise ValueError(f"records_per_person: expected at least 1, got {records_per_person}")
         if max_sample is not None and max_sample < 1:
             raise ValueError(f"max_sample: expected at least 1, got {max_sample}")
         self.mechanism = mechanism
@@ -90,6 +95,7 @@ class RecordSanitizer(Sanitizer):
         self.self_weight = self_weight
         self.classes = classes
         self.potentials = potentials or ZeroPotentials()
+        self.records_per_person = records_per_person
         self.max_sample = max_sample or max(_LEAST_SAMPLE, 4 * math.ceil(expected_batch))
         clip = mechanism.clip if isinstance(mechanism, RecordMechanism) else math.inf
         pixels = pixel_cost(cost)
@@ -150,7 +156,7 @@ class RecordSanitizer(Sanitizer):
         kinds = labels if self.classes else None
         samples = [sample]
         if len(points) > n:
-            samples.append(Sample(points[n:].detach(), None if kinds is None else kinds[n:]))
+            samples.append(self._resampled_images(points[n:].detach(), None if kinds is None else kinds[n:]))
         first, kinds = points[:n].detach(), None if kinds is None else kinds[:n]
         by_class = sort_by_class(
             [kinds, *(part.labels for part in samples)],
@@ -168,6 +174,14 @@ class RecordSanitizer(Sanitizer):
         # on the size of the sample.
         sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
         return sums[0], sums[1] if len(sums) > 1 else None
+
+    def _resampled_images(self, points: Tensor, labels: Tensor | None) -> Sample:
+        """Generated images in the place of records."""
+        if self.records_per_person == 1:
+            return Sample(points, labels)
+        return Sample(
+            points, labels, torch.arange(len(points), device=points.device) // self.records_per_person
+        )
 
 
 def _tile_length(expected_batch: float, classes: int) -> int:
