@@ -8,10 +8,10 @@ PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 APT      := DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: help setup demo browser test lint format bench clean
+.PHONY: help setup demo browser test test-long lint format bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 $(VENV)/.package: pyproject.toml setup.py constraints.txt $(wildcard src/dpsinkhorn/ot/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ browser: $(VENV)/.setup  ## a headless browser for the tests of the report, wher
 
 test: $(VENV)/.setup browser  ## run the whole test suite, doctests and README snippets included
 	$(BIN)/python -m pytest
+
+test-long: $(VENV)/.setup  ## the tests that take long: fuzzing, audits, kills
+	$(BIN)/python -m pytest -m long -s
 
 lint: $(VENV)/.setup  ## ruff (style) and mypy (types)
 	$(BIN)/ruff check .
