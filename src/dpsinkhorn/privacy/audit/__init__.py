@@ -1,0 +1,32 @@
+"""Empirical lower bounds on ε: statistics alone. Scores come in, a bound with its confidence goes out.
+
+- `threshold_bound`, `gaussian_bound` and `sampled_gaussian_bound` compare many releases from two neighbouring
+  data sets.
+- `one_run_bound` judges guesses about many records of a single release.
+
+An accountant proves that ε is at most something; these show that it is at least something. What was proved
+below what was shown is wrong. The games that make scores are in `dpsinkhorn.training.auditing`; what each
+bound says, and does not, is in docs/audit.md.
+"""
+
+from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.privacy.audit.one_run import OneRunBound, one_run_bound, p_value
+from dpsinkhorn.privacy.audit.two_worlds import (
+    PairBound,
+    gaussian_bound,
+    gaussian_epsilon,
+    sampled_gaussian_bound,
+    threshold_bound,
+)
+
+__all__ = [
+    "AuditError",
+    "OneRunBound",
+    "PairBound",
+    "gaussian_bound",
+    "gaussian_epsilon",
+    "one_run_bound",
+    "p_value",
+    "sampled_gaussian_bound",
+    "threshold_bound",
+]

@@ -1,0 +1,264 @@
+"""Lower bounds on ε from scores of many releases, of two neighbouring data sets.
+
+If a release is (ε, δ)-differentially private, every event A has P(A | D) <= e^ε P(A | D') + δ, either way
+round. So each event whose two probabilities are known to lie within limits shows an ε. The event is "the
+score is above (or not above) a threshold"; threshold and side are chosen on the first half of the scores, and
+the limits (Clopper and Pearson, exact) come from the second half alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
+
+from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
+from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.privacy.mechanisms import GaussianMechanism
+
+__all__ = ["PairBound", "gaussian_bound", "gaussian_epsilon", "sampled_gaussian_bound", "threshold_bound"]
+
+Scores = npt.NDArray[np.float64]
+
+_EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried
+_INSIDE = np.linspace(0.25, 0.75, 17)  # where a Gaussian's μ is measured best: far outside, chance rules
+_SHARES = (0.02, 0.1, 0.4)  # of a measured probability: the δ' at which a sampled Gaussian is compared
+_STRONGEST, _WEAKEST = 1e3, 1e-2  # noise multipliers beyond which a measurement shows nothing of use
+_PRECISION = 0.005  # of a noise multiplier
+
+
+@dataclass(frozen=True)
+class PairBound:
+    """What scores of two data sets show: at `confidence`, ε at `delta` is at least `epsilon`."""
+
+    epsilon: float
+    delta: float
+    confidence: float
+    assumption: str
+    """What the bound rests on beside the scores; empty: nothing."""
+    threshold: float
+    above: bool
+    """Whether the event is a score above the threshold (and that not above it, if not)."""
+    likely: tuple[int, int]
+    """In how many of how many releases the event happened, where it is the likelier."""
+    unlikely: tuple[int, int]
+    """In how many of how many releases it happened, on the other data set."""
+
+
+def threshold_bound(
+    present: npt.ArrayLike, absent: npt.ArrayLike, *, delta: float, confidence: float = 0.95
+) -> PairBound:
+    """The ε that the best threshold shows. Rests on nothing but that scores are independent repetitions.
+
+    Args:
+        present: scores of releases of the data set with the record.
+        absent: scores of releases of that without it.
+
+    >>> rng = np.random.default_rng(0)
+    >>> found = threshold_bound(rng.normal(1, 1, 20_000), rng.normal(0, 1, 20_000), delta=1e-2)
+    >>> 1.3 < found.epsilon < gaussian_epsilon(1.0, 1e-2)
+    True
+    """
+
+    def shown(low: Scores, high: Scores) -> Scores:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(low > delta, np.log(np.maximum(low - delta, 1e-300) / high), -math.inf)
+
+    found = _best(present, absent, delta, confidence, shown)
+    return _bound(found, max(0.0, _of(shown, found.limits)), delta, confidence, "")
+
+
+def gaussian_bound(
+    present: npt.ArrayLike, absent: npt.ArrayLike, *, delta: float, confidence: float = 0.95
+) -> PairBound:
+    """The ε that the best threshold shows **given a Gaussian trade-off**: far tighter.
+
+    Where the two data sets are as hard to tell apart as N(0, 1) and N(μ, 1), every threshold shows μ, and μ
+    gives ε at any δ, however rare the events that it speaks of.
+
+    >>> rng = np.random.default_rng(0)
+    >>> found = gaussian_bound(rng.normal(1, 1, 20_000), rng.normal(0, 1, 20_000), delta=1e-5)
+    >>> 4.0 < found.epsilon < gaussian_epsilon(1.0, 1e-5)
+    True
+    """
+    found = _best(present, absent, delta, confidence, _distance, _INSIDE)
+    mu = max(0.0, _of(_distance, found.limits))
+    return _bound(found, gaussian_epsilon(mu, delta), delta, confidence, "Gaussian trade-off")
+
+
+def sampled_gaussian_bound(
+    present: npt.ArrayLike,
+    absent: npt.ArrayLike,
+    *,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    confidence: float = 0.95,
+) -> PairBound:
+    """As `gaussian_bound`, for `steps` steps on Poisson samples, **given Gaussian noise of unknown size**.
+
+    Limits on an event show an ε' at any δ'; the accountant turns each into the largest noise multiplier that
+    allows it; the least of them gives ε at `delta`.
+    """
+    if sampling_rate == 1:
+        return gaussian_bound(present, absent, delta=delta, confidence=confidence)
+    assumption = "Gaussian noise on a Poisson sample"
+    # Which threshold is better depends on how rare the record is in a sample.
+    candidates = [
+        _best(present, absent, delta, confidence, _distance, _INSIDE),
+        _best(present, absent, delta, confidence, _ratio),
+    ]
+    found = min(candidates, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES[-2:]))
+    noise = _noise_of(found.limits, sampling_rate, steps, _SHARES)
+    value = 0.0
+    if noise < _STRONGEST:
+        value = epsilon_of(GaussianMechanism(1.0, noise).sampled(sampling_rate, steps), delta)
+    return _bound(found, value, delta, confidence, assumption)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε at δ of telling N(μ, 1) from N(0, 1), in closed form (Balle and Wang 2018).
+
+    >>> round(gaussian_epsilon(1.0, 1e-5), 3)
+    4.377
+    """
+    if not mu >= 0 or not 0 < delta < 1:
+        raise AuditError(f"mu must not be negative and delta be between 0 and 1, not {mu}, {delta}")
+
+    def excess(epsilon: float) -> float:
+        first = special.log_ndtr(mu / 2 - epsilon / mu)
+        second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+        return float(first + math.log(max(-math.expm1(min(second - first, 0.0)), 1e-300)) - math.log(delta))
+
+    if mu == 0 or excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-10))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A threshold with its limits: the probability of its event, from below and, on the other side, above."""
+
+    threshold: float
+    above: bool
+    likely: tuple[int, int]
+    unlikely: tuple[int, int]
+    limits: tuple[float, float]
+    chosen_on: tuple[float, float]
+    """The same limits on the half that it was chosen on: for choosing among such thresholds."""
+
+
+def _best(
+    present: npt.ArrayLike,
+    absent: npt.ArrayLike,
+    delta: float,
+    confidence: float,
+    measure: Callable[[Scores, Scores], Scores],
+    quantiles: Scores = _EVERYWHERE,
+) -> _Found:
+    """The threshold, and side of it, where `measure` of the limits is largest on the first halves."""
+    worlds = [np.asarray(scores, dtype=float) for scores in (present, absent)]
+    for scores in worlds:
+        if scores.ndim != 1 or len(scores) < 4:
+            raise AuditError(
+                f"expected at least 4 scores of each data set in a row, not shape {scores.shape}"
+            )
+        if not np.isfinite(scores).all():
+            raise AuditError("scores must be finite numbers")
+    if not 0 < delta < 1 or not 0 < confidence < 1:
+        raise AuditError(f"delta and confidence must be between 0 and 1, not {delta} and {confidence}")
+    first = [np.sort(scores[: len(scores) // 2]) for scores in worlds]
+    second = [scores[len(scores) // 2 :] for scores in worlds]
+    candidates = np.unique(np.quantile(np.concatenate(first), quantiles))
+    error = (1 - confidence) / 2
+    best: tuple[float, float, bool, tuple[float, float]] | None = None
+    for above in (True, False):
+        counts = [np.searchsorted(scores, candidates, side="right") for scores in first]  # not above
+        if above:
+            counts = [len(scores) - below for scores, below in zip(first, counts, strict=True)]
+        else:
+            counts.reverse()
+        sizes = [len(scores) for scores in (first if above else first[::-1])]
+        low, high = _lower(counts[0], sizes[0], error), _upper(counts[1], sizes[1], error)
+        values = measure(low, high)
+        at = int(np.argmax(values))
+        if best is None or values[at] > best[0]:
+            best = float(values[at]), float(candidates[at]), above, (float(low[at]), float(high[at]))
+    assert best is not None
+    _, threshold, above, chosen_on = best
+    ordered = second if above else second[::-1]
+    counted = [(int(((s > threshold) == above).sum()), len(s)) for s in ordered]
+    likely, unlikely = counted
+    low, high = (
+        _lower(np.array(likely[0]), likely[1], error),
+        _upper(np.array(unlikely[0]), unlikely[1], error),
+    )
+    return _Found(threshold, above, likely, unlikely, (float(low), float(high)), chosen_on)
+
+
+def _of(measure: Callable[[Scores, Scores], Scores], limits: tuple[float, float]) -> float:
+    return float(measure(np.array(limits[0]), np.array(limits[1])))
+
+
+def _bound(found: _Found, value: float, delta: float, confidence: float, assumption: str) -> PairBound:
+    return PairBound(
+        value, delta, confidence, assumption, found.threshold, found.above, found.likely, found.unlikely
+    )
+
+
+def _lower(counts: npt.NDArray[np.int64], size: int, error: float) -> Scores:
+    """Clopper and Pearson: the probability is below it with a chance of at most `error`."""
+    limits = stats.beta.ppf(error, np.maximum(counts, 1), size - counts + 1)
+    return np.asarray(np.where(counts > 0, limits, 0.0))
+
+
+def _upper(counts: npt.NDArray[np.int64], size: int, error: float) -> Scores:
+    limits = stats.beta.ppf(1 - error, counts + 1, np.maximum(size - counts, 1))
+    return np.asarray(np.where(counts < size, limits, 1.0))
+
+
+def _distance(low: Scores, high: Scores) -> Scores:
+    """μ of two normal distributions with these probabilities above a threshold."""
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(special.ndtri(low) - special.ndtri(high), nan=-math.inf)
+
+
+def _ratio(low: Scores, high: Scores) -> Scores:
+    return low / high
+
+
+def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tuple[float, ...]) -> float:
+    """The largest noise multiplier at which an event may have these probabilities; infinite: any.
+
+    At a δ' that is one of `shares` of the likelier probability they show an ε', and the accountant says how
+    much noise allows for that.
+    """
+    low, high = limits
+    least = math.inf
+    for share in shares:
+        delta = share * low
+        if delta <= 0 or low - delta <= high:
+            continue
+        shown = math.log((low - delta) / high)
+
+        def allows(noise: float, shown: float = shown, delta: float = delta) -> bool:
+            return epsilon_of(GaussianMechanism(1.0, noise).sampled(rate, steps), delta) >= shown
+
+        top = min(least, _STRONGEST)
+        if allows(top):
+            continue  # another δ' has shown as much
+        bottom = top
+        while not allows(bottom) and bottom > _WEAKEST:
+            top, bottom = bottom, bottom / 4
+        while top > bottom * (1 + _PRECISION):
+            middle = math.sqrt(bottom * top)
+            bottom, top = (middle, top) if allows(middle) else (bottom, middle)
+        least = top  # more noise than this cannot be: the safe end of the interval
+    return least

@@ -1,0 +1,154 @@
+"""One whole training with canaries among its records, and what it shows of ε.
+
+The training is the real one: plan, ledger, loop, sanitizer, secure noise. Canaries are records: they raise
+the size of the data, which is public, so that the plan is made for a declared size, that of the data and half
+of the canaries, whichever of them are in. The unit is a record, added or removed, as in the claim.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpsinkhorn.data import Dataset
+from dpsinkhorn.generators import draw_latents
+from dpsinkhorn.privacy import Budget, Ledger, SecureNoise, SeededNoise
+from dpsinkhorn.privacy.audit import AuditError, OneRunBound, one_run_bound
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
+from dpsinkhorn.training.auditing.observer import Observer
+from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.loop import LedgerReservation, train
+from dpsinkhorn.training.plan import Plan, make_plan
+from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.records import Records, facts_of
+from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
+from dpsinkhorn.training.spending import epsilon_by
+from dpsinkhorn.training.state import TrainingState
+
+__all__ = ["RunAudit", "audit_run"]
+
+Watch: TypeAlias = Callable[[int], None]
+
+_CPU = torch.device("cpu")
+_DRAWN = 2000  # images of the final generator, a class
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, eq=False)
+class RunAudit:
+    """What one training showed."""
+
+    plan: Plan
+    claimed: float
+    """The ε on the ledger of the training."""
+    every_step: OneRunBound
+    """From all that was released, step by step."""
+    final: OneRunBound
+    """From the final generator alone."""
+    included: npt.NDArray[np.bool_]
+    step_scores: npt.NDArray[np.float64]
+    final_scores: npt.NDArray[np.float64]
+
+    @property
+    def bound(self) -> float:
+        """The larger of the two bounds."""
+        return max(self.every_step.epsilon, self.final.epsilon)
+
+
+def audit_run(
+    data: Dataset,
+    recipe: Recipe,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    watch: Watch | None = None,
+) -> RunAudit:
+    """Train once on `data` with `canaries` among them, guess which, and bound ε from below.
+
+    Args:
+        recipe: by `record`; with `epsilon` its noise follows from that, else it has a noise multiplier.
+        seed: replayable noise, for tests; without, the secure one.
+        watch: told of every block of steps that was taken.
+    """
+    if recipe.privacy.mechanism != "record":
+        raise AuditError(
+            f"whole trainings are audited for record only, not {recipe.privacy.mechanism}; its steps can be"
+        )
+    noise: NoiseSource = SecureNoise() if seed is None else SeededNoise(seed + 1)
+    planted = plant_canaries(data, canaries, noise)
+    plan = make_plan(
+        recipe,
+        facts_of(planted.data, records=data.records + canaries // 2),
+        budget_epsilon=epsilon,
+        delta=delta,
+        seed=seed,
+    )
+    state, observer = TrainingState(plan, _CPU), _observer(plan, data, planted)
+    claimed = _train(plan, state, planted, observer, watch)
+    step_scores = observer.scores.numpy()
+    final_scores = _nearness(state, planted).numpy()
+    every_step, final = (
+        one_run_bound(scores, planted.included, delta=plan.delta, confidence=confidence)
+        for scores in (step_scores, final_scores)
+    )
+    return RunAudit(plan, claimed, every_step, final, planted.included, step_scores, final_scores)
+
+
+def _observer(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
+    sanitizer = build_sanitizer(plan)
+    assert isinstance(sanitizer, RecordSanitizer)
+    labels = None if data.labels is None else torch.tensor(data.labels)
+    return Observer(
+        sanitizer,
+        plan.sampling_rate,
+        canaries=Sample(planted.points, planted.labels),
+        others=Sample(data.points(), labels),
+    )
+
+
+def _train(
+    plan: Plan, state: TrainingState, planted: Canaries, observer: Observer, watch: Watch | None
+) -> float:
+    """The real loop, on a ledger of its own; the ε on record in the end."""
+    assert not isinstance(plan.labels, str)
+    budget = Budget(plan.budget_epsilon, plan.delta)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.open(Path(folder) / "ledger.jsonl", epsilon_by(plan), budget=budget) as ledger,
+    ):
+        reservation = LedgerReservation(ledger, plan, "audit", covered=0)
+        records = Records(planted.data, _CPU)
+        for block in train(plan, state, records, observer, reservation, plan.labels, horizon=plan.steps):
+            if watch is not None:
+                watch(block.steps)
+        return ledger.epsilon()
+
+
+def _nearness(state: TrainingState, planted: Canaries) -> Tensor:
+    """Minus the squared distance of each canary to the nearest of many generated images of its class."""
+    generator, random = state.best.eval(), torch.Generator().manual_seed(0)
+    scores = torch.empty(len(planted.points), dtype=torch.float64)
+    kinds = [None] if planted.labels is None else list(range(int(planted.labels.max()) + 1))
+    for kind in kinds:
+        mine = slice(None) if kind is None or planted.labels is None else planted.labels == kind
+        nearest = torch.full((len(planted.points[mine]),), torch.inf)
+        for _ in range(_DRAWN // _AT_ONCE):
+            latents = draw_latents(_AT_ONCE, generator.config.latent, random, _CPU)
+            labels = None if kind is None else torch.full((_AT_ONCE,), kind)
+            with torch.no_grad():
+                images = generator(latents, labels).flatten(1)
+            nearest = torch.minimum(nearest, torch.cdist(planted.points[mine], images).min(1).values)
+        scores[mine] = -nearest.double().square()
+    return scores
