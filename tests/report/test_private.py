@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from dpsinkhorn.training import Run, Saving
 from support.html import read_page
 from support.runs import EVERY_BLOCK, bits, finished, tiny_arrays, tiny_data, tiny_plan
 
+DAY = datetime.date(2030, 5, 4)
 PICTURES = Saving(checkpoint_seconds=0.0, picture_steps=2)
 
 # what a page may be made from, and what Python itself opens
@@ -70,7 +72,7 @@ def test_only_these_files_are_opened(place):
 def test_all_else_in_the_folder_does_not_matter(place):
     """Statistics, pictures, checkpoint, data, names: changed or gone, the page is the same to the byte."""
     run = place / "run"
-    before = write_report(run).report.read_bytes()
+    before = write_report(run, made=DAY).report.read_bytes()
     lines = [{"step": 5, "epsilon": 1.0, "gradient_norm": 1e9, "steps_per_second": 3.3, "loss": 0.125}]
     (run / "statistics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shutil.rmtree(run / "samples")
@@ -83,7 +85,7 @@ def test_all_else_in_the_folder_does_not_matter(place):
     settings["plan"]["recipe"]["name"] = "hiv-recipe"
     settings["plan"]["recipe"]["description"] = "for the clinic"
     (run / "run.json").write_text(json.dumps(settings))
-    after = write_report(run).report.read_bytes()
+    after = write_report(run, made=DAY).report.read_bytes()
     changed = re.sub(rb"<td>digits: [^<]*</td>", b"<td>the curator&#39;s own</td>", before)
     assert after == changed
 
@@ -100,7 +102,7 @@ def test_not_even_in_which_blocks_steps_were_charged(tmp_path):
     assert bits(whole.folder)["release"] == bits(parts.folder)["release"]
     blocks = [[spend.steps for spend in read_ledger(run.ledger_path).spends] for run in (whole, parts)]
     assert blocks[0] != blocks[1]
-    pages = [write_report(run.folder).report.read_text() for run in (whole, parts)]
+    pages = [write_report(run.folder, made=DAY).report.read_text() for run in (whole, parts)]
     digests = [read_ledger(run.ledger_path).digest for run in (whole, parts)]
     assert pages[0].replace(digests[0], digests[1]) == pages[1]
 

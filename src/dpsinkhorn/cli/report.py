@@ -37,6 +37,12 @@ def report(
         bool,
         typer.Option("--curator-page", help="Also write what was noted while training; not to leave."),
     ] = False,
+    responsible: Annotated[
+        str | None, typer.Option("--responsible", help="Who answers for the data; named at the top.")
+    ] = None,
+    contact: Annotated[
+        str | None, typer.Option("--contact", help="Where questions go; named at the top.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,6 +53,8 @@ def report(
     Examples:
 
         dpsinkhorn report runs/digits
+
+        dpsinkhorn report runs/digits --responsible "City Hospital" --contact dpo@hospital.example
 
         dpsinkhorn report runs/digits --evaluation evaluation.json
     """
@@ -64,6 +72,8 @@ def report(
             evaluation=evaluation,
             public_evaluation=public_evaluation,
             curator_page=curator_page,
+            responsible=responsible,
+            contact=contact,
         )
     except ReportError as error:
         raise BadInputError(str(error)) from error
@@ -86,7 +96,7 @@ def report(
     elif not found.releasable:
         print("NOT FOR RELEASE: the page says so, and must not be passed on either.")
     else:
-        print(f"It may be shown: {found.privacy.summary}.")
+        print(f"Ready to be shown, if those responsible agree: {found.privacy.summary}.")
     if beside is not None:
         print(f"Curator  {beside}")
         print("That second page is NOT private: it must not leave.")

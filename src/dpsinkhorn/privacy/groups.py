@@ -5,8 +5,8 @@ is (E, Δ)-DP for k of them, with
 
     E = ε_1 + ... + ε_k,    Δ = δ_1 + e^{ε_1} δ_2 + e^{ε_1 + ε_2} δ_3 + ...
 
-Every point of the privacy curve will do for every record; the least E with Δ at most δ is searched for. What the
-search misses only makes the answer larger. The proof is docs/proofs/group-privacy.md.
+Every point of the privacy curve will do for every record; the least E with Δ at most δ is searched for. What
+the search misses only makes the answer larger. The proof is docs/proofs/group-privacy.md.
 """
 
 from __future__ import annotations

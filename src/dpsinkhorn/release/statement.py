@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Adjacency, Charge, compose, epsilon
+from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Adjacency, Charge, compose, epsilon, group_epsilon
 from dpsinkhorn.release._json import check_bool, check_keys, check_number, check_text
 from dpsinkhorn.release.errors import ReleaseError
 
@@ -119,8 +119,15 @@ class PrivacyStatement:
 
     def recomputed_epsilon(self) -> float:
         """ε computed afresh from the charges, by the accountant that the statement names."""
-        total = compose(*self._parsed(), adjacency=Adjacency(self.adjacency))
-        return epsilon(total, self.delta, cast(Accountant, self.accountant))
+        return epsilon(self.total(), self.delta, cast(Accountant, self.accountant))
+
+    def group_epsilon(self, size: int) -> float:
+        """ε at the same δ for so many records of one person, or so many persons where these are the unit."""
+        return group_epsilon(self.total(), self.delta, size, cast(Accountant, self.accountant))
+
+    def total(self) -> Charge:
+        """All charges as one."""
+        return compose(*self._parsed(), adjacency=Adjacency(self.adjacency))
 
     def _parsed(self) -> tuple[Charge, ...]:
         try:

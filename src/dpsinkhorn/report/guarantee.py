@@ -11,7 +11,7 @@ from dpsinkhorn.report.gather import Findings
 
 __all__ = ["Guarantee", "Status", "decimal", "explain", "status_of"]
 
-_STRONG, _WEAK = 1, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
+_STRONG, _BORDER, _WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))
 
 
@@ -20,7 +20,7 @@ class Status:
     """Whether this may be passed on, in the banner at the top."""
 
     kind: str
-    """`ok`, `draft` (wait, or think twice) or `stop`."""
+    """`ready`, `draft` (wait, or think twice) or `stop`."""
     title: str
     sentences: tuple[str, ...]
 
@@ -29,20 +29,23 @@ class Status:
 class Guarantee:
     """What the top of the page says."""
 
-    unit: str
-    """`record` or `person`."""
+    unit_title: str
     unit_in_words: str
     adjacency: str
     epsilon: str
     delta: str
     delta_in_words: str
     factor: str
-    reading: str
-    """How strong such an ε is, as researchers read it."""
     sure: tuple[tuple[str, str], ...]
     """Before, and at most after: how sure anyone can be that a record was in the data."""
+    content: str
+    """What holds of guesses about what a record shows."""
+    reading: str
+    """How strong such an ε is, as researchers read it."""
     delta_reading: str
     delta_is_large: bool
+    noise_source: str
+    """What must not be broken, or guessed."""
     not_covered: tuple[tuple[str, str], ...]
     """What it is about, and what there is to say."""
 
@@ -53,32 +56,34 @@ def status_of(found: Findings) -> Status:
     if found.finished and not found.releasable and not reasons:
         reasons = ("whoever made it said so",)
     because = tuple(f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
+    public = (
+        (f"The data are public ({found.data_name}): this run is a demonstration.",) if found.data_name else ()
+    )
     if not found.finished:
         unfinished = (
             "Training still runs, or was interrupted: there is no release yet. The figures below are those "
             "of what was spent so far, and will grow. Make this page again when the run is done."
         )
         if because:
-            return Status("stop", "Not finished, and not for release", (*because, unfinished))
-        return Status("draft", "Not finished: nothing may be passed on yet", (unfinished,))
+            return Status("stop", "Not finished, and not for release", (*because, unfinished, *public))
+        return Status("draft", "Not finished: nothing may be passed on yet", (unfinished, *public))
     if because:
-        return Status(
-            "stop",
-            "Not for release",
-            (*because, "Neither the generator, nor images drawn from it, nor this page may be passed on."),
-        )
-    decide = "Whether the guarantee is strong enough for these data is for those responsible to decide."
+        no = "Neither the generator, nor images drawn from it, nor this page may be passed on."
+        return Status("stop", "Not for release", (*because, no, *public))
+    decide = (
+        "By its records, training kept to the limits below. Software cannot judge whether they are strict "
+        "enough for these data, or whether the law allows a release: that is for the owner of the data (in a "
+        "hospital the controller, with its data-protection officer)."
+    )
     if found.privacy.epsilon > _WEAK:
         weak = (
             f"ε is {format_epsilon(found.privacy.epsilon)}: so large a privacy loss rules out little. "
             "The noise hides less than the word private suggests."
         )
-        return Status("draft", "May be released, but the guarantee is weak", (weak, decide))
-    return Status(
-        "ok",
-        "May be released, under the guarantee below",
-        (f"Training was differentially private: the release and this page may be passed on. {decide}",),
-    )
+        return Status(
+            "draft", "Technically ready for release, but the guarantee is weak", (weak, decide, *public)
+        )
+    return Status("ready", "Technically ready for release; the decision is yours", (decide, *public))
 
 
 def explain(found: Findings) -> Guarantee | None:
@@ -89,27 +94,75 @@ def explain(found: Findings) -> Guarantee | None:
     unit, labelled = privacy.unit, found.plan is None or bool(found.plan.facts.classes)
     if found.release is not None:
         labelled = bool(found.release.classes)
-    record = "an image together with its label" if labelled else "an image"
     verb = "Add or remove" if privacy.adjacency == "add-or-remove-one" else "Replace"
+    two, three = (privacy.group_epsilon(size) for size in (2, 3))
     return Guarantee(
-        unit,
-        f"one record: {record}" if unit == "record" else "one person, with all of their records",
+        *_unit(unit, labelled, two),
         f"{verb} one {unit}",
         format_epsilon(privacy.epsilon),
         decimal(privacy.delta),
         one_in(privacy.delta),
         factor_in_words(privacy.epsilon),
-        _reading(privacy.epsilon),
-        tuple((words, _percent(at_most_sure(before, privacy.epsilon))) for before, words in _BEFORE),
+        tuple((words, _percent(before, privacy.epsilon)) for before, words in _BEFORE),
+        _content(privacy, two),
+        _reading(privacy),
         *_delta_reading(found),
-        not_covered=_not_covered(privacy),
+        "the cipher that supplied the random noise (ChaCha20) is not broken"
+        if "ChaCha20" in privacy.noise
+        else "nobody can predict the random numbers that the noise was made from",
+        not_covered=_not_covered(found, two, three),
     )
 
 
-def _reading(epsilon: float) -> str:
+def _unit(unit: str, labelled: bool, two: float) -> tuple[str, str]:
+    if unit == "person":
+        return (
+            "One person, with all of their records",
+            "A person is whoever the data give one name or number. Someone who has two counts as two.",
+        )
+    return (
+        "One record, not one person",
+        f"A record is one image{' with its label' if labelled else ''}. A person with one record is "
+        f"protected as stated; with several, {_less(two)} (see below).",
+    )
+
+
+def _less(two: float) -> str:
+    return "much less" if two > _STRONG else "less"
+
+
+def _content(privacy: PrivacyStatement, two: float) -> str:
+    """To change what a record shows is to remove one and add another: two steps under add or remove."""
+    unit = privacy.unit
+    if privacy.adjacency == "replace-one":
+        return f"The same limit holds for any guess about the content of a {unit}, such as a diagnosis."
+    limit = f"ε is {format_epsilon(two)} for that" if math.isfinite(two) else "no limit is proved for that"
+    return (
+        f"The same limit holds for the guess that a {unit} with a certain content, such as a diagnosis, was "
+        f"among them. Someone who knows that a {unit} was there, and guesses between two contents, is held "
+        f"back less: {limit}."
+    )
+
+
+def _reading(privacy: PrivacyStatement) -> str:
+    epsilon = privacy.epsilon
     if epsilon <= _STRONG:
-        return "strong protection"
-    return "reasonable protection" if epsilon <= _WEAK else "weak protection"
+        words = "strong"
+    elif epsilon <= _BORDER:
+        words = "reasonable"
+    elif epsilon <= _WEAK:
+        words = "the upper end of what is still called reasonable, at the border to weak"
+    else:
+        words = "weak"
+    text = f"Here ε is {format_epsilon(epsilon)}: {words}."
+    if at_most_sure(0.5, epsilon) > 0.99:
+        text += (
+            " The table above shows why: the proved limit alone does not stop someone with a strong "
+            "suspicion from becoming almost certain."
+        )
+    if privacy.unit == "record":
+        text += " For a person with several records, read it at their ε (below)."
+    return text
 
 
 def _delta_reading(found: Findings) -> tuple[str, bool]:
@@ -132,33 +185,22 @@ def _delta_reading(found: Findings) -> tuple[str, bool]:
     )
 
 
-def _not_covered(privacy: PrivacyStatement) -> tuple[tuple[str, str], ...]:
+def _not_covered(found: Findings, two: float, three: float) -> tuple[tuple[str, str], ...]:
     """What is not guaranteed. The statement's own notes are part of it."""
-    several = (
-        (
-            "Several records of one person.",
-            "The guarantee is for one record. Someone with k records among the data has about k times the ε "
-            f"(for three records {format_epsilon(3 * privacy.epsilon)}), and a larger δ.",
-        )
-        if privacy.unit == "record"
-        else (
-            "Groups of people.",
-            "The guarantee is for one person. A family of k has about k times the ε, and a larger δ.",
-        )
-    )
-    size = (
-        f"The number of {privacy.unit}s counts as public."
-        if privacy.size_is_public
-        else f"A number was declared in place of the number of {privacy.unit}s; that number is public."
-    )
+    privacy = found.privacy
     return (
+        _several(privacy, two, three),
+        (
+            "What counts as public.",
+            " ".join((_size(found), *privacy.notes))
+            + " What counts as public is not covered by the guarantee. If any of it is sensitive (a rare "
+            "disease as the name of a class, a very small study), do not publish.",
+        ),
         (
             "What is true of many.",
             "The generator is meant to learn what records have in common. That can also say something "
             "about people who are not among the data.",
         ),
-        several,
-        ("What counts as public.", " ".join((size, *privacy.notes))),
         (
             "Whatever else is published from the same data.",
             "Further releases add to ε. Figures computed from private data, such as an evaluation, are not "
@@ -166,10 +208,46 @@ def _not_covered(privacy: PrivacyStatement) -> tuple[tuple[str, str], ...]:
         ),
         (
             "Access to the machine or the run folder.",
-            "Checkpoints, logs, and how long things took are not protected.",
+            "Memory (the keys of the noise pass through it, and through a GPU’s where one is used), "
+            "checkpoints, logs, and how long things took are not protected.",
         ),
         ("Truth.", "Generated images can be wrong, lopsided, or poor for small groups."),
     )
+
+
+def _several(privacy: PrivacyStatement, two: float, three: float) -> tuple[str, str]:
+    limits = [
+        f"ε is {format_epsilon(value)} at the same δ" if math.isfinite(value) else "no limit is proved"
+        for value in (two, three)
+    ]
+    if privacy.unit == "person":
+        return (
+            "Groups of people.",
+            f"The guarantee is for one person. For two taken together, a couple say, {limits[0]}; for three, "
+            f"{limits[1]}.",
+        )
+    return (
+        "Several records of one person.",
+        f"If one person has several records here, that person is protected {_less(two)}: with two, "
+        f"{limits[0]}; with three, {limits[1]}. Ask before publishing: does anyone have more than one? "
+        "(Training with persons as the unit, by --groups, protects each with all of their records.)",
+    )
+
+
+def _size(found: Findings) -> str:
+    privacy, facts = found.privacy, None if found.plan is None else found.plan.facts
+    if facts is None:
+        return (
+            f"The number of {privacy.unit}s counts as public."
+            if privacy.size_is_public
+            else f"A number was declared in place of the number of {privacy.unit}s; that number is public."
+        )
+    if not facts.size_is_public:
+        return (
+            f"A number of records was declared ({facts.records:,}) and is public; the true one is protected."
+        )
+    persons = f"{facts.units:,} persons and " if facts.grouped else ""
+    return f"This page gives the exact number: {persons}{facts.records:,} records."
 
 
 def decimal(delta: float) -> str:
@@ -182,12 +260,15 @@ def decimal(delta: float) -> str:
     return text if float(text) == delta and len(text) <= 10 else f"{delta:g}"
 
 
-def _percent(probability: float) -> str:
-    """Rounded up; never 100."""
-    if probability > 0.9999:
-        return "more than 99.99 %"
-    return (
-        f"{math.ceil(probability * 1000 - 1e-9) / 10:.1f} %"
-        if probability < 0.995
-        else (f"{math.ceil(probability * 10000 - 1e-9) / 100:.2f} %")
-    )
+def _percent(before: float, epsilon: float) -> str:
+    """How sure one can be afterwards, rounded up, with as many digits as it takes to stay below 100 %."""
+    against = (1 - before) * math.exp(-epsilon)
+    doubt = 100 * against / (before + against)  # what is left of it, in per cent
+    if doubt > 0.5:
+        return f"{math.ceil(10 * (100 - doubt) - 1e-9) / 10:.1f} %"
+    if doubt < 1e-9:
+        return "100 % (certain: no limit)"
+    digits = max(2, -math.floor(math.log10(doubt)))
+    left = math.floor(doubt * 10**digits) / 10**digits
+    text = f"{100 - left:.{digits}f} %"
+    return text if doubt > 0.01 else f"{text} (practically certain: no useful limit)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import platform
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any
 import jinja2
 
 from dpsinkhorn import __version__
-from dpsinkhorn.privacy import ImageMechanism
+from dpsinkhorn.privacy.words import factor_in_words
 from dpsinkhorn.release import format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve
@@ -22,12 +23,14 @@ from dpsinkhorn.report.evaluation import EvaluationTables, evaluation_tables, re
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import explain, status_of
 from dpsinkhorn.report.pictures import line_plot, samples_by_class
-from dpsinkhorn.report.settings import data_rows, plan_rows, recipe_rows
+from dpsinkhorn.report.settings import data_line, data_rows, plan_rows, recipe_rows
+from dpsinkhorn.report.verify import own_checks, with_ledger
 from dpsinkhorn.training.state import write_atomically
 
 __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
 
 CURATOR_ONLY = "CURATOR-ONLY"
+_LONGEST_LINE = 200
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ def write_report(
     evaluation: Path | None = None,
     public_evaluation: bool = False,
     curator_page: bool = False,
+    responsible: str | None = None,
+    contact: str | None = None,
+    made: datetime.date | None = None,
 ) -> Written:
     """Write the report of a run, finished or not, or of a release alone.
 
@@ -56,6 +62,9 @@ def write_report(
             noise, so that it goes to a page of its own, marked as not to leave.
         public_evaluation: The curator states that it was computed from public data: it goes to the report.
         curator_page: Write the page that is not to leave, also without an evaluation.
+        responsible: Who answers for the data, to be named at the top of the report.
+        contact: Where that body can be reached.
+        made: The date on the page; today's, in UTC.
 
     Raises:
         ReportError: What is wrong, in one line.
@@ -74,7 +83,12 @@ def write_report(
             private_tables = evaluation_tables(figures, names, public=False)
     elif public_evaluation:
         raise ReportError("an evaluation is said to be public, but none is given; name its JSON")
-    page = _render("report.html.j2", {**_context(found), "evaluation": tables})
+    top = {
+        "responsible": _one_line(responsible, "responsible"),
+        "contact": _one_line(contact, "contact"),
+        "made": (made or datetime.datetime.now(datetime.timezone.utc).date()).isoformat(),
+    }
+    page = _render("report.html.j2", {**_context(found), **top, "evaluation": tables})
     beside = curator_path(target) if curator_page or private_tables else None
     other = None if beside is None else _curator_page(folder, found, private_tables)
     try:
@@ -84,6 +98,12 @@ def write_report(
     except OSError as error:
         raise ReportError(f"cannot write {error.filename or target}: {error.strerror}") from error
     return Written(target, beside, found)
+
+
+def _one_line(text: str | None, name: str) -> str | None:
+    if text is not None and not (0 < len(text.strip()) <= _LONGEST_LINE and text.isprintable()):
+        raise ReportError(f"--{name} must be one line of 1 to {_LONGEST_LINE} printable characters")
+    return text
 
 
 def check_output(folder: Path, output: Path | None) -> Path:
@@ -142,7 +162,10 @@ def _context(found: Findings) -> dict[str, Any]:
         "data_rows": data_rows(found),
         "plan_rows": plan_rows(found),
         "recipe_rows": recipe_rows(found),
-        "command": _command(found),
+        "own_checks": own_checks(found),
+        "with_ledger": with_ledger(found),
+        "data_line": data_line(found),
+        "fold_of_one": factor_in_words(1.0),
         "versions": {
             "dpsinkhorn": __version__,
             "dp-accounting": metadata.version("dp-accounting"),
@@ -156,24 +179,6 @@ def _what(found: Findings) -> str:
     rows = dict(data_rows(found))
     classes = "" if rows["classes"].startswith("none") else f", {rows['classes']} classes"
     return f"{rows['images']}{classes}"
-
-
-def _command(found: Findings) -> str | None:
-    """The command that computes ε again, where one command does: every charge is a step of this plan."""
-    plan, charges = found.plan, found.privacy.charges
-    if plan is None or not plan.private or len(charges) != 1 or plan.count_mechanism is not None:
-        return None
-    curve = spending_curve(found.privacy)
-    if curve is None:
-        return None
-    mechanism = plan.recipe.privacy.mechanism
-    rows = f" --rows {plan.mechanism.rows}" if isinstance(plan.mechanism, ImageMechanism) else ""
-    return (
-        f"dpsinkhorn privacy epsilon --mechanism {mechanism}{rows} "
-        f"--noise-multiplier {plan.noise_multiplier!r} --sampling-rate {plan.sampling_rate!r} "
-        f"--steps {curve.steps[-1]} --delta {plan.delta!r} "
-        f"--accountant {plan.accountant}"
-    )
 
 
 def _render(template: str, context: Mapping[str, Any]) -> bytes:

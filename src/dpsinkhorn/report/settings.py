@@ -13,7 +13,7 @@ from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Recipe, recipe_names
 
-__all__ = ["data_rows", "plan_rows", "recipe_rows"]
+__all__ = ["data_line", "data_rows", "plan_rows", "recipe_rows"]
 
 Rows = list[tuple[str, str]]
 
@@ -34,9 +34,8 @@ _ACCOUNTANTS = {
 def data_rows(found: Findings) -> Rows:
     """What the data are, as far as it is public."""
     known = KNOWN.get(found.data_name or "")
-    rows = [
-        ("data set", f"{known.name}: {known.description}" if known else "private; not named on this page")
-    ]
+    private = "not named in the release" if found.plan is None else "private, not named on this page"
+    rows = [("data set", f"{known.name}: {known.description}" if known else private)]
     facts = None if found.plan is None else found.plan.facts
     shape = found.release.image_shape if found.release else facts.image_shape if facts else (0, 0, 0)
     classes = found.release.classes if found.release else facts.classes if facts else 0
@@ -54,6 +53,20 @@ def data_rows(found: Findings) -> Rows:
     return rows
 
 
+def data_line(found: Findings) -> str:
+    """The same in a line, for the top of the page."""
+    rows = dict(data_rows(found))
+    known = KNOWN.get(found.data_name or "")
+    name = f"{known.name}, a public data set" if known else rows["data set"]
+    if found.plan is None:
+        return name
+    facts = found.plan.facts
+    if not facts.size_is_public:
+        return f"{name}, {facts.records:,} records declared"
+    persons = f" of {facts.units:,} persons" if facts.grouped else ""
+    return f"{name}, {facts.records:,} records{persons}"
+
+
 def plan_rows(found: Findings) -> Rows:
     """The settings that decide about privacy."""
     privacy, plan = found.privacy, found.plan
@@ -69,7 +82,8 @@ def plan_rows(found: Findings) -> Rows:
     if privacy.private:
         rows.append(("steps charged", f"{charged_steps(privacy):,}"))
         rows.append(("accountant", _ACCOUNTANTS[privacy.accountant]))
-        rows.append(("noise drawn from", privacy.noise or "not stated"))
+        # what is to be said of memory stands among what is not guaranteed
+        rows.append(("noise drawn from", privacy.noise.split(". ")[0].rstrip(".") or "not stated"))
     return rows
 
 
