@@ -16,6 +16,7 @@ from typing import Any
 from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
+    ACCOUNTANTS,
     Accountant,
     BatchMechanism,
     CalibrationError,
@@ -32,7 +33,8 @@ from dpsinkhorn.privacy import (
     published_epsilon,
 )
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.reading import read_value
+from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
 
 __all__ = ["Facts", "Plan", "make_plan"]
 
@@ -40,6 +42,7 @@ __all__ = ["Facts", "Plan", "make_plan"]
 # probabilities that follow are good to a few hundredths of a percent of sixty thousand records.
 _COUNT_NOISE = 25.0
 _SEARCH_STEPS = 14
+_MOST_GENERATED = 10**6  # images in a step
 _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
 
 
@@ -171,19 +174,63 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan as `to_json` wrote it."""
-        facts = dict(data["facts"])
-        facts["image_shape"] = tuple(facts["image_shape"])
-        labels, budget = data["labels"], data["budget_epsilon"]
-        return cls(
-            **{
-                **data,
-                "recipe": Recipe.from_json(data["recipe"]),
-                "facts": Facts(**facts),
-                "labels": labels if isinstance(labels, str) else tuple(labels),
-                "budget_epsilon": math.inf if budget == "infinite" else budget,
-            }
+        """A plan as `to_json` wrote it; anything else is refused."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(data, Mapping) or set(data) != names:
+            raise TrainingError("a plan has other entries than it should")
+        values = {name: read_value(kind, data[name], f"plan.{name}") for name, kind in _PLAIN.items()}
+        recipe, facts = Recipe.from_json(data["recipe"]), read_value(Facts, data["facts"], "plan.facts")
+        budget = math.inf if data["budget_epsilon"] == "infinite" else data["budget_epsilon"]
+        plan = cls(
+            recipe=recipe,
+            facts=facts,
+            budget_epsilon=math.inf
+            if budget == "infinite"
+            else read_value(float, budget, "plan.budget_epsilon"),
+            labels=_read_labels(data["labels"], facts.classes),
+            **values,
         )
+        _check_numbers(plan)
+        return plan
+
+
+# Entries of a plan that are plain numbers or names.
+_PLAIN: dict[str, Any] = {
+    "delta": float,
+    "accountant": str,
+    "noise_multiplier": float,
+    "sampling_rate": float,
+    "steps": int,
+    "generated": int,
+    "seed": int | None,
+}
+
+
+def _read_labels(labels: Any, classes: int) -> tuple[float, ...] | str:
+    if labels == "released":
+        return "released"
+    if not isinstance(labels, list) or len(labels) != classes:
+        raise TrainingError(f"plan.labels must be released, or a probability for each of {classes} classes")
+    return tuple(read_value(float, share, "plan.labels") for share in labels)
+
+
+def _check_numbers(plan: Plan) -> None:
+    facts = plan.facts
+    shares = [] if isinstance(plan.labels, str) else plan.labels
+    right = {
+        "delta": 0 < plan.delta < 1,
+        "accountant": plan.accountant in ACCOUNTANTS,
+        "noise_multiplier": 0 <= plan.noise_multiplier < math.inf,
+        "sampling_rate": 0 < plan.sampling_rate <= 1,
+        "steps": 1 <= plan.steps <= MOST_STEPS,
+        "generated": 1 <= plan.generated <= _MOST_GENERATED,
+        "budget_epsilon": plan.budget_epsilon > 0,
+        "labels": all(0 <= share <= 1 for share in shares),
+        "facts": min(facts.records, facts.units) >= 1 and facts.classes >= 0 and min(facts.image_shape) >= 1,
+    }
+    for name, fine in right.items():
+        if not fine:
+            raise TrainingError(f"plan.{name} is out of range")
 
 
 def make_plan(

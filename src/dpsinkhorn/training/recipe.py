@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 import sys
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +25,7 @@ else:
     import tomli as tomllib
 
 __all__ = [
+    "MOST_STEPS",
     "LossSettings",
     "MechanismName",
     "OptimizerSettings",
@@ -39,7 +39,7 @@ __all__ = [
 MechanismName = Literal["record", "batch", "image", "parameter", "none"]
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 
-_MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
+MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
 _PAPER_RECIPES = {
     "batch": "paper-first-mnist",
     "image": "paper-final-mnist",
@@ -66,8 +66,8 @@ class PrivacySettings:
         _one_of("privacy.mechanism", self.mechanism, typing.get_args(MechanismName))
         _positive("privacy.clip", self.clip)
         _positive("privacy.steps", self.steps)
-        if self.steps > _MOST_STEPS:
-            raise TrainingError(f"privacy.steps must be at most {_MOST_STEPS:,}, not {self.steps:,}")
+        if self.steps > MOST_STEPS:
+            raise TrainingError(f"privacy.steps must be at most {MOST_STEPS:,}, not {self.steps:,}")
         if (self.sampling_rate is None) == (self.batch is None):
             raise TrainingError("privacy: give one of sampling_rate and batch")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
@@ -184,7 +184,7 @@ class Recipe:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
         """A recipe from JSON or TOML values. Unknown names and values of the wrong type are refused."""
-        return typing.cast(Recipe, _read(cls, data, "recipe"))
+        return typing.cast(Recipe, read_value(cls, data, "recipe"))
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -259,52 +259,6 @@ def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -
 
 def _folder() -> Any:
     return resources.files("dpsinkhorn.training") / "recipes"
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """`value` as an instance of the annotated type `kind`; whole numbers may stand for floats."""
-    origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
-        hints = typing.get_type_hints(kind)
-        known = {item.name for item in dataclasses.fields(kind)}
-        if unknown := sorted(set(value) - known):
-            raise TrainingError(f"{where} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        entries = {name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()}
-        try:
-            return kind(**entries)  # type: ignore[operator]
-        except TypeError as error:
-            raise TrainingError(f"{where} lacks a setting: {error}") from error
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
-        return _read(kind, value, where)
-    if origin is tuple:
-        parts = typing.get_args(kind)
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != len(parts):
-            raise TrainingError(f"{where} must be a list of {len(parts)}, not {value!r}")
-        return tuple(_read(part, item, where) for part, item in zip(parts, value, strict=True))
-    if origin is typing.Literal:  # checked by the dataclass
-        return value
-    if origin is not None:
-        if not isinstance(value, Mapping):
-            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
-        return dict(value)
-    return _read_plain(kind, value, where)
-
-
-def _read_plain(kind: type, value: Any, where: str) -> Any:
-    """A number, text or truth value; NumPy's numbers become Python's, which JSON knows."""
-    fits = isinstance(value, kind)
-    if kind is int:
-        fits = isinstance(value, numbers.Integral)
-    elif kind is float:
-        fits = isinstance(value, numbers.Real)
-    if not fits or isinstance(value, bool) is not (kind is bool):
-        raise TrainingError(f"{where} must be {kind.__name__}, not {value!r}")
-    return kind(value)
 
 
 def _positive(name: str, value: float) -> None:

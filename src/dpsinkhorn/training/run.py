@@ -32,6 +32,7 @@ from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, large
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import release_label_frequencies
 from dpsinkhorn.training.spending import (
@@ -46,6 +47,7 @@ from dpsinkhorn.training.state import TrainingState, read_extra, write_atomicall
 
 __all__ = ["Progress", "Run", "Saving"]
 
+_SETTINGS: dict[str, Any] = {"name": str, "dpsinkhorn": str, "ledger": str | None, "source": dict[str, Any]}
 _STATISTICS_BATCH = 500  # images in a batch of BatchNorm's statistics, at least
 _PICTURE_COLUMNS = 10
 
@@ -135,13 +137,16 @@ class Run:
             settings = json.loads((path / "run.json").read_text(encoding="utf-8"))
             if settings["version"] != 1:
                 raise TrainingError(f"{path} was made by another version ({settings['dpsinkhorn']})")
+            for name, kind in _SETTINGS.items():
+                read_value(kind, settings[name], name)
             return cls(path, settings)
         except FileNotFoundError as error:
             raise TrainingError(f"{path} holds no run to resume; start one without --resume") from error
-        except TrainingError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TrainingError(f"{path / 'run.json'} cannot be read: {error}") from error
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if isinstance(error, TrainingError) and str(path) in str(error):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise TrainingError(f"{path / 'run.json'} cannot be read: {reason}") from error
 
     @property
     def ledger_path(self) -> Path:
