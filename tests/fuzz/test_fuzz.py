@@ -1,4 +1,4 @@
-"""Every format that is read, with thousands of mutated files: clean errors only, little memory, little time."""
+"""Every format that is read, with thousands of mutated files: clean errors, little memory, little time."""
 
 from __future__ import annotations
 
