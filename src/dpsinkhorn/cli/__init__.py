@@ -6,7 +6,18 @@ import os
 
 import typer
 
-from dpsinkhorn.cli import _output, data, evaluate, privacy, report, reproduce, sample, train, transport
+from dpsinkhorn.cli import (
+    _output,
+    audit,
+    data,
+    evaluate,
+    privacy,
+    report,
+    reproduce,
+    sample,
+    train,
+    transport,
+)
 
 __all__ = ["app", "main"]
 
@@ -29,6 +40,7 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
+app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
 
 

@@ -16,6 +16,9 @@ from dpsinkhorn.privacy.noise import NoiseSource
 
 __all__ = ["Canaries", "plant_canaries"]
 
+_FLIPPED = 1 / 8  # of the pixels of a canary
+_MOST = 100_000
+
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
@@ -35,24 +38,27 @@ class Canaries:
 
 
 def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
-    """`count` images of random black and white pixels, each among the records of `data` with probability 1/2.
+    """`count` made-up records, each among the records of `data` with probability 1/2.
 
-    Such images are far from all others and from each other, so that each has a gradient of the full clipped
-    norm, in a direction of its own. They take the classes in turn. Whether one is in is decided by an exact
-    fair coin of `noise`.
+    A canary is a record of `data` with an eighth of its pixels, drawn at random, set to the other end of the
+    range. So it has a gradient of the full clipped norm, and most of it in a direction of its own: an image
+    that is unlike all others would have much in common with other such images, the direction from what is
+    generated. Whether it is in is decided by an exact fair coin of `noise`.
     """
     if data.groups is not None:
         raise AuditError("canaries are single records; audit data without groups")
-    if count < 2:
-        raise AuditError(f"expected at least 2 canaries, not {count}")
-    shape = (count, *data.images.shape[1:])
-    bits = np.zeros(int(np.prod(shape)), dtype=bool)
-    bits[poisson_sample(len(bits), 0.5, noise).numpy()] = True
+    if not 2 <= count <= _MOST:
+        raise AuditError(f"expected from 2 to {_MOST} canaries, not {count}")
+    taken = np.arange(count) * max(1, data.records // count) % data.records
+    images = np.array(data.images[taken])
     low, high = data.value_range
-    images = np.where(bits.reshape(shape), high, low).astype(data.images.dtype)
+    flipped = np.zeros(images.size, dtype=bool)
+    flipped[poisson_sample(images.size, _FLIPPED, noise).numpy()] = True
+    other_end = np.where(images.astype(float) > (low + high) / 2, low, high).astype(images.dtype)
+    images = np.where(flipped.reshape(images.shape), other_end, images)
     included = np.zeros(count, dtype=bool)
     included[poisson_sample(count, 0.5, noise).numpy()] = True
-    labels = None if data.labels is None else np.arange(count) % data.classes
+    labels = None if data.labels is None else data.labels[taken]
     together = from_arrays(
         np.concatenate([data.images, images[included]]),
         None if labels is None or data.labels is None else np.concatenate([data.labels, labels[included]]),
@@ -60,5 +66,5 @@ def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
         value_range=data.value_range,
         name=data.name,
     )
-    every = from_arrays(images, value_range=data.value_range)
-    return Canaries(every.points(), None if labels is None else torch.from_numpy(labels), included, together)
+    points = from_arrays(images, value_range=data.value_range).points()
+    return Canaries(points, None if labels is None else torch.from_numpy(labels), included, together)

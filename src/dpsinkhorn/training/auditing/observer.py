@@ -39,8 +39,9 @@ class Observer(Sanitizer):
     """Stands in the place of a `record` sanitizer, which does all the work, and looks on.
 
     Every step the released sum, less what is expected of it, is projected on each canary's own clipped share.
-    Other canaries and records, which come and go with the sampling, disturb that, so the projection is weighted
-    by the inverse of their covariance and that of the noise: the best linear score. `scores` adds up over steps.
+    Other canaries and records, which come and go with the sampling, disturb that, so the projection is
+    weighted by the inverse of their covariance and that of the noise: the best linear score. `scores` adds up
+    over steps.
     """
 
     resampled_learn = RecordSanitizer.resampled_learn

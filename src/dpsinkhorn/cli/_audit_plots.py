@@ -1,0 +1,46 @@
+"""Pictures for `dpsinkhorn audit`. Imported only when one is asked for: matplotlib is slow to load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+_BINS = 60
+
+
+def draw_audit(
+    path: Path,
+    *,
+    title: str,
+    scores: Mapping[str, npt.NDArray[np.float64]],
+    bounds: Mapping[str, float],
+    claims: Mapping[str, float],
+    delta: float,
+) -> None:
+    """The scores of both worlds, and the bounds as bars below the lines of what is claimed."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    # the outermost scores would leave everything else in one bin
+    low, high = np.quantile(np.concatenate(list(scores.values())), [0.002, 0.998])
+    bins = np.linspace(low, max(high, low + 1e-9), _BINS)
+    for name, values in scores.items():
+        left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name, density=True)
+    left.set_xlabel("score")
+    left.set_ylabel("density")
+    left.legend(fontsize="small")
+    bars = right.bar(list(bounds), list(bounds.values()), width=0.5, color="tab:green")
+    right.bar_label(bars, fmt="%.3g", padding=2)
+    for (name, value), style in zip(claims.items(), ("-", "--"), strict=False):
+        right.axhline(value, linestyle=style, color="tab:red", label=f"{name}: {value:.4g}")
+    right.set_ylim(0, 1.15 * max(*bounds.values(), *claims.values()))
+    right.set_ylabel(f"epsilon at delta = {delta:g}")
+    right.set_title("lower bounds, and what is claimed", fontsize="medium")
+    right.legend(fontsize="small")
+    left.set_title(title, fontsize="medium")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,394 @@
+"""`dpsinkhorn audit`: what can be shown of epsilon from below, beside what is claimed."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
+from dpsinkhorn.cli.privacy import (
+    DeltaOption,
+    JsonOption,
+    MechanismName,
+    MechanismOption,
+    NoiseOption,
+    RateOption,
+    RowsOption,
+    StepsOption,
+    parse_rate,
+)
+
+if TYPE_CHECKING:  # torch is slow to import: `--help` does without
+    from dpsinkhorn.privacy.audit import OneRunBound
+    from dpsinkhorn.training.auditing import RunAudit, StepAudit, StepSetting
+
+EXCEEDED = 3
+
+_REPETITIONS, _CANARIES = 1000, 1000
+
+
+class Game(str, enum.Enum):
+    step = "step"
+    run = "run"
+
+
+class Claim(str, enum.Enum):
+    sound = "sound"
+    published = "published"
+
+
+def audit(
+    mechanism: MechanismOption = MechanismName.record,
+    noise_multiplier: NoiseOption = None,
+    sampling_rate: RateOption = None,
+    steps: StepsOption = None,
+    delta: DeltaOption = 1e-5,
+    rows: RowsOption = None,
+    game: Annotated[
+        Game,
+        typer.Option(
+            "--game", help="step: a worst-case record in single steps; run: canaries in a training."
+        ),
+    ] = Game.step,
+    repetitions: Annotated[
+        int | None, typer.Option("--repetitions", help="Releases of each data set, for step. [default: 1000]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="A name or a path, for run. [default: digits]")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
+    ] = None,
+    canaries: Annotated[
+        int | None, typer.Option("--canaries", help="Made-up records, for run. [default: 1000]")
+    ] = None,
+    claim: Annotated[
+        Claim, typer.Option("--claim", help="The epsilon to hold against: ours, or the paper's for image.")
+    ] = Claim.sound,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of each bound.")] = 0.95,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Replayable noise in place of secure noise.")
+    ] = None,
+    as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw scores and bounds into this .png file.")
+    ] = None,
+) -> None:
+    """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
+
+    Exit status: 0 if the larger of the bounds is within the claim, 3 if it exceeds it (then code or claim are
+    wrong, or chance was against you), 2 for bad input.
+
+    Example:
+
+        dpsinkhorn audit --mechanism record --noise-multiplier 1 --sampling-rate 0.2 --steps 10 --delta 1e-5
+
+        dpsinkhorn audit --game run --data digits --epsilon 10 --plot audit.png
+    """
+    check_plot_path(plot)
+    if not 0 < delta < 1:
+        raise BadInputError(f"--delta must be between 0 and 1, not {delta:g}; 1e-5 is usual")
+    if not 0 < confidence < 1:
+        raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
+    rate = parse_rate(sampling_rate, None, None)
+    with _one_line(), _progress(as_json) as progress:
+        result: StepResult | RunResult
+        if game is Game.step:
+            _refuse_others(game, {"--data": data, "--epsilon": epsilon, "--canaries": canaries})
+            setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
+            if claim is Claim.published and mechanism is not MechanismName.image:
+                raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
+            count = _REPETITIONS if repetitions is None else repetitions
+            result = StepResult(
+                _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
+            )
+        else:
+            others = {"--repetitions": repetitions, "--rows": rows}
+            if claim is Claim.published:
+                others["--claim"] = 0
+            _refuse_others(game, others)
+            if epsilon is not None and noise_multiplier is not None:
+                raise BadInputError("give --epsilon or --noise-multiplier, not both")
+            privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
+            count = _CANARIES if canaries is None else canaries
+            result = RunResult(
+                _run(mechanism, privacy, data, epsilon, delta, count, confidence, seed, progress)
+            )
+    _report(result, as_json, plot)
+
+
+def _setting(
+    mechanism: MechanismName, noise: float | None, rate: float | None, steps: int | None, rows: int | None
+) -> StepSetting:
+    from dpsinkhorn.training.auditing import StepSetting
+
+    if noise is None:
+        raise BadInputError("give --noise-multiplier")
+    if (rows is None) == (mechanism is MechanismName.image):
+        raise BadInputError(
+            "give --rows, an even number of generated images, for --mechanism image, and only there"
+        )
+    given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "rows": rows}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return StepSetting(mechanism.value, noise, **chosen)
+
+
+def _step(
+    setting: StepSetting,
+    delta: float,
+    repetitions: int,
+    confidence: float,
+    seed: int | None,
+    progress: Progress,
+) -> StepAudit:
+    from dpsinkhorn.training.auditing import audit_step
+
+    task = progress.add_task("releases", total=2 * repetitions)
+    return audit_step(
+        setting,
+        delta=delta,
+        repetitions=repetitions,
+        confidence=confidence,
+        seed=seed,
+        watch=lambda done: progress.advance(task, done),
+    )
+
+
+def _run(
+    mechanism: MechanismName,
+    privacy: dict[str, Any],
+    data: str | None,
+    epsilon: float | None,
+    delta: float,
+    canaries: int,
+    confidence: float,
+    seed: int | None,
+    progress: Progress,
+) -> RunAudit:
+    from dpsinkhorn.data import load_dataset
+    from dpsinkhorn.training import choose_recipe
+    from dpsinkhorn.training.auditing import audit_run
+
+    found = load_dataset(data or "digits")
+    changes = {name: value for name, value in privacy.items() if value is not None}
+    recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
+    task = progress.add_task("training steps", total=recipe.privacy.steps)
+    return audit_run(
+        found,
+        recipe,
+        epsilon=epsilon,
+        delta=delta,
+        canaries=canaries,
+        confidence=confidence,
+        seed=seed,
+        watch=lambda done: progress.advance(task, done),
+    )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """An audit of steps, as it is told."""
+
+    audit: StepAudit
+    published: bool
+    """Whether the paper's count is held against."""
+
+    title = "Audit of single steps"
+
+    @property
+    def claimed(self) -> float:
+        published = self.audit.published
+        return published if self.published and published is not None else self.audit.claimed
+
+    @property
+    def bound(self) -> float:
+        return self.audit.bound
+
+    def rows(self) -> list[tuple[str, str]]:
+        found, setting = self.audit, self.audit.setting
+        rows = [
+            ("claimed epsilon", f"{found.claimed:.4g}"),
+            ("lower bound, by threshold", f"{found.threshold.epsilon:.4g}"),
+            (f"lower bound, given {found.gaussian.assumption}", f"{found.gaussian.epsilon:.4g}"),
+            ("confidence of each", f"{100 * found.threshold.confidence:g} %"),
+            ("delta", f"{found.delta:g}"),
+            ("mechanism", setting.mechanism),
+            ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
+            ("sampling rate", f"{setting.sampling_rate:.5g}"),
+            ("steps", f"{setting.steps:,}"),
+            ("repetitions", f"{len(found.present):,} of each data set"),
+        ]
+        if found.published is not None:
+            rows.insert(1, ("published epsilon (not a guarantee)", f"{found.published:.4g}"))
+            rows.insert(7, ("rows", str(setting.rows)))
+        return rows
+
+    def told(self) -> str:
+        return (
+            "Two data sets, of no and of one record, the worst there are for this mechanism, are told apart by "
+            "what the real code releases."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.audit
+        return {
+            "game": "step",
+            "claimed_epsilon": found.claimed,
+            "published_epsilon": found.published,
+            "epsilon_lower_bound": found.bound,
+            "delta": found.delta,
+            "confidence": found.threshold.confidence,
+            "threshold": asdict(found.threshold),
+            "gaussian": asdict(found.gaussian),
+            "repetitions": len(found.present),
+            **asdict(found.setting),
+        }
+
+    def draw(self, path: Path) -> None:
+        from dpsinkhorn.cli._audit_plots import draw_audit
+
+        found = self.audit
+        draw_audit(
+            path,
+            title=f"{found.setting.mechanism}: {found.setting.steps} step(s), two data sets",
+            scores={"without the record": found.absent, "with the record": found.present},
+            bounds={
+                "by threshold": found.threshold.epsilon,
+                found.gaussian.assumption: found.gaussian.epsilon,
+            },
+            claims={"claimed": found.claimed}
+            | ({} if found.published is None else {"published (no guarantee)": found.published}),
+            delta=found.delta,
+        )
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """An audit of a training, as it is told."""
+
+    audit: RunAudit
+
+    title = "Audit of one training"
+
+    @property
+    def claimed(self) -> float:
+        return self.audit.claimed
+
+    @property
+    def bound(self) -> float:
+        return self.audit.bound
+
+    def rows(self) -> list[tuple[str, str]]:
+        found, plan = self.audit, self.audit.plan
+        return [
+            ("claimed epsilon", f"{found.claimed:.4g}"),
+            ("lower bound, from every step", _guesses(found.every_step)),
+            ("lower bound, from the generator", _guesses(found.final)),
+            ("confidence of each", f"{100 * found.every_step.confidence:g} %"),
+            ("delta", f"{plan.delta:g}"),
+            ("canaries", f"{len(found.included):,}, of which {int(found.included.sum()):,} were in"),
+            ("mechanism", plan.recipe.privacy.mechanism),
+            ("noise multiplier", f"{plan.noise_multiplier:.5g}"),
+            ("sampling rate", f"{plan.sampling_rate:.5g}"),
+            ("steps", f"{plan.steps:,}"),
+            ("recipe", plan.recipe.name),
+        ]
+
+    def told(self) -> str:
+        return (
+            "Made-up records were put into the data by coin flips, and guessed at by one who knows all other "
+            "records. Nothing was released; keep this output with the data."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        found, plan = self.audit, self.audit.plan
+        return {
+            "game": "run",
+            "claimed_epsilon": found.claimed,
+            "epsilon_lower_bound": found.bound,
+            "delta": plan.delta,
+            "confidence": found.every_step.confidence,
+            "every_step": asdict(found.every_step),
+            "final": asdict(found.final),
+            "canaries": len(found.included),
+            "included": int(found.included.sum()),
+            "mechanism": plan.recipe.privacy.mechanism,
+            "noise_multiplier": plan.noise_multiplier,
+            "sampling_rate": plan.sampling_rate,
+            "steps": plan.steps,
+            "recipe": plan.recipe.name,
+        }
+
+    def draw(self, path: Path) -> None:
+        from dpsinkhorn.cli._audit_plots import draw_audit
+
+        found = self.audit
+        draw_audit(
+            path,
+            title=f"one training of {found.plan.steps} steps, {len(found.included):,} canaries",
+            scores={
+                "canaries left out": found.step_scores[~found.included],
+                "canaries in the data": found.step_scores[found.included],
+            },
+            bounds={"from every step": found.every_step.epsilon, "from the generator": found.final.epsilon},
+            claims={"claimed": found.claimed},
+            delta=found.plan.delta,
+        )
+
+
+def _guesses(bound: OneRunBound) -> str:
+    return f"{bound.epsilon:.4g} ({bound.correct} of {bound.guesses} guesses right)"
+
+
+def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:
+    exceeded = result.bound > result.claimed
+    if plot is not None:
+        try:
+            result.draw(plot)
+        except OSError as error:
+            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+    if as_json:
+        print_json({**result.to_json(), "exceeds_claim": exceeded})
+    else:
+        verdict = (
+            f"The bound {result.bound:.4g} exceeds epsilon {result.claimed:.4g}: that claim is refuted."
+            if exceeded
+            else f"The bound {result.bound:.4g} is within epsilon {result.claimed:.4g}."
+        )
+        print_table(result.title, result.rows(), [result.told(), verdict])
+        if plot is not None:
+            typer.echo(f"Drawn: {plot}")
+    if exceeded:
+        raise typer.Exit(EXCEEDED)
+
+
+def _refuse_others(game: Game, given: dict[str, Any]) -> None:
+    for flag, value in given.items():
+        if value is not None:
+            raise BadInputError(f"{flag} has no meaning for --game {game.value}; leave it out")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Errors of the parts become one line."""
+    from dpsinkhorn.data import DataError
+    from dpsinkhorn.privacy.audit import AuditError
+    from dpsinkhorn.training import TrainingError
+
+    try:
+        yield
+    except (AuditError, DataError, TrainingError) as error:
+        raise BadInputError(str(error)) from error
+
+
+def _progress(quiet: bool) -> Progress:
+    return Progress(console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())
