@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -174,6 +175,29 @@ def worst_found(n, m, eta, psi, side, public=None, seed=0, tries=3, steps=40) ->
     return best
 
 
+def in_decimals(n: int, psi: list[float], ratio: float) -> float:
+    """U of docs/proofs/noisy-sinkhorn.md at c̄ = 1, with 700 digits."""
+    with localcontext() as digits:
+        digits.prec = 700
+        eta = Decimal(1 / ratio)
+        q, m = (-1 / eta).exp(), len(psi)
+        terms = [((Decimal(value) - Decimal(max(psi))) / eta).exp() for value in psi]
+        w = [term / sum(terms) for term in terms]
+        low = [q / (1 - share + share * q) for share in w]
+        high = [1 / (share + (1 - share) * q) for share in w]
+        most = [(h - lo) / (n * lo) for h, lo in zip(high, low, strict=True)]
+        alone = sum((1 + a).ln() ** 2 for a in most)
+        peaks = [min(a, Decimal("3.92155363456750509")) for a in most]
+        slopes = [(1 + a).ln() ** 2 / a if a else Decimal(0) for a in peaks]
+        over = max(k / (n * lo * share) for k, lo, share in zip(slopes, low, w, strict=True))
+        together = 2 * (1 - q) / (1 + q) * over
+        first = Decimal(m).sqrt() / n + eta * min(alone, together).sqrt()
+        shares = [h / ((n - 1) * lo + h) for h, lo in zip(high, low, strict=True)]
+        each = Decimal(1) / n
+        second = sum(max(each, 2 * v - each) ** 2 for v in shares).sqrt()
+        return float(min(first, second))
+
+
 class TestSensitivity:
     @pytest.mark.parametrize("eta", [0.2, 1.0, 4.0])
     @pytest.mark.parametrize(("n", "m"), [(1, 3), (6, 6), (25, 8), (8, 25)])
@@ -235,6 +259,15 @@ class TestSensitivity:
             ]
             bounds = step_sensitivity(Setting(n, m, 1.5), 0.8, psi.numpy())
             assert float(moved(*costs, psi, 0.8)) <= getattr(bounds, side)
+
+    @pytest.mark.parametrize("ratio", [1e-8, 0.5, 40.0, 150.0, 299.0])
+    @pytest.mark.parametrize("n", [1, 3, 1000])
+    def test_never_below_the_theorem_in_decimals(self, n, ratio):
+        """Where one weight is nearly 1 float64 would take the others for 0, and with them the bound down."""
+        for psi in ([0.5], [1.0, 0.0], [1.0, 0.6], [1.0, 0.0, 0.0], [0.2, 0.9, 0.25], [0.0, 0.0, 0.0, 0.0]):
+            exact = in_decimals(n, psi, ratio)
+            found = step_sensitivity(Setting(n, len(psi), 1.0, public="y"), 1 / ratio, psi).x
+            assert exact <= found <= exact * (1 + 1e-8)
 
     def test_a_wide_psi_is_refused(self):
         with pytest.raises(TransportError, match="project"):
@@ -361,6 +394,19 @@ class TestUtility:
                     plan = NoisySinkhorn(Setting(8, 6, 1.0), eta, k, 1.0, 1e-5)
                     below = true - float(exact_step(C, start, eta).psi.mean())
                     assert -1e-9 <= below <= plan.shortfall
+
+    @pytest.mark.parametrize("eta", [0.02, 0.1, 0.2])
+    def test_shortfall_may_pass_the_bound(self, eta):
+        """ψ holds all rows but one down, and that one all columns: the estimate is negative."""
+        C = torch.ones(50, 50).double()
+        C[0, 1:] = C[1:, 0] = 0.0
+        psi = torch.zeros(50).double()
+        psi[0] = 1.0
+        true = float(solve(MatrixProblem(C), eta, tolerance=1e-12, max_iterations=10_000).value)
+        below = true - float(exact_step(C, psi, eta).psi.mean())
+        assert below <= NoisySinkhorn(Setting(50, 50, 1.0), eta, 2, 1.0, 1e-5).shortfall
+        if eta < 0.15:
+            assert below > 1.1
 
     def test_public_side_gets_far_less_noise(self):
         both = NoisySinkhorn.plan(Setting(2000, 100, 1.0), regularization=1.0, epsilon=1.0, delta=1e-5)

@@ -199,8 +199,8 @@ class NoisySinkhorn:
         return self._below(self.rate * span)
 
     def _below(self, span: float) -> float:
-        """The dual's gap at a φ whose error has this span."""
-        return min(self.setting.bound, span**2 / (8 * self.regularization))
+        """The dual's gap at a φ whose error has this span. It can pass c̄: a dual value can be negative."""
+        return min(span, span**2 / (8 * self.regularization))
 
     @property
     def predicted_std(self) -> float:

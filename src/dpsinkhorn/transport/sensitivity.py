@@ -24,7 +24,7 @@ from dpsinkhorn.transport.errors import TransportError
 __all__ = ["StepSensitivity", "paper_sensitivity", "step_sensitivity"]
 
 _Array = npt.NDArray[np.float64]
-_PEAK = 3.9215  # log²(1 + x) / x grows up to here
+_PEAK = 3.921553634567505  # log²(1 + x) / x grows up to here
 _STEEP = 300.0  # of c̄/η: beyond it e^(2c̄/η) would leave float64
 
 
@@ -49,11 +49,10 @@ def step_sensitivity(setting: Setting, regularization: float, psi: npt.ArrayLike
     psi = np.asarray(psi, dtype=np.float64)
     if float(np.ptp(psi)) > bound * (1 + 1e-12):
         raise TransportError("psi must span at most the cost bound; project it first")
-    weights = np.exp((psi - psi.max()) / eta)
-    weights /= weights.sum()
+    weights, others = _shares(psi / eta)
     # Both are bounds, rounded up by more than float64 errs in computing them.
-    by_rows = math.sqrt(m) * bound / n + eta * _moved_columns(n, weights, bound / eta)
-    columns = min(by_rows, bound * _moved_along(n, weights, bound / eta)) * (1 + 1e-9)
+    by_rows = math.sqrt(m) * bound / n + eta * _moved_columns(n, weights, others, bound / eta)
+    columns = min(by_rows, bound * _moved_along(n, weights, others, bound / eta)) * (1 + 1e-9)
     share = eta * _log1p_exp_times(bound / eta, float(weights.max())) * (1 + 1e-9)
     if setting.public == "y":  # ψ' alone is released
         x, y = columns, 0.0
@@ -64,7 +63,16 @@ def step_sensitivity(setting: Setting, regularization: float, psi: npt.ArrayLike
     return StepSensitivity(x, y, setting.worst(x, y) + slack)
 
 
-def _moved_columns(n: int, weights: _Array, ratio: float) -> float:
+def _shares(psi: _Array) -> tuple[_Array, _Array]:
+    """w = softmax(ψ/η), and 1 - w as the sum of the others: near w = 1 a difference would lose all digits."""
+    terms = np.exp(psi - psi.max())
+    total, top = terms.sum(), int(np.argmax(terms))
+    others = total - terms
+    others[top] = np.delete(terms, top).sum()
+    return terms / total, others / total
+
+
+def _moved_columns(n: int, weights: _Array, others: _Array, ratio: float) -> float:
     """Bounds the norm over j of log((S_j + t'_j) / (S_j + t_j)), for a row t that is replaced by t'.
 
     A row is t_j = e^(-c_j / η) / Σ w e^(-c / η): between lo_j and hi_j, and w t is a distribution. S_j is the
@@ -72,8 +80,9 @@ def _moved_columns(n: int, weights: _Array, ratio: float) -> float:
     """
     if ratio > _STEEP:  # log(1 + e^(2c̄/η)) <= 2 c̄/η + log 2, entry by entry
         return math.sqrt(len(weights)) * (2 * ratio + math.log(2))
-    low, high = _range_of_rows(weights, ratio)
-    most = (high - low) / (n * low)  # of |t' - t| / (S + min(t, t')): the entry alone
+    low, high = _range_of_rows(weights, others, ratio)
+    # (hi - lo) / (n lo), of |t' - t| / (S + min(t, t')): the entry alone. As a product nothing cancels.
+    most = -math.expm1(-2 * ratio) * others * high / (n * math.exp(-ratio))
     alone = float(np.sum(np.log1p(most) ** 2))
     # All entries together: Σ w |t' - t| is twice a total variation, at most 2 tanh(c̄ / 2η).
     x = np.minimum(most, _PEAK)
@@ -82,22 +91,22 @@ def _moved_columns(n: int, weights: _Array, ratio: float) -> float:
     return math.sqrt(min(alone, together))
 
 
-def _moved_along(n: int, weights: _Array, ratio: float) -> float:
+def _moved_along(n: int, weights: _Array, others: _Array, ratio: float) -> float:
     """The same norm of ψ' over c̄, along the way from one row to the other; near the truth where η is large.
 
     dψ'_j = (1/n) dφ̃ + v_j (dc_j - dφ̃), v_j the share of the row in column j: at most max(1/n, 2 v_j - 1/n).
     """
     share = np.ones_like(weights)
     if ratio <= _STEEP:
-        low, high = _range_of_rows(weights, ratio)
+        low, high = _range_of_rows(weights, others, ratio)
         share = high / ((n - 1) * low + high)
     return float(np.linalg.norm(np.maximum(1 / n, 2 * share - 1 / n)))
 
 
-def _range_of_rows(weights: _Array, ratio: float) -> tuple[_Array, _Array]:
+def _range_of_rows(weights: _Array, others: _Array, ratio: float) -> tuple[_Array, _Array]:
     """Between what every entry of a row t lies, whatever its costs."""
     q = math.exp(-ratio)
-    return q / (1 - weights + weights * q), 1 / (weights + (1 - weights) * q)
+    return q / (others + weights * q), 1 / (weights + others * q)
 
 
 def _log1p_exp_times(ratio: float, weight: float) -> float:
