@@ -207,7 +207,7 @@ def test_several_records_of_one_person(run):
         assert bound > size * privacy.epsilon
         assert f"{words}, ε is {format_epsilon(bound)} at the same δ" in text
     two = format_epsilon(group_epsilon(charge, 1e-5, 2, "rdp"))
-    assert f"guesses between two contents, is held back less: ε is {two} for that" in text
+    assert f"guesses which of two things it shows, is held back less: ε is {two} for that" in text
     assert "does anyone have more than one?" in text
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_proved_is_said(tmp_path):
     )
     page = page_of(tmp_path / "r", output=tmp_path / "r.html")
     assert "with two, no limit is proved; with three, no limit is proved" in page.text
-    assert "The same limit holds for any guess about the content of a record" in page.text
+    assert "The same limit holds for any guess about what it shows" in page.text
     assert "100 % (certain: no limit)" in page.text
     assert "dp_accounting" not in page.text, "its units under replace-one are not ours"
     assert "ChaCha20" not in page.text, "nothing is known of the noise"
@@ -293,6 +293,7 @@ class TestNotForRelease:
         page = page_of(finished(tmp_path / "run", tiny_plan(data, "none", seed=None), data).folder)
         assert banner(page).attributes["class"] == "banner stop"
         assert page.all("h2")[0].text == "Nothing is guaranteed"
+        assert page.one("h1").text == "Image generator, not private"
         assert not page.all("svg")
         assert "copies of private ones" in page.text
         assert "What is guaranteed" not in page.text
@@ -374,6 +375,8 @@ class TestNotFinished:
         assert banner(page).attributes["class"] == "banner draft"
         assert figure(page).startswith("0 of ")
         assert not page.all("svg", "img")
+        assert [cells[1] for cells in rows(page, "How sure")[1:]] == ["0.010 %", "1.0 %", "50.0 %"]
+        assert "less: " not in page.text, "than what?"
 
     @pytest.mark.parametrize(("seed", "kind"), [(None, "draft"), (5, "stop")])
     def test_interrupted(self, tmp_path, seed, kind):

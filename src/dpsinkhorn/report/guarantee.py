@@ -133,14 +133,23 @@ def _less(two: float) -> str:
 
 def _content(privacy: PrivacyStatement, two: float) -> str:
     """To change what a record shows is to remove one and add another: two steps under add or remove."""
-    unit = privacy.unit
+    person = privacy.unit == "person"
+    one, shows = (
+        ("a person whose records show", "their records show")
+        if person
+        else ("a record that shows", "it shows")
+    )
     if privacy.adjacency == "replace-one":
-        return f"The same limit holds for any guess about the content of a {unit}, such as a diagnosis."
+        return f"The same limit holds for any guess about what {shows}, such as a diagnosis."
+    text = (
+        f"The same limit holds for the guess that {one} a certain thing, such as a diagnosis, was among them."
+    )
+    if two == 0:  # nothing was used yet
+        return text
     limit = f"ε is {format_epsilon(two)} for that" if math.isfinite(two) else "no limit is proved for that"
     return (
-        f"The same limit holds for the guess that a {unit} with a certain content, such as a diagnosis, was "
-        f"among them. Someone who knows that a {unit} was there, and guesses between two contents, is held "
-        f"back less: {limit}."
+        f"{text} Someone who knows that a certain {privacy.unit} was there, and guesses which of two things "
+        f"{shows}, is held back less: {limit}."
     )
 
 
@@ -216,6 +225,11 @@ def _not_covered(found: Findings, two: float, three: float) -> tuple[tuple[str, 
 
 
 def _several(privacy: PrivacyStatement, two: float, three: float) -> tuple[str, str]:
+    if two == 0:
+        what = (
+            "a person with several records" if privacy.unit == "record" else "several people taken together"
+        )
+        return ("Several at once.", f"Nothing was used yet. Once it is, {what} will be protected less.")
     limits = [
         f"ε is {format_epsilon(value)} at the same δ" if math.isfinite(value) else "no limit is proved"
         for value in (two, three)
@@ -265,7 +279,9 @@ def _percent(before: float, epsilon: float) -> str:
     against = (1 - before) * math.exp(-epsilon)
     doubt = 100 * against / (before + against)  # what is left of it, in per cent
     if doubt > 0.5:
-        return f"{math.ceil(10 * (100 - doubt) - 1e-9) / 10:.1f} %"
+        sure = 100 * at_most_sure(before, epsilon)
+        digits = max(1, 1 - math.floor(math.log10(sure)))
+        return f"{math.ceil(10**digits * sure - 1e-9) / 10**digits:.{digits}f} %"
     if doubt < 1e-9:
         return "100 % (certain: no limit)"
     digits = max(2, -math.floor(math.log10(doubt)))

@@ -31,6 +31,7 @@ __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_rep
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
+_USUAL_TITLE = "Private image generator"  # of a release that was given none
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _context(found: Findings) -> dict[str, Any]:
         "guarantee": explain(found),
         "published": None if published is None else format_epsilon(published),
         "what": _what(found),
-        "title": None if release is None else release.title,
+        "title": _title(found),
         "samples": [] if release is None else samples_by_class(release),
         "classes": 0 if release is None else release.classes,
         "curve": curve,
@@ -173,6 +174,12 @@ def _context(found: Findings) -> dict[str, Any]:
             "Python": platform.python_version(),
         },
     }
+
+
+def _title(found: Findings) -> str:
+    """The release's own, unless it is the usual one and not true."""
+    title = _USUAL_TITLE if found.release is None else found.release.title
+    return title if found.privacy.private or title != _USUAL_TITLE else "Image generator, not private"
 
 
 def _what(found: Findings) -> str:
