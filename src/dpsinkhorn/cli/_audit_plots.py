@@ -21,6 +21,7 @@ def draw_audit(
     bounds: Mapping[str, float],
     claims: Mapping[str, float],
     delta: float,
+    counted: str,
 ) -> None:
     """The scores of both worlds, and the bounds as bars below the lines of what is claimed."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
@@ -30,11 +31,13 @@ def draw_audit(
     low, high = np.quantile(np.concatenate(list(scores.values())), [0.002, 0.998])
     bins = np.linspace(low, max(high, low + 1e-9), _BINS)
     for name, values in scores.items():
-        left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name, density=True)
+        left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name)
     left.set_xlabel("score")
-    left.set_ylabel("density")
+    left.set_ylabel(counted)
+    left.set_yscale("log")
     left.legend(fontsize="small")
-    bars = right.bar(list(bounds), list(bounds.values()), width=0.5, color="tab:green")
+    names = [name.replace(" on ", "\non ") for name in bounds]
+    bars = right.bar(names, list(bounds.values()), width=0.5, color="tab:green")
     right.bar_label(bars, fmt="%.3g", padding=2)
     for (name, value), style in zip(claims.items(), ("-", "--"), strict=False):
         right.axhline(value, linestyle=style, color="tab:red", label=f"{name}: {value:.4g}")

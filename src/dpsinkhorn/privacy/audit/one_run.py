@@ -19,7 +19,7 @@ from dpsinkhorn.privacy.audit.errors import AuditError
 
 __all__ = ["OneRunBound", "one_run_bound", "p_value"]
 
-_GRID = 0.02  # steps in which the bound is looked for, then refined
+_GRID = 0.1  # steps in which the bound is looked for, then refined
 _LARGEST = 60.0  # beyond it e^ε / (1 + e^ε) is 1 in float64
 
 

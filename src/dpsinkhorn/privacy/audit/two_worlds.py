@@ -27,8 +27,8 @@ Scores = npt.NDArray[np.float64]
 _EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried
 _INSIDE = np.linspace(0.25, 0.75, 17)  # where a Gaussian's μ is measured best: far outside, chance rules
 _SHARES = (0.02, 0.1, 0.4)  # of a measured probability: the δ' at which a sampled Gaussian is compared
-_STRONGEST, _WEAKEST = 1e3, 1e-2  # noise multipliers beyond which a measurement shows nothing of use
-_PRECISION = 0.005  # of a noise multiplier
+_STRONGEST, _WEAKEST = 64.0, 1e-2  # noise multipliers beyond which a measurement shows nothing of use
+_PRECISION = 0.01  # of a noise multiplier
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class PairBound:
     """What the bound rests on beside the scores; empty: nothing."""
     threshold: float
     above: bool
-    """Whether the event is a score above the threshold (and that not above it, if not)."""
+    """Whether the event is a score above the threshold, or one that is not."""
+    with_record: bool
+    """Whether the event is the likelier with the record, or without it."""
     likely: tuple[int, int]
     """In how many of how many releases the event happened, where it is the likelier."""
     unlikely: tuple[int, int]
@@ -112,7 +114,7 @@ def sampled_gaussian_bound(
         _best(present, absent, delta, confidence, _distance, _INSIDE),
         _best(present, absent, delta, confidence, _ratio),
     ]
-    found = min(candidates, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES[-2:]))
+    found = min(candidates, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES[1:]))
     noise = _noise_of(found.limits, sampling_rate, steps, _SHARES)
     value = 0.0
     if noise < _STRONGEST:
@@ -148,6 +150,7 @@ class _Found:
 
     threshold: float
     above: bool
+    with_record: bool
     likely: tuple[int, int]
     unlikely: tuple[int, int]
     limits: tuple[float, float]
@@ -178,29 +181,28 @@ def _best(
     second = [scores[len(scores) // 2 :] for scores in worlds]
     candidates = np.unique(np.quantile(np.concatenate(first), quantiles))
     error = (1 - confidence) / 2
-    best: tuple[float, float, bool, tuple[float, float]] | None = None
+    best: tuple[float, float, bool, int, tuple[float, float]] | None = None
     for above in (True, False):
         counts = [np.searchsorted(scores, candidates, side="right") for scores in first]  # not above
         if above:
             counts = [len(scores) - below for scores, below in zip(first, counts, strict=True)]
-        else:
-            counts.reverse()
-        sizes = [len(scores) for scores in (first if above else first[::-1])]
-        low, high = _lower(counts[0], sizes[0], error), _upper(counts[1], sizes[1], error)
-        values = measure(low, high)
-        at = int(np.argmax(values))
-        if best is None or values[at] > best[0]:
-            best = float(values[at]), float(candidates[at]), above, (float(low[at]), float(high[at]))
+        for world in (0, 1):  # the one where the event is to be the likelier
+            low = _lower(counts[world], len(first[world]), error)
+            high = _upper(counts[1 - world], len(first[1 - world]), error)
+            values = measure(low, high)
+            at = int(np.argmax(values))
+            if best is None or values[at] > best[0]:
+                limits = float(low[at]), float(high[at])
+                best = float(values[at]), float(candidates[at]), above, world, limits
     assert best is not None
-    _, threshold, above, chosen_on = best
-    ordered = second if above else second[::-1]
-    counted = [(int(((s > threshold) == above).sum()), len(s)) for s in ordered]
-    likely, unlikely = counted
+    _, threshold, above, world, chosen_on = best
+    ordered = second[world], second[1 - world]
+    likely, unlikely = [(int(((scores > threshold) == above).sum()), len(scores)) for scores in ordered]
     low, high = (
         _lower(np.array(likely[0]), likely[1], error),
         _upper(np.array(unlikely[0]), unlikely[1], error),
     )
-    return _Found(threshold, above, likely, unlikely, (float(low), float(high)), chosen_on)
+    return _Found(threshold, above, world == 0, likely, unlikely, (float(low), float(high)), chosen_on)
 
 
 def _of(measure: Callable[[Scores, Scores], Scores], limits: tuple[float, float]) -> float:
@@ -209,7 +211,15 @@ def _of(measure: Callable[[Scores, Scores], Scores], limits: tuple[float, float]
 
 def _bound(found: _Found, value: float, delta: float, confidence: float, assumption: str) -> PairBound:
     return PairBound(
-        value, delta, confidence, assumption, found.threshold, found.above, found.likely, found.unlikely
+        epsilon=value,
+        delta=delta,
+        confidence=confidence,
+        assumption=assumption,
+        threshold=found.threshold,
+        above=found.above,
+        with_record=found.with_record,
+        likely=found.likely,
+        unlikely=found.unlikely,
     )
 
 
@@ -256,7 +266,7 @@ def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tupl
             continue  # another δ' has shown as much
         bottom = top
         while not allows(bottom) and bottom > _WEAKEST:
-            top, bottom = bottom, bottom / 4
+            top, bottom = bottom, bottom / 8
         while top > bottom * (1 + _PRECISION):
             middle = math.sqrt(bottom * top)
             bottom, top = (middle, top) if allows(middle) else (bottom, middle)
