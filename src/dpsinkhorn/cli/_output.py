@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 BAD_INPUT = 2
+STOPPED = 130  # exit status after Ctrl-C, as shells have it
 
 
 class BadInputError(Exception):
@@ -28,7 +29,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     except BadInputError as error:
         return _refuse(str(error))
     except typer.Abort:
-        return _refuse("stopped")
+        print("dpsinkhorn: stopped", file=sys.stderr)
+        return STOPPED
     except Exception as error:
         # click's usage errors (unknown option, value of the wrong type) all have this method
         if not hasattr(error, "format_message"):

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table, warn
+from dpsinkhorn.cli._output import STOPPED, BadInputError, print_json, print_table, warn
 from dpsinkhorn.cli.data import (
     ChannelsOption,
     ClassesOption,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training import Plan, Run
     from dpsinkhorn.training.recipe import MechanismName
     from dpsinkhorn.training.run import Progress as RunProgress
-
-STOPPED = 130  # exit status after Ctrl-C
 
 
 class Mechanism(str, enum.Enum):

@@ -116,7 +116,7 @@ def _guarantee(privacy: PrivacyStatement) -> str:
         f"{each}: "
         f"whatever anyone does with this folder, and whatever else they know, all other records included, "
         f"the chance of any outcome differs between training {difference} by at most a factor e^ε, but for "
-        f"a probability of δ. {size} Images drawn from the generator need no further care. Other releases "
+        f"a probability of δ. {size} Drawing more images costs no further privacy. Other releases "
         f"from the same data add to ε."
     )
     if privacy.published_epsilon is not None:
