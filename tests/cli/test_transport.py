@@ -158,6 +158,8 @@ class TestFiles:
             (b"a,b\n1,2\n1,\n", "bad.csv", "missing values"),
             (b"a,b\n1,x\n", "bad.csv", "holds no numbers"),
             (b"a,b\n", "bad.csv", "no rows"),
+            (b"0.25,0.5\n1,2\n", "bad.csv", "no line of column names"),
+            (b",a\n0,1\n", "bad.csv", "without a name"),
             (b"PAR1", "bad.parquet", "as a table"),
             (b"", "bad.txt", "cannot read"),
         ],
@@ -168,6 +170,18 @@ class TestFiles:
         assert (status, out) == (2, "")
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+    def test_a_point_taken_for_column_names_is_not_shown(self, run, files):
+        (files / "bad.csv").write_bytes(b"0.25,0.5\n1,2\n")
+        status, _, err = run(
+            "cost", files / "bad.csv", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--columns", "a,b"
+        )
+        assert status == 2
+        assert "0.25" not in err
+
+    def test_numbered_columns_are_names(self, files):
+        (files / "numbered.csv").write_bytes(b"0,1\n5,6\n7,8\n")
+        np.testing.assert_array_equal(read_points(files / "numbered.csv"), [[5, 6], [7, 8]])
 
     def test_pickles_are_refused(self, run, files):
         np.save(files / "pickle.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -206,6 +220,16 @@ class TestLedger:
         )
         assert status == 2
         assert "dimension" in err
+        assert not list(files.glob("ledger*"))
+
+    @pytest.mark.parametrize("delta", [2, -1, "nan"])
+    def test_bad_delta_leaves_no_ledger(self, run, files, delta):
+        status, _, err = run(
+            "cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
+            "--delta", delta, "--ledger", files / "ledger.jsonl",
+        )  # fmt: skip
+        assert (status, len(err.strip().splitlines())) == (2, 1)
+        assert "--delta" in err
         assert not list(files.glob("ledger*"))
 
     def test_something_else_is_no_ledger(self, run, files):

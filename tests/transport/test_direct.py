@@ -367,6 +367,22 @@ class TestLedger:
                 private_cost([0.0], [1.0], epsilon=1, cost_bound=1, cost=Own(), ledger=ledger)
             assert ledger.epsilon() == pytest.approx(1.0)  # it counts, whatever happened afterwards
 
+    @pytest.mark.parametrize("target", [0.1, 3.0, 49.0, 98.0, 103.0, 1e-4])
+    @pytest.mark.parametrize("method", ["direct", "histogram"])
+    def test_a_budget_of_its_own_epsilon_is_enough(self, tmp_path, target, method):
+        """1/(1/49) is above 49 in float64."""
+        with Ledger.open(tmp_path / "ledger", epsilon, budget=Budget(target, 0.0)) as ledger:
+            private_cost(
+                [0.0],
+                [1.0],
+                epsilon=target,
+                cost_bound=1,
+                method=method,
+                support=[[0.0], [1.0]],
+                ledger=ledger,
+            )
+            assert 0.999 * target < ledger.epsilon() <= target
+
     def test_shared_with_training(self, tmp_path):
         """Add-or-remove and replace-one meet as replace-one."""
         training = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, 100)
@@ -420,7 +436,11 @@ class TestBadInput:
             ({"x": np.zeros((1, 1, 1))}, "shape"),
             ({"x": ["a"]}, "numbers"),
             ({"regularization": -1.0}, "regularization"),
-            ({"regularization": 1e-9}, "regularization must be 0 or from"),
+            ({"regularization": 1e-9}, "regularization must be from"),
+            ({"cost_bound": 1e-300}, "cost_bound must be from"),
+            ({"cost_bound": 1e250}, "cost_bound must be from"),
+            ({"epsilon": 1e-300}, "no noise can be had"),
+            ({"epsilon": 1e-9, "method": "histogram", "support": [[0.0], [1.0]]}, "no noise can be had"),
             ({"debiased": True, "regularization": 0}, "needs a regularization"),
             ({"method": "histogram"}, "support"),
             ({"method": "best"}, "method must be"),
@@ -435,6 +455,15 @@ class TestBadInput:
         with pytest.raises(TransportError, match=message) as caught:
             private_cost(arguments.pop("x"), arguments.pop("y"), **arguments)
         assert "\n" not in str(caught.value)
+
+    def test_auto_does_not_pay_a_delta_for_nothing(self):
+        """Where all errors are as large as the bound the method without δ is taken."""
+        found = private_cost([0.0], [1.0], epsilon=0.1, delta=1e-5, cost_bound=2.0, noise=SeededNoise(0))
+        assert (found.method, found.delta, found.predicted_error) == ("direct", 0.0, 2.0)
+
+    def test_an_epsilon_too_small_for_one_method_leaves_the_others(self):
+        found = private_cost([0.0], [1.0], epsilon=1e-5, delta=1e-12, cost_bound=2.0, noise=SeededNoise(0))
+        assert found.method == "direct"
 
     def test_one_point_is_as_noisy_as_it_must_be(self):
         found = private_cost([0.0], [1.0], epsilon=1, cost_bound=2.0, noise=SeededNoise(0))

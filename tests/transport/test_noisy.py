@@ -451,6 +451,9 @@ class TestBadInput:
             ({"iterations": 0}, "iterations"),
             ({"regularization": 0.0}, "regularization"),
             ({"cost_bound": -1}, "cost_bound"),
+            ({"regularization": 1e-200}, "regularization must be from"),
+            ({"epsilon": 1e-6, "delta": 1e-12}, "accountant"),
+            ({"epsilon": 1e300}, "at most 1e"),
         ],
     )
     def test_one_line(self, change, message):

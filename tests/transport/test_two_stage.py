@@ -64,7 +64,7 @@ class TestSensitivity:
                 )
             assert ledger.epsilon() == 0
         found = two_stage_cost(
-            [0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, regularization=6e-3, noise=SeededNoise(0)
+            [0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, regularization=1.2e-2, noise=SeededNoise(0)
         )
         assert math.isfinite(found.released)
 
@@ -100,6 +100,44 @@ class TestRelease:
         scaled = [error / scale for error, scale in seen]
         assert stats.kstest(scaled, stats.laplace.cdf).pvalue > 1e-3
         assert np.std(scaled) == pytest.approx(math.sqrt(2), rel=0.2)
+
+    def test_interval_covers_the_value_also_above_the_bound(self, monkeypatch):
+        """π̂ is no plan: <c, π̂> passes the bound in one of five runs here."""
+        rng = np.random.default_rng(0)
+        x, y = rng.random((2, 30, 2))
+        seen = []
+        plain = two_stage.add_laplace
+        monkeypatch.setattr(
+            two_stage, "add_laplace", lambda value, **o: seen.append(float(value)) or plain(value, **o)
+        )
+        inside = 0
+        for seed in range(150):
+            found = two_stage_cost(
+                x, y + 0.3, epsilon=2, delta=1e-5, cost_bound=1, share=0.5, iterations=1, confidence=0.9,
+                noise=SeededNoise(seed),
+            )  # fmt: skip
+            inside += found.interval[0] <= seen[-1] <= found.interval[1]
+            assert 0 <= found.cost <= 1
+        assert sum(value > 1 for value in seen) > 10
+        assert 0.83 < inside / 150 < 0.97
+
+    @pytest.mark.parametrize("change", [{"confidence": 1.0}, {"share": 1 - 1e-12}, {"regularization": 9e-3}])
+    def test_refused_before_anything_is_spent(self, tmp_path, change):
+        with Ledger.open(tmp_path / "ledger", epsilon, budget=Budget(2.0, 1e-5)) as ledger:
+            with pytest.raises(TransportError):
+                two_stage_cost([0.0], [1.0], epsilon=1, delta=1e-5, cost_bound=1, ledger=ledger, **change)
+            assert ledger.epsilon() == 0
+
+    def test_every_potential_leaves_noise_that_float64_holds(self):
+        """At the smallest regularization, whatever the noise made of the potentials."""
+        rng = np.random.default_rng(0)
+        for seed in range(20):
+            x, y = rng.random((2, int(rng.integers(1, 30)), 2))
+            found = two_stage_cost(
+                x, y, epsilon=1, delta=1e-5, cost_bound=1, regularization=0.01, iterations=1, share=0.5,
+                noise=SeededNoise(seed),
+            )  # fmt: skip
+            assert math.isfinite(found.released)
 
     def test_bad_share(self):
         with pytest.raises(TransportError, match="share"):

@@ -398,6 +398,8 @@ def _opened(
         allowed = epsilon if budget is None else budget
         if not allowed > 0:
             raise BadInputError(f"a budget must be a positive number, not {allowed:g}")
+        if not 0 <= (delta or 0.0) < 1:
+            raise BadInputError(f"--delta must be from 0 to below 1, not {delta:g}")
         begin = privacy.Budget(allowed, delta or 0.0)
     elif budget is not None:
         raise BadInputError(f"the ledger {path} has its budget already; leave out --budget")

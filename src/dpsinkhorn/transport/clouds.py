@@ -16,10 +16,12 @@ from dpsinkhorn.ot import Cost, Problem, SquaredEuclidean
 from dpsinkhorn.transport.costs import CappedCost
 from dpsinkhorn.transport.errors import TransportError
 
-__all__ = ["Clouds", "PublicSide", "Setting", "check_positive"]
+__all__ = ["Clouds", "PublicSide", "Setting", "check_positive", "check_regularization"]
 
 Points: TypeAlias = "npt.ArrayLike | Tensor"
 PublicSide: TypeAlias = Literal["x", "y"]
+_REGULARIZATION = (1e-4, 1e4)  # over the bound, where float64 and the solver are at ease
+_BOUND = (1e-100, 1e100)  # so that squares of costs, and the noise, stay within float64
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_positive(cost_bound=self.bound)
+        if not _BOUND[0] <= self.bound <= _BOUND[1]:
+            raise TransportError(
+                f"cost_bound must be from {_BOUND[0]:g} to {_BOUND[1]:g}, not {self.bound:g}"
+            )
         if self.n < 1 or self.m < 1:
             raise TransportError(f"there must be points on both sides, not {self.n} and {self.m}")
         if self.public not in (None, "x", "y"):
@@ -128,6 +134,16 @@ def check_positive(**values: Any) -> None:
             raise TransportError(f"{name} must be a positive number, not {value!r}")
         if not (value > 0 and math.isfinite(value)):
             raise TransportError(f"{name} must be a positive number, not {value}")
+
+
+def check_regularization(regularization: float, bound: float) -> None:
+    """Refuse what is out of all proportion to the bound."""
+    check_positive(regularization=regularization)
+    least, most = (limit * bound for limit in _REGULARIZATION)
+    if not least <= regularization <= most:
+        raise TransportError(
+            f"regularization must be from {least:g} to {most:g} at this cost bound, not {regularization:g}"
+        )
 
 
 def _points(name: str, values: Points) -> Tensor:

@@ -19,7 +19,7 @@ from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.certified import certified_value, rounding, rounding_of_gap
 from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
 from dpsinkhorn.transport.exact import certified_exact_value
-from dpsinkhorn.transport.lattice import widened
+from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["DirectMechanism", "cost_sensitivity"]
@@ -79,17 +79,21 @@ class DirectMechanism:
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
         )
         gap = max(gap, reachable)
-        return cls(setting, quantity, regularization, epsilon, gap, off)
+        found = cls(setting, quantity, regularization, epsilon, gap, off)
+        with noise_that_fits():
+            _ = found.scale
+        return found
 
     @property
     def sensitivity(self) -> float:
         """Of the value as computed."""
         exact = cost_sensitivity(self.setting, self.quantity) + self.gap + 2 * self.rounding
-        return widened(exact, multiplier=1 / self.epsilon, largest=2 * self.setting.bound)
+        return widened(exact, multiplier=laplace_multiplier(self.epsilon), largest=2 * self.setting.bound)
 
     @property
     def mechanism(self) -> LaplaceMechanism:
-        return LaplaceMechanism(self.sensitivity, 1 / self.epsilon, Adjacency.REPLACE_ONE)
+        multiplier = laplace_multiplier(self.epsilon)
+        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE)
 
     @property
     def charge(self) -> Charge:
@@ -102,7 +106,9 @@ class DirectMechanism:
 
     @property
     def predicted_error(self) -> float:
-        return self.scale + self.gap / 2
+        """Of the cost within 0 to c̄, as it is reported; a divergence is reported as it comes."""
+        error = self.scale + self.gap / 2
+        return error if self.quantity == "divergence" else min(self.setting.bound, error)
 
     def interval(self, released: float, confidence: float) -> tuple[float, float]:
         """Where the true value is, with this probability over the noise."""

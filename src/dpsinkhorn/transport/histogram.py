@@ -24,7 +24,7 @@ from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
 from dpsinkhorn.transport.costs import CappedCost
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.exact import exact_value
-from dpsinkhorn.transport.lattice import widened
+from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["HistogramMechanism", "NoisyHistograms", "project_to_simplex"]
@@ -81,17 +81,22 @@ class HistogramMechanism:
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "
                 f"not {points.shape[1]}"
             )
-        return cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), epsilon)
+        found = cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), epsilon)
+        with noise_that_fits():
+            _ = found._scale
+        return found
 
     @property
     def sensitivity(self) -> float:
         """Of all counts together, in the sum of absolute differences."""
         largest = float(max(self.setting.n, self.setting.m))
-        return widened(self.setting.worst(2.0, 2.0), multiplier=1 / self.epsilon, largest=largest)
+        multiplier = laplace_multiplier(self.epsilon)
+        return widened(self.setting.worst(2.0, 2.0), multiplier=multiplier, largest=largest)
 
     @property
     def charge(self) -> Charge:
-        return LaplaceMechanism(self.sensitivity, 1 / self.epsilon, Adjacency.REPLACE_ONE).charge()
+        multiplier = laplace_multiplier(self.epsilon)
+        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
 
     @property
     def _sides(self) -> tuple[tuple[str, int], ...]:

@@ -1,8 +1,14 @@
-"""Noise so small that values would leave its lattice, which is clamped at 2^20 noise scales."""
+"""What the noise's lattice can hold: values within 2^20 noise scales, at scales that suit float64."""
 
 from __future__ import annotations
 
-__all__ = ["widened"]
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dpsinkhorn.transport.errors import TransportError
+
+__all__ = ["laplace_multiplier", "noise_that_fits", "widened"]
 
 _REACH = 2.0**19
 
@@ -16,3 +22,28 @@ def widened(sensitivity: float, *, multiplier: float, largest: float) -> float:
     0.5
     """
     return max(sensitivity, largest / (_REACH * multiplier))
+
+
+def laplace_multiplier(epsilon: float) -> float:
+    """1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
+
+    `add_laplace` enlarges its noise by far more than this rounding.
+
+    >>> 1 / (1 / 49) > 49 >= 1 / laplace_multiplier(49)
+    True
+    """
+    multiplier = 1 / epsilon
+    while 1 / multiplier > epsilon:
+        multiplier = math.nextafter(multiplier, math.inf)
+    return multiplier
+
+
+@contextmanager
+def noise_that_fits() -> Iterator[None]:
+    """Around a noise scale that is computed while planning: settings beyond the lattice are bad input."""
+    try:
+        yield
+    except ValueError as error:
+        raise TransportError(
+            f"no noise can be had at this epsilon, cost bound and number of points: {error}"
+        ) from error

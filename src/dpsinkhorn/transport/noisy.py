@@ -31,11 +31,11 @@ from dpsinkhorn.privacy import (
     add_gaussian,
     epsilon,
 )
-from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
-from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive
+from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive, check_regularization
 from dpsinkhorn.transport.errors import TransportError
-from dpsinkhorn.transport.lattice import widened
+from dpsinkhorn.transport.lattice import noise_that_fits, widened
 from dpsinkhorn.transport.result import spend
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
@@ -43,6 +43,7 @@ __all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "n
 
 Mode: TypeAlias = Literal["sound", "paper"]
 _MOST_ITERATIONS = 20
+_LARGEST_EPSILON = 1e6  # there is no privacy left long before
 
 
 @cache
@@ -53,6 +54,10 @@ def gaussian_multiplier(target: float, delta: float, uses: int) -> float:
     3.73
     """
     check_positive(epsilon=target, delta=delta)
+    if target > _LARGEST_EPSILON:
+        raise TransportError(
+            f"noisy Sinkhorn takes an epsilon of at most {_LARGEST_EPSILON:g}, not {target:g}"
+        )
 
     def over(z: float) -> float:  # δ of one Gaussian mechanism of multiplier z/√uses, over the δ allowed
         mu = math.sqrt(uses) / z
@@ -67,8 +72,13 @@ def gaussian_multiplier(target: float, delta: float, uses: int) -> float:
         low /= 2
     z = float(optimize.brentq(over, low, high, rtol=1e-12))
     # The accountant decides, and rounds up: what is charged must meet the budget as it counts it.
+    step = 2e-4
     while epsilon(_gaussians(z, uses), delta) > target:
-        z *= 1.0002
+        if step > 1:
+            raise TransportError(
+                f"epsilon {target:g} is less than the accountant can tell from its rounding; 0.001 is not"
+            )
+        z, step = z * (1 + step), 1.3 * step
     return z
 
 
@@ -136,7 +146,8 @@ class NoisySinkhorn:
         adaptive: float = 0.0,
     ) -> NoisySinkhorn:
         """Choose K, where it is not given, and the noise, by the least predicted error."""
-        check_positive(regularization=regularization, epsilon=epsilon)
+        check_positive(epsilon=epsilon)
+        check_regularization(regularization, setting.bound)
         if not 0 < delta < 1:
             raise TransportError(f"noisy Sinkhorn needs a delta between 0 and 1, not {delta}; 1e-5 is usual")
         if mode not in ("sound", "paper"):
@@ -174,7 +185,11 @@ class NoisySinkhorn:
         floor = 0.0
         if mode == "paper":
             floor = theorem2_noise(epsilon, delta, iterations, size, setting.bound, regularization)
-        return cls(setting, regularization, iterations, epsilon, delta, mode, multiplier, adaptive, floor)
+        found = cls(setting, regularization, iterations, epsilon, delta, mode, multiplier, adaptive, floor)
+        with noise_that_fits():
+            gaussian_std(found.predicted_std, 1.0, setting.n + setting.m)
+            gaussian_std(1.0, multiplier or 1.0, setting.n + setting.m)
+        return found
 
     @property
     def private(self) -> bool:

@@ -43,6 +43,22 @@ def read_points(path: Path, columns: Sequence[str] = ()) -> npt.NDArray[np.float
     return np.asarray(array, dtype=np.float64).reshape(len(array), -1)
 
 
+def _check_header(names: list[str], path: Path) -> None:
+    """Refuse a table whose first point was taken for its names, and do not show it: it is private."""
+    if names == [str(k) for k in range(len(names))]:  # as data frames without names are written
+        return
+    if all(_is_number(name) for name in names):
+        raise TransportError(f"{path} has no line of column names; its first line holds numbers")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _name(names: list[str], asked: Sequence[str], path: Path) -> str:
     wanted = asked or [name for name in _USUAL if name in names][:1] or (names if len(names) == 1 else [])
     if len(wanted) != 1 or wanted[0] not in names:
@@ -64,11 +80,14 @@ def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
             table = pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TransportError(f"cannot read {path} as a table; is it {path.suffix[1:]}?") from error
+    _check_header(list(table.column_names), path)
     names = list(columns) or list(table.column_names)
     if missing := [name for name in names if table.column_names.count(name) != 1]:
         raise TransportError(f"{path} has no one column {missing[0]}; it has {', '.join(table.column_names)}")
     if not names or not table.num_rows:
         raise TransportError(f"{path} has no rows")
+    if "" in names:  # the row numbers of a data frame, most likely: they are no coordinate
+        raise TransportError(f"{path} has a column without a name; name those to use by --columns")
     arrays = []
     for name in names:
         column = table.column(name)

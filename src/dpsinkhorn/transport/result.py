@@ -24,8 +24,8 @@ class PrivateCost:
     Attributes:
         cost: the estimate, within what is possible at all (0 to the bound, for a transport cost).
         released: the noised value as it left the private data, without bias from that limit.
-        interval: contains the true value (for two-stage, <c, π̂>) with probability `confidence`, over the
-            noise.
+        interval: contains the true value (for histogram, that of the binned data; for two-stage, <c, π̂>) with
+            probability `confidence`, over the noise.
         predicted_error: mean absolute error to expect, from public quantities alone.
         reason: why this method was taken.
         private: whether epsilon is a proved guarantee; False for the paper's own calibration.

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
-from dpsinkhorn.transport.cost import check_regularization, quantity_of
+from dpsinkhorn.transport.cost import quantity_of, regularization_of
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
@@ -85,7 +85,7 @@ def measure_tradeoff(
     if not len(epsilons):
         raise TransportError("give at least one epsilon")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
-    value = check_regularization(regularization, clouds.setting.bound)
+    value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
     turned = clouds.flipped() if public == "x" else clouds
     noise = SeededNoise(seed)

@@ -31,13 +31,13 @@ from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive
 from dpsinkhorn.transport.errors import TransportError
-from dpsinkhorn.transport.lattice import widened
+from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost, spend
 
 __all__ = ["linear_sensitivity", "two_stage_cost"]
 
-_STEEPEST = 200.0  # of c̄/η, so that e^(3c̄/η) stays within float64
+_STEEPEST = 100.0  # of c̄/η, so that e^(3c̄/η) stays well within float64, whatever the potentials
 _SHARES = np.linspace(0.1, 0.9, 9)
 
 
@@ -85,7 +85,8 @@ def two_stage_cost(
     `private_cost` gives a far better cost.
 
     Potentials are projected to where exact ones can be before π̂ is formed (post-processing). The interval is
-    that of <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it.
+    that of <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it,
+    and where π̂ has more mass than a plan it may lie above the bound, to which `cost` is cut.
 
     Args:
         x, y, epsilon, delta, cost_bound, cost, iterations, public, paired, ledger, noise: as for
@@ -100,6 +101,8 @@ def two_stage_cost(
     'two-stage'
     """
     check_positive(epsilon=epsilon)
+    if not 0 < confidence < 1:
+        raise TransportError(f"confidence must be between 0 and 1, not {confidence}")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     setting = clouds.setting
     # Both potentials enter π̂, so both are released, whichever side is public.
@@ -124,6 +127,8 @@ def two_stage_cost(
     errors = [plan.predicted_error + _predicted_scale(plan, epsilon) for plan in plans]
     first = plans[int(np.argmin(errors))]
     second_epsilon = epsilon - first.epsilon
+    with noise_that_fits():
+        laplace_scale(1.0, second_epsilon, 1)
     charge = compose(first.charge, second_stage_charge(second_epsilon))
     spend(ledger, charge, what="two-stage", paired=paired)
 
@@ -136,7 +141,7 @@ def two_stage_cost(
     sensitivity = linear_sensitivity(setting, eta, phi, psi)
     # The value is the sum of n rows, or of m columns, none of which is above the sensitivity.
     largest = sensitivity * max(setting.n, setting.m)
-    sensitivity = widened(sensitivity, multiplier=1 / second_epsilon, largest=largest)
+    sensitivity = widened(sensitivity, multiplier=laplace_multiplier(second_epsilon), largest=largest)
     costs = clouds.costs()
     plan = coupling(costs, torch.from_numpy(phi), torch.from_numpy(psi), eta)
     value = (plan * costs).sum(1).sum()
@@ -144,13 +149,10 @@ def two_stage_cost(
     scale = laplace_scale(sensitivity, second_epsilon, 1)
     reach = scale * math.log(1 / (1 - confidence))
 
-    def possible(number: float) -> float:
-        return float(min(max(number, 0.0), setting.bound))
-
     return PrivateCost(
-        cost=possible(released),
+        cost=min(max(released, 0.0), setting.bound),
         released=released,
-        interval=(possible(released - reach), possible(released + reach)),
+        interval=(max(released - reach, 0.0), max(released + reach, 0.0)),  # π̂ is no plan: no upper limit
         confidence=confidence,
         epsilon=float(epsilon),
         delta=delta,
@@ -168,7 +170,7 @@ def two_stage_cost(
 
 def second_stage_charge(epsilon: float) -> Charge:
     """One Laplace mechanism: its scale follows the released potentials, its ε does not."""
-    return LaplaceMechanism(1.0, 1 / epsilon, Adjacency.REPLACE_ONE).charge()
+    return LaplaceMechanism(1.0, laplace_multiplier(epsilon), Adjacency.REPLACE_ONE).charge()
 
 
 def _predicted_scale(plan: NoisySinkhorn, epsilon: float) -> float:
