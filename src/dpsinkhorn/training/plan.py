@@ -191,6 +191,7 @@ class Plan:
             **values,
         )
         _check_numbers(plan)
+        _ = plan.generator_config  # raises where there is no such generator
         return plan
 
 

@@ -139,7 +139,9 @@ class Run:
                 raise TrainingError(f"{path} was made by another version ({settings['dpsinkhorn']})")
             for name, kind in _SETTINGS.items():
                 read_value(kind, settings[name], name)
-            return cls(path, settings)
+            run = cls(path, settings)
+            run.ledger_path.exists()  # a name that no file can have is refused here
+            return run
         except FileNotFoundError as error:
             raise TrainingError(f"{path} holds no run to resume; start one without --resume") from error
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
