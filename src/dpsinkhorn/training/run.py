@@ -140,7 +140,7 @@ class Run:
             for name, kind in _SETTINGS.items():
                 read_value(kind, settings[name], name)
             run = cls(path, settings)
-            run.ledger_path.exists()  # a name that no file can have is refused here
+            run.ledger_path.resolve().exists()  # a name that no file can have is refused here
             return run
         except FileNotFoundError as error:
             raise TrainingError(f"{path} holds no run to resume; start one without --resume") from error
