@@ -27,8 +27,7 @@ Scores = npt.NDArray[np.float64]
 _EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried
 _INSIDE = np.linspace(0.25, 0.75, 17)  # where a Gaussian's μ is measured best: far outside, chance rules
 _SHARES = (0.02, 0.1, 0.4)  # of a measured probability: the δ' at which a sampled Gaussian is compared
-_STRONGEST, _WEAKEST = 64.0, 1e-2  # noise multipliers beyond which a measurement shows nothing of use
-_PRECISION = 0.01  # of a noise multiplier
+_NOISES = np.geomspace(1e-2, 100.0, 1024)  # noise multipliers that are told apart
 
 
 @dataclass(frozen=True)
@@ -110,14 +109,16 @@ def sampled_gaussian_bound(
         return gaussian_bound(present, absent, delta=delta, confidence=confidence)
     assumption = "Gaussian noise on a Poisson sample"
     # Which threshold is better depends on how rare the record is in a sample.
-    candidates = [
-        _best(present, absent, delta, confidence, _distance, _INSIDE),
-        _best(present, absent, delta, confidence, _ratio),
-    ]
-    found = min(candidates, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES[1:]))
+    inside = _best(present, absent, delta, confidence, _distance, _INSIDE)
+    outside = _best(present, absent, delta, confidence, _ratio)
+    less, more = (
+        _noise_of(found.chosen_on, sampling_rate, steps, (share,))
+        for found, share in ((inside, _SHARES[2]), (outside, _SHARES[1]))
+    )
+    found = inside if less <= more else outside
     noise = _noise_of(found.limits, sampling_rate, steps, _SHARES)
     value = 0.0
-    if noise < _STRONGEST:
+    if math.isfinite(noise):
         value = epsilon_of(GaussianMechanism(1.0, noise).sampled(sampling_rate, steps), delta)
     return _bound(found, value, delta, confidence, assumption)
 
@@ -261,14 +262,11 @@ def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tupl
         def allows(noise: float, shown: float = shown, delta: float = delta) -> bool:
             return epsilon_of(GaussianMechanism(1.0, noise).sampled(rate, steps), delta) >= shown
 
-        top = min(least, _STRONGEST)
-        if allows(top):
+        if allows(min(least, float(_NOISES[-1]))):
             continue  # another δ' has shown as much
-        bottom = top
-        while not allows(bottom) and bottom > _WEAKEST:
-            top, bottom = bottom, bottom / 8
-        while top > bottom * (1 + _PRECISION):
-            middle = math.sqrt(bottom * top)
-            bottom, top = (middle, top) if allows(middle) else (bottom, middle)
-        least = top  # more noise than this cannot be: the safe end of the interval
+        low_end, high_end = -1, len(_NOISES) - 1  # the one allows it, or is off the grid; the other does not
+        while high_end > low_end + 1:
+            middle = (low_end + high_end) // 2
+            low_end, high_end = (middle, high_end) if allows(float(_NOISES[middle])) else (low_end, middle)
+        least = float(_NOISES[high_end])
     return least
