@@ -3,6 +3,8 @@
     python examples/drift.py            # made-up records
     python examples/drift.py A.csv B.csv --columns age,amount --scale 100,5000
 
+Each comparison is a release of ε = 1: a month that is compared with two others has spent 2.
+
 Only what goes through `private_cost` leaves the records. The scale of each column, and with it the bound on
 the cost, is public knowledge of what the columns mean: it is never read off the records.
 

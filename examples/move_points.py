@@ -77,6 +77,7 @@ def main(picture: Path | None = None, *, count: int = 20_000, seed: int | None =
     start = np.random.default_rng(1).random((300, 2)) * 0.5  # public points, at the lower left
     noise = None if seed is None else SeededNoise(seed)  # a seed for this page; None for a release
     moved = move(start, transport_map(records, epsilon=1.0, noise=noise))
+    # The distance is told of made-up records: of private ones it would have to be released like all else.
     before, after = (float(np.linalg.norm(p.mean(0) - records.mean(0))) for p in (start, moved))
     print(f"distance of the mean to that of the private records: {before:.3f} before, {after:.3f} after")
     if picture is not None:

@@ -7,7 +7,7 @@ Two tests of level α, both ε-DP:
 - **By permutation of released statistics.** Records are counted on a public grid, with noise, once. From the
   noisy histograms everything else is post-processing: draw pairs of histograms under the hypothesis that both
   have the pooled weights, *with the same noise added*, and see how often their transport cost is as large.
-- **By a calibrated threshold.** Release the Sinkhorn divergence W(x, y) with its noise and compare it with
+- **By a calibrated threshold.** Release the Sinkhorn divergence of x and y with its noise and compare it with
   a threshold: the level of divergences between halves of *public* reference data of the same sizes, plus the
   quantile of the noise.
 

@@ -199,6 +199,46 @@ class TestCertificate:
             found, gap = evaluate(both.problem(), g, regularization, BOUND)
             assert -1e-12 <= best - found <= gap
 
+    @pytest.mark.parametrize("times", [1, 10])
+    def test_gap_can_be_attained(self, times):
+        """Costs 0 to one y, c̄ to the other, the potential farthest from the best; wider ones are clamped."""
+        both = clouds(np.zeros((3, 1)), np.array([[0.0], [9.0]]))
+        best = float(solve(both.problem(), 0.01, tolerance=1e-12).value)
+        start = times * torch.tensor([BOUND / 2, -BOUND / 2]).double()
+        found, gap = evaluate(both.problem(), start, 0.01, BOUND)
+        assert 0.99 * gap < best - found <= gap
+
+    def test_gaps_of_a_divergence_add_up_to_its_own(self, monkeypatch):
+        """W(x, y) counts twice."""
+        from dpsinkhorn.transport import direct
+
+        asked = []
+        monkeypatch.setattr(direct, "certified_value", lambda *_, gap, **__: asked.append(gap) or 0.0)
+        mechanism = plan(Setting(4, 3, BOUND), "divergence", 0.5)
+        mechanism.value(clouds(np.zeros((4, 1)), np.zeros((3, 1))))
+        cross, *own = asked
+        assert 0.99 * mechanism.gap < 2 * cross + sum(own) < mechanism.gap
+
+    def test_a_solver_that_warns_is_not_heard(self, monkeypatch):
+        from dpsinkhorn.transport import direct
+
+        monkeypatch.setattr(
+            direct, "certified_value", lambda *_, **__: warnings.warn("hard data", stacklevel=1) or 0.0
+        )
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            plan(Setting(1, 1, BOUND), "entropic", 0.5).value(clouds(np.zeros((1, 1)), np.zeros((1, 1))))
+        assert not heard
+
+    def test_rounding_is_paid_for(self):
+        """Where n and λ are so large that it shows."""
+        for quantity, times in (("entropic", 1), ("divergence", 4)):
+            setting = Setting(10**6, 10**6, BOUND)
+            mechanism = plan(setting, quantity, 1e4 * BOUND)
+            off = times * rounding(setting, 1e4 * BOUND)
+            needed = cost_sensitivity(setting, quantity) + mechanism.gap + 2 * off
+            assert mechanism.sensitivity >= needed * (1 - 1e-12) > cost_sensitivity(setting, quantity) + off
+
     def test_reached_whatever_the_solver_does(self, monkeypatch):
         """A solver that gives up at once: Sinkhorn's own iteration goes on to the gap, in silence."""
         rng = np.random.default_rng(2)

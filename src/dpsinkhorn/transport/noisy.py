@@ -291,7 +291,7 @@ class NoisySinkhorn:
         alone = self.setting.public == "y"
         values = exact.psi if alone else torch.cat([exact.phi, exact.psi])
         noisy = add_gaussian(values, sensitivity=sensitivity, noise_multiplier=self.multiplier, noise=noise)
-        used.append(sensitivity * self.multiplier)
+        used.append(gaussian_std(sensitivity, self.multiplier, len(values)))
         if alone:
             return torch.zeros_like(exact.phi), noisy
         return noisy[: len(exact.phi)], noisy[len(exact.phi) :]
