@@ -104,6 +104,14 @@ def sampled_gaussian_bound(
 
     Limits on an event show an ε' at any δ'; the accountant turns each into the largest noise multiplier that
     allows it; the least of them gives ε at `delta`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> sampled = rng.random(2000) < 0.5
+    >>> scores = rng.normal(2 * sampled, 1), rng.normal(0, 1, 2000)  # noise of half the sensitivity
+    >>> found = sampled_gaussian_bound(*scores, sampling_rate=0.5, steps=1, delta=1e-5)
+    >>> truth = epsilon_of(GaussianMechanism(1.0, 0.5).sampled(0.5, 1), 1e-5)
+    >>> truth / 2 < found.epsilon < truth
+    True
     """
     if sampling_rate == 1:
         return gaussian_bound(present, absent, delta=delta, confidence=confidence)

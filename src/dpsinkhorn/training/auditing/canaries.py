@@ -44,6 +44,12 @@ def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
     range. So it has a gradient of the full clipped norm, and most of it in a direction of its own: an image
     that is unlike all others would have much in common with other such images, the direction from what is
     generated. Whether it is in is decided by an exact fair coin of `noise`.
+
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> data = from_arrays(np.zeros((20, 4, 4), dtype=np.uint8))
+    >>> planted = plant_canaries(data, 10, SeededNoise(0))
+    >>> planted.points.shape, planted.data.records == 20 + planted.included.sum()
+    (torch.Size([10, 16]), True)
     """
     if data.groups is not None:
         raise AuditError("canaries are single records; audit data without groups")

@@ -120,7 +120,14 @@ class StepSetting:
 
 
 class StepGame:
-    """Plays steps with and without the record, and scores what they release."""
+    """Plays steps with and without the record, and scores what they release.
+
+    >>> game = StepGame(StepSetting("image", 1.0))
+    >>> 0.999 < game.move <= 1
+    True
+    >>> game.play(3, SeededNoise(0), present=True).shape
+    (3,)
+    """
 
     def __init__(self, setting: StepSetting) -> None:
         self.setting = setting

@@ -1,0 +1,64 @@
+"""Planting defects in the real code, and asking the suite's own tests whether they notice."""
+
+from __future__ import annotations
+import __future__ as future_features
+
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def rewrite(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, old: str, new: str) -> None:
+    """Replace a piece of the source of a function or method by another, for the length of a test."""
+    function = inspect.unwrap(getattr(owner, name))
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{name} has {source.count(old)} places that read {old!r}"
+    code = compile(
+        source.replace(old, new),
+        f"<{name}, with a defect>",
+        "exec",
+        flags=future_features.annotations.compiler_flag,
+        dont_inherit=True,
+    )
+    namespace = dict(vars(sys.modules[function.__module__]))
+    exec(code, namespace)
+    monkeypatch.setattr(owner, name, namespace[name])
+
+
+class _Outcomes:
+    """A plugin that notes what became of each test."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.reasons: list[str] = []
+        self.passed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+            self.reasons.append(f"{report.when}: {report.longrepr.reprcrash.message}")
+        elif report.when == "call" and report.passed:
+            self.passed.append(report.nodeid)
+
+
+def failing(*nodes: str) -> list[str]:
+    """Which of these tests fail, run here and now, in this process, on the code as it stands.
+
+    Every name must match at least one test, and all must fail by an assertion of theirs: a defect that makes
+    the code fall over would be noticed by anyone.
+    """
+    outcomes = _Outcomes()
+    names = [str(ROOT / node) for node in nodes]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:terminalreporter", f"--rootdir={ROOT}"]
+    status = pytest.main([*options, "-c", str(ROOT / "pyproject.toml"), *names], plugins=[outcomes])
+    assert status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), f"{nodes}: {status!r}"
+    for node in nodes:
+        assert any(name.startswith(node) for name in outcomes.failed + outcomes.passed), node
+    for reason in outcomes.reasons:
+        assert reason.startswith(("call: assert ", "call: AssertionError")), reason
+    return sorted(set(outcomes.failed))

@@ -1,0 +1,344 @@
+"""Defects planted in the real code, one at a time, and who notices: named tests of this suite, or the audit.
+
+docs/audit.md has the same list, as a table; `test_the_docs_name_every_defect` keeps the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import dp_accounting as dp
+import pytest
+import torch
+
+from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise
+from dpsinkhorn.privacy.noise.chacha import key_stream
+from dpsinkhorn.training import loop, records, state
+from dpsinkhorn.training.auditing import StepAudit, StepSetting, audit_step
+from dpsinkhorn.training.sanitizers import (
+    base,
+    clipping,
+    gradients,
+    pairs,
+    parameter,
+    record,
+    shares,
+)
+from support.defects import ROOT, failing, rewrite
+
+KINDS = ("record", "batch", "image", "parameter")
+SANITIZERS = "tests/training/test_sanitizers.py"
+RUN = "tests/training/test_run.py"
+
+
+@dataclass(frozen=True)
+class Defect:
+    """What is broken, how, and who must notice."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+    caught_by: tuple[str, ...]
+    audited: tuple[str, ...] = ()
+    """Mechanisms whose audit shows an ε beyond the claim."""
+
+
+# ---- noise
+
+
+def without_noise(patch: pytest.MonkeyPatch) -> None:
+    for module in (gradients, parameter, record):
+        patch.setattr(module, "add_gaussian", lambda values, **_: values)
+
+
+def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    for module in (gradients, parameter, record):
+
+        def halved(values, *, noise_multiplier, original=module.add_gaussian, **options):
+            return original(values, noise_multiplier=noise_multiplier / 2, **options)
+
+        patch.setattr(module, "add_gaussian", halved)
+
+
+def secure_noise_under_one_key(patch: pytest.MonkeyPatch) -> None:
+    """Every request for bits, of every step, is answered from the start of the same stream."""
+    patch.setattr(
+        SecureNoise,
+        "words",
+        lambda _self, count, *, device="cpu": key_stream(bytes(32), 0, count, torch.device(device)),
+    )
+
+
+def secure_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
+    """No repetition within a life of the run; the next life draws the same again."""
+
+    def words(self, count, *, device="cpu"):
+        self.asked = getattr(self, "asked", 0) + 1
+        return key_stream(bytes(32), self.asked, count, torch.device(device))
+
+    patch.setattr(SecureNoise, "words", words)
+
+
+def seeded_noise_that_stands_still(patch: pytest.MonkeyPatch) -> None:
+    rewrite(patch, SeededNoise, "words", "self._requests += 1", "pass")
+
+
+def seeded_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch,
+        state.TrainingState,
+        "load",
+        'SeededNoise.restore(header["noise"])',
+        'SeededNoise(header["noise"]["seed"])',
+    )
+
+
+# ---- clipping
+
+
+def without_clipping(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shares.SumOfPixelCost, "bound", lambda *_, **__: math.inf)
+    for module, name in ((gradients, "clip_whole"), (gradients, "clip_rows"), (parameter, "clip_whole")):
+        patch.setattr(module, name, lambda values, _bound: values.double())
+
+
+def batch_by_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gradients, "clip_whole", clipping.clip_rows)
+
+
+def record_by_row(patch: pytest.MonkeyPatch) -> None:
+    """Every image's part of a share clipped on its own, not the share as a whole."""
+    rewrite(
+        patch,
+        shares.SumOfPixelCost,
+        "_over_records",
+        "(shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()",
+        "(shares * shares * squared_slopes).sqrt()",
+    )
+
+
+def parameter_by_tensor(patch: pytest.MonkeyPatch) -> None:
+    """Every weight matrix clipped on its own, not all parameters together."""
+    rewrite(
+        patch,
+        parameter.ParameterSanitizer,
+        "_clipped",
+        "clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)",
+        "torch.cat([clip_whole(part.flatten(), self.mechanism.clip) for part in parts])",
+    )
+
+
+def nan_in_record(patch: pytest.MonkeyPatch) -> None:
+    """Records go into the sum as they are: one NaN makes all of it NaN, whatever the clip."""
+
+    def as_it_is(points):
+        return points.detach().clamp(-1, 1).double()
+
+    for module in (base, gradients, pairs):
+        patch.setattr(module, "tidy", as_it_is)
+
+
+def nan_past_the_clip(patch: pytest.MonkeyPatch) -> None:
+    """Clipping as one would write it first: a NaN norm compares as not too large."""
+    patch.setattr(clipping, "_finite", lambda values: values.detach().double())
+
+
+# ---- sampling, normaliser, ledger, accounting
+
+
+def shuffled(patch: pytest.MonkeyPatch) -> None:
+    """Batches of one size from a shuffled order, all records in turn; charged as Poisson samples."""
+    left: list[int] = []
+
+    def next_batch(count, rate, noise, *, device="cpu"):  # noqa: ARG001
+        size = round(count * rate)
+        if len(left) < size:
+            left[:] = torch.randperm(count).tolist()
+        taken, left[:] = left[:size], left[size:]
+        return torch.tensor(sorted(taken), dtype=torch.int64, device=device)
+
+    patch.setattr(records, "poisson_sample", next_batch)
+
+
+def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch,
+        record.RecordSanitizer,
+        "backward",
+        "total / self.expected_batch",
+        "total / max(1, len(sample.points))",
+    )
+
+
+def ledger_afterwards(patch: pytest.MonkeyPatch) -> None:
+    """Steps are granted at once, and charged when the next are asked for."""
+
+    def reserve(self, step, wanted):
+        owed = getattr(self, "owed", 0)
+        if owed:
+            self._ledger.spend(self._charge, run=self._run, steps=owed)
+        self.owed = self._affordable(wanted)
+        self._covered = step + self.owed
+        return self.owed
+
+    patch.setattr(loop.LedgerReservation, "reserve", reserve)
+
+
+def published_accounting(patch: pytest.MonkeyPatch) -> None:
+    """Each row of a step counted as a query on a sample of its own."""
+
+    def sampled(self, sampling_rate, steps):
+        row = dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(self.row_noise_multiplier))
+        return Charge(dp.SelfComposedDpEvent(row, self.rows * steps), self.adjacency)
+
+    patch.setattr(ImageMechanism, "sampled", sampled)
+
+
+def each_kind(node: str) -> tuple[str, ...]:
+    return tuple(f"{SANITIZERS}::{node}[{kind}]" for kind in KINDS)
+
+
+DEFECTS = (
+    Defect(
+        "noise left out",
+        without_noise,
+        each_kind("TestNoise::test_zero_gradients_leave_the_stated_noise"),
+        KINDS,
+    ),
+    Defect(
+        "noise of half the size",
+        half_the_noise,
+        each_kind("TestNoise::test_zero_gradients_leave_the_stated_noise"),
+        KINDS,
+    ),
+    Defect(
+        "clipping left out",
+        without_clipping,
+        each_kind("TestSensitivity::test_the_bound_is_attained"),
+        KINDS,
+    ),
+    Defect(
+        "clipping by row where it must be joint, `batch`",
+        batch_by_row,
+        (f"{SANITIZERS}::TestSensitivity::test_the_bound_is_attained[batch]",),
+        ("batch",),
+    ),
+    Defect(
+        "clipping by row where it must be joint, `record`",
+        record_by_row,
+        (f"{SANITIZERS}::TestSensitivity::test_the_bound_is_attained[record]",),
+        ("record",),
+    ),
+    Defect(
+        "clipping by tensor where it must be joint, `parameter`",
+        parameter_by_tensor,
+        ("tests/training/test_sanitizers_sinkhorn.py::TestAgainstAutograd::test_parameter[0.05]",),
+    ),
+    Defect(
+        "noise reused between steps",
+        secure_noise_under_one_key,
+        (f"{RUN}::TestSecure::test_no_noise_is_drawn_twice",),
+    ),
+    Defect(
+        "noise reused between steps of a seeded run",
+        seeded_noise_that_stands_still,
+        ("tests/privacy/test_noise.py::test_steps_and_resumes_are_independent",),
+    ),
+    Defect(
+        "noise reused after a resume",
+        secure_noise_that_starts_again,
+        (f"{RUN}::TestSecure::test_no_noise_is_drawn_twice",),
+    ),
+    Defect(
+        "noise reused after a resume of a seeded run",
+        seeded_noise_that_starts_again,
+        (f"{RUN}::TestReplay::test_interrupted_equals_uninterrupted[record-options0]",),
+    ),
+    Defect(
+        "Poisson sampling replaced by shuffling",
+        shuffled,
+        (
+            "tests/training/test_records.py::test_units_are_taken_at_the_rate_and_independently[False]",
+            "tests/training/test_records.py::test_units_are_taken_at_the_rate_and_independently[True]",
+        ),
+    ),
+    Defect(
+        "the realised batch size in a normaliser",
+        realised_normaliser,
+        ("tests/training/test_sanitizers_record.py::TestSum::test_the_normaliser_is_public",),
+    ),
+    Defect(
+        "the ledger written after the step",
+        ledger_afterwards,
+        (f"{RUN}::TestSecure::test_what_is_used_is_on_record_and_lost_steps_are_charged[0]",),
+    ),
+    Defect(
+        "per-image accounting as published",
+        published_accounting,
+        (f"{SANITIZERS}::TestInterface::test_charges[image]",),
+        ("image",),
+    ),
+    Defect(
+        "a NaN record that passes the clip, `record`",
+        nan_in_record,
+        (f"{SANITIZERS}::TestSensitivity::test_neighbours[record-1.0]",),
+    ),
+    Defect(
+        "a NaN record that passes the clip, all others",
+        nan_past_the_clip,
+        ("tests/training/test_sanitizers_sinkhorn.py::TestClipping::test_what_is_not_finite_becomes_zero",),
+    ),
+)
+
+
+def audited(kind: str, defect: str = "") -> StepAudit:
+    """A short audit: enough to tell a defect from none."""
+    if defect == "per-image accounting as published":  # which is harmless unless there is sampling
+        setting = StepSetting("image", 1.5, sampling_rate=0.05, rows=50)
+        return audit_step(setting, delta=1e-5, repetitions=800, seed=0)
+    sigma = 2.0 if kind == "image" else 1.0  # for `image` that of one of four rows
+    return audit_step(StepSetting(kind, sigma), delta=1e-5, repetitions=400, seed=0)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_named_tests_fail_with_the_defect(defect: Defect, monkeypatch: pytest.MonkeyPatch):
+    defect.plant(monkeypatch)
+    assert failing(*defect.caught_by) == sorted(defect.caught_by)
+
+
+@pytest.mark.long  # every one of them is a test of this suite, so that it runs anyway
+def test_named_tests_pass_without():
+    assert failing(*sorted({node for defect in DEFECTS for node in defect.caught_by})) == []
+
+
+@pytest.mark.parametrize(
+    ("defect", "kind"),
+    [pytest.param(each, kind, id=f"{each.name}-{kind}") for each in DEFECTS for kind in each.audited],
+)
+def test_the_audit_exceeds_the_claim_with_the_defect(
+    defect: Defect, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    defect.plant(monkeypatch)
+    found = audited(kind, defect.name)
+    assert found.bound > found.claimed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_stays_within_the_claim_without(kind: str):
+    found = audited(kind)
+    assert 0 < found.bound < found.claimed
+
+
+def test_the_docs_name_every_defect():
+    lines = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    rows = {cells[0]: cells[1:] for line in lines if len(cells := _cells(line)) == 3}
+    for defect in DEFECTS:
+        tests, by_audit = rows[defect.name]
+        for node in defect.caught_by:
+            assert node.removeprefix("tests/").partition("[")[0] in tests, node
+        assert by_audit == (", ".join(f"`{kind}`" for kind in defect.audited) or "no")
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
