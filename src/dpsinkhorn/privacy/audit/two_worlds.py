@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
+from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.privacy.events import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 
 __all__ = ["PairBound", "gaussian_bound", "gaussian_epsilon", "sampled_gaussian_bound", "threshold_bound"]
@@ -26,7 +28,14 @@ Scores = npt.NDArray[np.float64]
 
 _EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried
 _INSIDE = np.linspace(0.25, 0.75, 17)  # where a Gaussian's μ is measured best: far outside, chance rules
-_SHARES = (0.02, 0.1, 0.4)  # of a measured probability: the δ' at which a sampled Gaussian is compared
+_SHARES = (
+    0.01,
+    0.03,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+)  # of a measured probability: the δ' at which a sampled Gaussian is compared
 _NOISES = np.geomspace(1e-2, 100.0, 1024)  # noise multipliers that are told apart
 
 
@@ -106,11 +115,9 @@ def sampled_gaussian_bound(
     allows it; the least of them gives ε at `delta`.
 
     >>> rng = np.random.default_rng(0)
-    >>> sampled = rng.random(2000) < 0.5
-    >>> scores = rng.normal(2 * sampled, 1), rng.normal(0, 1, 2000)  # noise of half the sensitivity
-    >>> found = sampled_gaussian_bound(*scores, sampling_rate=0.5, steps=1, delta=1e-5)
-    >>> truth = epsilon_of(GaussianMechanism(1.0, 0.5).sampled(0.5, 1), 1e-5)
-    >>> truth / 2 < found.epsilon < truth
+    >>> scores = rng.normal(1, 1, 2000), rng.normal(0, 1, 2000)
+    >>> found = sampled_gaussian_bound(*scores, sampling_rate=1.0, steps=1, delta=1e-5)
+    >>> found == gaussian_bound(*scores, delta=1e-5)
     True
     """
     if sampling_rate == 1:
@@ -119,11 +126,7 @@ def sampled_gaussian_bound(
     # Which threshold is better depends on how rare the record is in a sample.
     inside = _best(present, absent, delta, confidence, _distance, _INSIDE)
     outside = _best(present, absent, delta, confidence, _ratio)
-    less, more = (
-        _noise_of(found.chosen_on, sampling_rate, steps, (share,))
-        for found, share in ((inside, _SHARES[2]), (outside, _SHARES[1]))
-    )
-    found = inside if less <= more else outside
+    found = min(inside, outside, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES))
     noise = _noise_of(found.limits, sampling_rate, steps, _SHARES)
     value = 0.0
     if math.isfinite(noise):
@@ -260,21 +263,25 @@ def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tupl
     much noise allows for that.
     """
     low, high = limits
-    least = math.inf
-    for share in shares:
-        delta = share * low
-        if delta <= 0 or low - delta <= high:
-            continue
-        shown = math.log((low - delta) / high)
+    shown = [
+        (math.log((1 - share) * low / high), share * low)  # ε', δ'
+        for share in shares
+        if (1 - share) * low > high
+    ]
+    if not shown:
+        return math.inf
 
-        def allows(noise: float, shown: float = shown, delta: float = delta) -> bool:
-            return epsilon_of(GaussianMechanism(1.0, noise).sampled(rate, steps), delta) >= shown
+    def allows(noise: float) -> bool:
+        charge = GaussianMechanism(1.0, noise).sampled(rate, steps)
+        least = min(delta for _, delta in shown)
+        loss = _pld._composed(flatten(charge.event), least, charge.adjacency, math.inf)
+        if loss is None:  # so little noise that no ε is of use
+            return True
+        with np.errstate(all="ignore"):
+            return all(loss.get_delta_for_epsilon(epsilon) >= delta for epsilon, delta in shown)
 
-        if allows(min(least, float(_NOISES[-1]))):
-            continue  # another δ' has shown as much
-        low_end, high_end = -1, len(_NOISES) - 1  # the one allows it, or is off the grid; the other does not
-        while high_end > low_end + 1:
-            middle = (low_end + high_end) // 2
-            low_end, high_end = (middle, high_end) if allows(float(_NOISES[middle])) else (low_end, middle)
-        least = float(_NOISES[high_end])
-    return least
+    few, many = -1, len(_NOISES)  # places on the grid: so little noise allows it, so much does not
+    while many > few + 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if allows(float(_NOISES[middle])) else (few, middle)
+    return float(_NOISES[many]) if many < len(_NOISES) else math.inf

@@ -84,7 +84,7 @@ def audit_run(
 
     >>> from dpsinkhorn.data import load_dataset
     >>> from dpsinkhorn.training import load_recipe
-    >>> short = load_recipe("digits").replace(privacy={"steps": 2, "noise_multiplier": 0.5})
+    >>> short = load_recipe("digits").replace(privacy={"steps": 1, "noise_multiplier": 0.5})
     >>> found = audit_run(load_dataset("digits"), short, canaries=50)
     >>> found.bound < found.claimed
     True
