@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 import ot as pot
-from dpsinkhorn.ot import Cityblock, Cost, MatrixProblem, Problem, solve
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, Problem, SquaredEuclidean, native, solve
 from dpsinkhorn.privacy import (
     Adjacency,
     Budget,
@@ -144,24 +144,45 @@ class TestSensitivity:
 
 
 class TestRounding:
-    def test_an_outlier_does_not_disturb_other_pairs(self):
-        """Costs by a product of centred matrices would: one far point takes all digits from the others."""
-        rng = np.random.default_rng(0)
-        x, y = rng.random((2, 50, 3))
-        far = y.copy()
-        far[0] = 1e200
-        costs, other = clouds(x, y).costs(), clouds(x, far).costs()
-        assert torch.equal(costs[:, 1:], other[:, 1:])
-        assert bool((other[:, 0] == BOUND).all())
-        from dpsinkhorn.ot import SquaredEuclidean
+    @pytest.mark.parametrize("cost", [SquaredEuclidean(), L1L2(0.5), L1L2(0.0), Cityblock()])
+    @pytest.mark.parametrize("compiled", [True, False])
+    def test_an_outlier_does_not_disturb_other_pairs(self, monkeypatch, cost, compiled):
+        """Costs by a product of centred matrices would: one far point takes all digits from the others.
 
+        At sizes from which on `dpsinkhorn.ot` takes that product, and where it has no compiled loops.
+        """
+        if not compiled:
+            monkeypatch.setattr(native, "library", None)
+        rng = np.random.default_rng(0)
+        x, y = rng.random((2, 50 if not compiled else 1700, 3))
+        far = y.copy()
+        far[0] = 1e20
+        for rows in (slice(None), slice(3, 20)):
+            costs, other = (clouds(x, each, cost=cost).problem().block(rows) for each in (y, far))
+            assert torch.equal(costs[:, 1:], other[:, 1:])
+            assert bool((other[:, 0] == BOUND).all())
+
+    def test_a_product_of_centred_matrices_would_not_do(self):
+        rng = np.random.default_rng(0)
+        x, far = rng.random((2, 50, 3))
+        costs = clouds(x, far).costs()
         far[0] = 1e20
         product = SquaredEuclidean().against(torch.tensor(far))(torch.tensor(x))[:, 1:]
         assert float((product.clamp(max=BOUND) - costs[:, 1:]).abs().max()) > 0.1
 
-    def test_without_the_compiled_loops_costs_are_the_same(self, monkeypatch):
-        from dpsinkhorn.ot import L1L2, Cityblock, native
+    def test_a_subclass_keeps_its_own_costs(self):
+        class Twice(SquaredEuclidean):
+            def pairwise(self, x, y):
+                return 2 * super().pairwise(x, y)
 
+        class Named(SquaredEuclidean):
+            pass
+
+        x, y = np.zeros((1, 1)), np.full((1, 1), 0.5)
+        assert float(clouds(x, y, cost=Twice()).costs()) == 0.5
+        assert float(clouds(x, y, cost=Named()).costs()) == 0.25
+
+    def test_without_the_compiled_loops_costs_are_the_same(self, monkeypatch):
         rng = np.random.default_rng(0)
         x, y = rng.normal(size=(2, 30, 4))
         for cost in (None, Cityblock(), L1L2(0.7)):

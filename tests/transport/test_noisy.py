@@ -27,6 +27,7 @@ from dpsinkhorn.transport import (
     NoisySinkhorn,
     Setting,
     TransportError,
+    noisy,
     noisy_sinkhorn,
     paper_sensitivity,
     step_sensitivity,
@@ -318,6 +319,33 @@ class TestPrivacy:
         expected = step_sensitivity(setting, 2.0, np.zeros(setting.m)).total
         assert std == pytest.approx(gaussian_multiplier(2.0, 1e-5, 1) * expected)
         assert stats.kstest(np.concatenate(draws) / std, "norm").pvalue > 1e-3
+
+    @pytest.mark.parametrize("public", [None, "y"])
+    def test_noise_of_every_iteration_follows_the_released_psi(self, monkeypatch, public):
+        """Each step's noise is z times the sensitivity at the projected ψ it started from."""
+        rng = np.random.default_rng(0)
+        both = Clouds.of(rng.random((12, 1)), rng.random((7, 1)), cost_bound=1.0, public=public)
+        plan = NoisySinkhorn.plan(both.setting, regularization=0.5, epsilon=5.0, delta=1e-5, iterations=3)
+        seen = []
+        plain = noisy.add_gaussian
+
+        def spy(values, **options):
+            released = plain(values, **options)
+            seen.append((options["sensitivity"], options["noise_multiplier"], released))
+            return released
+
+        monkeypatch.setattr(noisy, "add_gaussian", spy)
+        found = plan.release(both, SeededNoise(0))
+        psi, levels = np.zeros(7), set()
+        for (sensitivity, multiplier, released), std in zip(seen, found.noise_std, strict=True):
+            expected = step_sensitivity(both.setting, 0.5, project_span(psi, 1.0)).total
+            assert sensitivity == pytest.approx(expected, rel=1e-9)
+            assert multiplier == plan.multiplier
+            assert std == pytest.approx(expected * plan.multiplier, rel=1e-6)
+            levels.add(round(expected, 9))
+            psi = released[-7:].numpy()
+        assert len(levels) == 3
+        assert released.shape == ((7,) if public else (19,))
 
     def test_audit_is_below_the_claim_and_near_it(self):
         """The worst neighbours, the likelihood ratio, and Clopper and Pearson's bounds."""

@@ -41,11 +41,12 @@ class CappedCost(Cost):
         far = _FARTHEST[x.dtype]
         x, y = (points.clamp(-far, far) for points in (x, y))
         base = self.base
-        if isinstance(base, SquaredEuclidean):
+        rule = type(base).pairwise  # a subclass may have its own
+        if rule is SquaredEuclidean.pairwise:
             costs = _by_differences(x, y, squared=True, l1_weight=0.0)
-        elif isinstance(base, Cityblock):
+        elif rule is Cityblock.pairwise:
             costs = _by_differences(x, y, squared=False, l1_weight=1.0)
-        elif isinstance(base, L1L2):
+        elif isinstance(base, L1L2) and rule is L1L2.pairwise:
             costs = _by_differences(x, y, squared=True, l1_weight=base.l1_weight)
         else:
             costs = base.pairwise(x, y)
