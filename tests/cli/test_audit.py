@@ -10,7 +10,7 @@ from dpsinkhorn.cli import main
 from dpsinkhorn.privacy import RecordMechanism, epsilon
 from dpsinkhorn.training.sanitizers import record
 
-STEP = "audit --noise-multiplier 1 --repetitions 300 --seed 0"
+STEP = "audit --noise-multiplier 1 --repetitions 120 --seed 0"
 RUN = "audit --game run --noise-multiplier 0.5 --steps 8 --canaries 60 --seed 0"
 PUBLISHED = "audit --mechanism image --noise-multiplier 1.5 --sampling-rate 1/20 --rows 50 --repetitions 800"
 
@@ -35,7 +35,7 @@ class TestStep:
         bounds = [found["threshold"]["epsilon"], found["gaussian"]["epsilon"]]
         assert found["epsilon_lower_bound"] == max(bounds) > 0
         assert found["exceeds_claim"] is False
-        assert (found["game"], found["repetitions"], found["confidence"]) == ("step", 300, 0.95)
+        assert (found["game"], found["repetitions"], found["confidence"]) == ("step", 120, 0.95)
         assert found["gaussian"]["assumption"] == "Gaussian trade-off"
 
     def test_table_and_picture(self, run, tmp_path):

@@ -42,6 +42,7 @@ class Defect:
     caught_by: tuple[str, ...]
     audited: tuple[str, ...] = ()
     """Mechanisms whose audit shows an ε beyond the claim."""
+    audit_is_long: bool = False
 
 
 # ---- noise
@@ -278,6 +279,7 @@ DEFECTS = (
         published_accounting,
         (f"{SANITIZERS}::TestInterface::test_charges[image]",),
         ("image",),
+        audit_is_long=True,
     ),
     Defect(
         "a NaN record that passes the clip, `record`",
@@ -298,7 +300,7 @@ def audited(kind: str, defect: str = "") -> StepAudit:
         setting = StepSetting("image", 1.5, sampling_rate=0.05, rows=50)
         return audit_step(setting, delta=1e-5, repetitions=800, seed=0)
     sigma = 2.0 if kind == "image" else 1.0  # for `image` that of one of four rows
-    return audit_step(StepSetting(kind, sigma), delta=1e-5, repetitions=400, seed=0)
+    return audit_step(StepSetting(kind, sigma), delta=1e-5, repetitions=250, seed=0)
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
@@ -314,7 +316,11 @@ def test_named_tests_pass_without():
 
 @pytest.mark.parametrize(
     ("defect", "kind"),
-    [pytest.param(each, kind, id=f"{each.name}-{kind}") for each in DEFECTS for kind in each.audited],
+    [
+        pytest.param(each, kind, id=f"{each.name}-{kind}", marks=[pytest.mark.long] * each.audit_is_long)
+        for each in DEFECTS
+        for kind in each.audited
+    ],
 )
 def test_the_audit_exceeds_the_claim_with_the_defect(
     defect: Defect, kind: str, monkeypatch: pytest.MonkeyPatch
