@@ -208,6 +208,7 @@ class TestSensitivity:
             torch.zeros(m).double(),
             torch.tensor(rng.random(m)),
             torch.tensor(rng.integers(2, size=m) * 1.0),
+            torch.eye(m)[0].double(),  # nearly all weight on the y that is replaced
         ):
             bounds = step_sensitivity(Setting(n, m, 1.0), eta, psi.numpy())
             alone = step_sensitivity(Setting(n, m, 1.0, public="y"), eta, psi.numpy())
@@ -269,6 +270,22 @@ class TestSensitivity:
             exact = in_decimals(n, psi, ratio)
             found = step_sensitivity(Setting(n, len(psi), 1.0, public="y"), 1 / ratio, psi).x
             assert exact <= found <= exact * (1 + 1e-8)
+
+    @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (5, 1), (6, 6), (40, 7), (7, 40)])
+    def test_bound_for_y_is_the_theorem(self, sizes):
+        """The largest over α, by trying many, at the largest weight."""
+        n, m = sizes
+        rng = np.random.default_rng(n)
+        for eta in (0.05, 0.5, 1.0, 20.0):
+            for psi in (np.zeros(m), rng.random(m), np.eye(m)[0]):
+                w = np.exp(psi / eta) / np.exp(psi / eta).sum()
+                s = eta * math.log(1 + (math.exp(1 / eta) - 1) * w.max())
+                alpha = np.linspace(0, s, 20_001)
+                squared = n * (s**2 - alpha**2) + (m - 1) * (s + alpha) ** 2 + (1 + s + alpha) ** 2
+                found = step_sensitivity(Setting(n, m, 1.0), eta, psi)
+                assert found.y == pytest.approx(math.sqrt(squared.max()), rel=1e-7)
+                slack = 6 * rounding(Setting(n, m, 1.0), eta) * math.sqrt(n + m)
+                assert found.total - max(found.x, found.y) >= 0.99 * slack
 
     def test_a_wide_psi_is_refused(self):
         with pytest.raises(TransportError, match="project"):
