@@ -55,6 +55,18 @@ class TestSensitivity:
         assert stats.kstest(np.concatenate(draws) / 4.0, stats.laplace.cdf).pvalue > 1e-3
         assert epsilon(plan.charge, 0.0) == pytest.approx(0.5)
 
+    def test_the_lattice_knows_of_all_counts(self, monkeypatch):
+        """Both sides are one release: rounding is paid for by the number of all counts."""
+        import dpsinkhorn.transport.histogram as module
+
+        plan, clouds = mechanism(np.zeros((5, 1)), np.ones((4, 1)))
+        seen = []
+        monkeypatch.setattr(
+            module, "add_laplace", lambda values, **options: seen.append(options["coordinates"]) or values
+        )
+        plan.release(clouds, SeededNoise(0))
+        assert seen == [6, 6]
+
     def test_audit_is_below_the_claim_and_near_it(self):
         """Counts of two cells move in opposite directions: both together carry ε."""
         target, runs = 1.0, 3000

@@ -10,7 +10,14 @@ import torch
 from scipy import stats
 
 from dpsinkhorn.privacy import Budget, Ledger, SeededNoise, epsilon
-from dpsinkhorn.transport import Setting, TransportError, linear_sensitivity, two_stage, two_stage_cost
+from dpsinkhorn.transport import (
+    NoisySinkhorn,
+    Setting,
+    TransportError,
+    linear_sensitivity,
+    two_stage,
+    two_stage_cost,
+)
 from dpsinkhorn.transport.algorithm import coupling
 
 
@@ -80,6 +87,32 @@ class TestRelease:
             assert 1.0 < ledger.epsilon() <= 2.0
         assert found.method == "two-stage"
         assert epsilon(found.charge, 1e-5) <= 2.0
+
+    @pytest.mark.parametrize("share", [0.1, 0.9])
+    def test_both_stages_are_charged(self, share):
+        """The larger one alone is most of ε already; together they are no more than ε."""
+        found = two_stage_cost(
+            [0.0, 1.0], [1.0], epsilon=2, delta=1e-5, cost_bound=1, share=share, noise=SeededNoise(0)
+        )
+        alone = NoisySinkhorn.plan(
+            Setting(2, 1, 1.0), regularization=1.0, epsilon=2 * share, delta=1e-5
+        ).charge
+        laplace = 2 * (1 - share)
+        total = epsilon(found.charge, 1e-5)
+        assert max(laplace, epsilon(alone, 1e-5)) < total <= 2.0
+        assert total > 0.9 * 2
+
+    @pytest.mark.parametrize("public", ["x", "y"])
+    def test_a_public_side(self, public):
+        """Both potentials enter, so both are noised as if both sides were private; the second stage gains."""
+        rng = np.random.default_rng(0)
+        x, y = rng.random((40, 1)), rng.random((30, 1))
+        options = {"epsilon": 5, "delta": 1e-5, "cost_bound": 1, "share": 0.5, "iterations": 1}
+        found = two_stage_cost(x, y, public=public, noise=SeededNoise(0), **options)
+        both = two_stage_cost(x, y, noise=SeededNoise(0), **options)
+        assert epsilon(found.charge, 1e-5) == epsilon(both.charge, 1e-5)
+        widths = [each.interval[1] - max(each.interval[0], 0) for each in (found, both)]
+        assert widths[0] <= widths[1]
 
     def test_second_stage_noise(self, monkeypatch):
         """With the potentials held fixed, what varies is Laplace noise of the stated scale."""
