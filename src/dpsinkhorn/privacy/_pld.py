@@ -47,7 +47,7 @@ def epsilon(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: 
     # FFT and the differences of the discretisation err by a few units in the last place per step. That much
     # of δ is set aside, so that rounding cannot make the reported ε too small.
     resolved = delta - _rounding(parts)
-    total = _composed(parts, delta, adjacency, bound) if resolved >= delta / 2 else None
+    total = composed(parts, delta, adjacency, bound) if resolved >= delta / 2 else None
     if total is None:
         return bound
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def profile(
         _require_known(part.event, adjacency)
     rounding = _rounding(parts)
     bound = bound_at(2 * rounding)
-    total = _composed(parts, 2 * rounding, adjacency, bound) if 2 * rounding < 1 else None
+    total = composed(parts, 2 * rounding, adjacency, bound) if 2 * rounding < 1 else None
     if total is None:
         return nothing
     with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ def _rounding(parts: tuple[Part, ...]) -> float:
     return _ROUNDING * (sum(part.count for part in _merge_gaussians(parts)) + 100)
 
 
-def _composed(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> Any:
+def composed(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> Any:
     """The loss of all parts together, good for this δ and above; `None` where ε is beyond all use."""
     parts = _merge_gaussians(parts)
     steps = sum(part.count for part in parts)

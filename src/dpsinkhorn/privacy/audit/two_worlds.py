@@ -274,7 +274,7 @@ def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tupl
     def allows(noise: float) -> bool:
         charge = GaussianMechanism(1.0, noise).sampled(rate, steps)
         least = min(delta for _, delta in shown)
-        loss = _pld._composed(flatten(charge.event), least, charge.adjacency, math.inf)
+        loss = _pld.composed(flatten(charge.event), least, charge.adjacency, math.inf)
         if loss is None:  # so little noise that no ε is of use
             return True
         with np.errstate(all="ignore"):
