@@ -184,9 +184,7 @@ class Plan:
         plan = cls(
             recipe=recipe,
             facts=facts,
-            budget_epsilon=math.inf
-            if budget == "infinite"
-            else read_value(float, budget, "plan.budget_epsilon"),
+            budget_epsilon=read_value(float, budget, "plan.budget_epsilon"),
             labels=_read_labels(data["labels"], facts.classes),
             **values,
         )
