@@ -6,24 +6,12 @@ import json
 
 import pytest
 
-from dpsinkhorn.cli import main
 from dpsinkhorn.privacy import RecordMechanism, epsilon
 from dpsinkhorn.training.sanitizers import record
 
 STEP = "audit --noise-multiplier 1 --repetitions 120 --seed 0"
 RUN = "audit --game run --noise-multiplier 0.5 --steps 8 --canaries 60 --seed 0"
 PUBLISHED = "audit --mechanism image --noise-multiplier 1.5 --sampling-rate 1/20 --rows 50 --repetitions 800"
-
-
-@pytest.fixture
-def run(capsys):
-    def run(command: str):
-        with pytest.raises(SystemExit) as left:
-            main(command.split())
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 class TestStep:

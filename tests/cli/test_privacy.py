@@ -8,22 +8,9 @@ import sys
 
 import pytest
 
-from dpsinkhorn.cli import main
-
 FIRST_VERSION = "--mechanism batch --noise-multiplier 1.1 --sampling-rate 1/1200 --steps 3400000 --delta 1e-5"
 FINAL_VERSION = "--mechanism image --rows 50 --noise-multiplier 1.5 --sampling-rate 1/1200 --steps 160000"
 SMALL = "--noise-multiplier 2 --sampling-rate 0.01 --steps 100"
-
-
-@pytest.fixture
-def run(capsys):
-    def run(command: str):
-        with pytest.raises(SystemExit) as left:
-            main(command.split())
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from scipy import stats
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
-from dpsinkhorn.training import TrainingError, facts_of
+from dpsinkhorn.training import TrainingError, choose_recipe, facts_of, make_plan
+from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.records import Records
 
 CPU = torch.device("cpu")
@@ -139,3 +140,13 @@ class TestFacts:
     def test_declared_sizes_are_positive(self, records):
         with pytest.raises(TrainingError, match="1 or more"):
             facts_of(self.data, records=records)
+
+
+def test_groups_of_the_self_term_follow_public_sizes_alone():
+    """Records that a person has on average; where a size was declared, nothing of the data."""
+    images = np.zeros((12, 8, 8), np.uint8)
+    data = from_arrays(images, np.arange(12) % 2, groups=np.arange(12) // 3)
+    recipe = choose_recipe(data.image_shape).replace(privacy={"batch": 6})
+    for declared, size in ((None, 3), (100, 1)):
+        plan = make_plan(recipe, facts_of(data, records=declared), budget_epsilon=10.0)
+        assert build_sanitizer(plan).records_per_person == size

@@ -19,8 +19,8 @@ __all__ = ["Records", "facts_of"]
 def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
     """The public facts of a data set.
 
-    With a declared number of `records` no size is read off the data: it stands for that of persons too,
-    which nothing but a warning about δ depends on.
+    With a declared number of `records` no size is read off the data: it stands for that of persons too, on
+    which a warning about δ depends, and the size of groups in the self term, which then is one.
     """
     grouped = dataset.groups is not None
     if records is not None and records < 1:
