@@ -1,0 +1,272 @@
+"""The three GPU kernels of a step: costs, plans, gradient. Host code is in ``step.py``.
+
+Everything that depends on the data (the number of real columns, when to stop) is decided on the device.
+Buffers: ``costs`` and ``plans`` are ``(2, n, width)``; entry 0 is the cross problem, entry 1 the self
+problem. Columns from the number of real ones on are neither written nor read.
+"""
+
+from __future__ import annotations
+
+try:
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+__all__ = ["AVAILABLE"]
+
+if AVAILABLE:
+    __all__ += ["costs_kernel", "gradient_kernel", "plans_kernel"]
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _tidy(pixels):  # type: ignore[no-untyped-def]
+        """NaN to 0, everything else into [-1, 1]."""
+        pixels = tl.where(pixels == pixels, pixels, 0.0)
+        return tl.minimum(tl.maximum(pixels, -1.0), 1.0)
+
+    @triton.jit
+    def _label_differences(first, second, classes):  # type: ignore[no-untyped-def]
+        """In how many entries the one-hot labels differ; a label that is no class has none set."""
+        first_set = (first >= 0) & (first < classes)
+        second_set = (second >= 0) & (second < classes)
+        both = first_set & second_set & (first == second)
+        return tl.where(both, 0.0, first_set.to(tl.float32) + second_set.to(tl.float32))
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def costs_kernel(  # type: ignore[no-untyped-def]
+        x,
+        y,
+        x_labels,
+        y_labels,
+        count,
+        costs,
+        l1_weight,
+        label_cost,  # cost of one differing entry of the one-hot labels
+        CLASSES: tl.constexpr,
+        SQUARED: tl.constexpr,
+        N: tl.constexpr,
+        RESAMPLED: tl.constexpr,
+        CAPACITY: tl.constexpr,
+        WIDTH: tl.constexpr,
+        D: tl.constexpr,
+        ROWS: tl.constexpr,  # of a tile
+        COLUMNS: tl.constexpr,  # of a tile
+        PIXELS: tl.constexpr,  # taken at a time
+    ):
+        """A program per tile of a cost matrix; its last grid axis is the problem."""
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        own = tl.program_id(2)  # 0 or 1
+        cross_columns = tl.minimum(tl.load(count).to(tl.int32), CAPACITY) * (1 - own)
+        own_columns = N * own
+        columns = cross_columns + own_columns
+        if tl.program_id(1) * COLUMNS < columns:
+            row_there = i < N
+            cross_there = j < cross_columns
+            own_there = j < own_columns
+            total = tl.zeros([ROWS, COLUMNS, PIXELS], dtype=tl.float32)
+            for start in tl.static_range(0, D, PIXELS):
+                k = start + tl.arange(0, PIXELS)
+                k_there = (k < D)[None, None, :]
+                a = tl.load(
+                    x + i[:, None, None] * D + k[None, None, :],
+                    mask=row_there[:, None, None] & k_there,
+                    other=0.0,
+                )
+                # One of the two loads is masked off as a whole: cheaper than a branch.
+                b = tl.load(
+                    y + j[None, :, None] * D + k[None, None, :],
+                    mask=cross_there[None, :, None] & k_there,
+                    other=0.0,
+                ) + tl.load(
+                    x + (j + RESAMPLED)[None, :, None] * D + k[None, None, :],
+                    mask=own_there[None, :, None] & k_there,
+                    other=0.0,
+                )
+                difference = _tidy(a) - _tidy(b)
+                if SQUARED:
+                    total += difference * difference
+                total += l1_weight * tl.abs(difference)
+            cost = tl.sum(total, axis=2)
+            if CLASSES > 0:
+                first = tl.load(x_labels + i, mask=row_there, other=0)
+                second = tl.load(y_labels + j, mask=cross_there, other=0)
+                second += tl.load(x_labels + j + RESAMPLED, mask=own_there, other=0)
+                cost += label_cost * _label_differences(first[:, None], second[None, :], CLASSES)
+            at = costs + own * N * WIDTH + i[:, None] * WIDTH + j[None, :]
+            tl.store(at, cost, mask=row_there[:, None] & (j < columns)[None, :])
+
+    @triton.jit
+    def _relaxed(sums, there, extra, reach):  # type: ignore[no-untyped-def]
+        """log2 of the factor that a row or column of the plan is scaled by, over-relaxed within reach."""
+        exact = tl.where(there, -tl.log2(tl.maximum(sums, 1e-30)), 0.0)
+        return exact + extra * tl.minimum(tl.maximum(exact, -reach), reach)
+
+    @triton.jit
+    def _solve(  # type: ignore[no-untyped-def]
+        costs,
+        plan,
+        error_at,
+        columns,
+        scale,
+        stages,
+        iterations,
+        extra,
+        reach,
+        tolerance,
+        N: tl.constexpr,
+        WIDTH: tl.constexpr,
+        ROWS: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        CHECK: tl.constexpr,
+    ):
+        """Sinkhorn's iteration on one matrix that stays in registers; see ``Schedule``.
+
+        With κ the present regularization over the last one, and potentials and costs M in units of
+        λ ln 2, the plan is 2^((f + g - M) / κ), times the weights. Rows and columns are scaled in turn,
+        so no entry exceeds a few times the number of rows, and sums need no maximum taken out.
+        """
+        i = tl.arange(0, ROWS)
+        j = tl.arange(0, COLUMNS)
+        i_there = i < N
+        j_there = j < columns
+        there = i_there[:, None] & j_there[None, :]
+        offsets = i[:, None] * WIDTH + j[None, :]
+        row_weight = 1.0 / N
+        column_weight = 1.0 / tl.maximum(columns, 1)
+
+        # Reduced costs: potentials are then small, and their rounding is.
+        M = tl.load(costs + offsets, mask=there, other=float("inf"))
+        M -= tl.where(i_there, tl.min(M, axis=1), 0.0)[:, None]
+        M -= tl.where(j_there, tl.min(M, axis=0), 0.0)[None, :]
+        M = tl.where(there, M * scale, 1e30)
+        largest = tl.max(tl.max(tl.where(there, M, 0.0), axis=1), axis=0)
+        log_start = tl.log2(tl.maximum(largest / 14.426950408889634, 1.0))  # a tenth of the largest
+
+        f = tl.zeros([ROWS], dtype=tl.float32)
+        g = tl.zeros([COLUMNS], dtype=tl.float32)
+        row_off = tl.zeros([ROWS], dtype=tl.float32)
+        column_off = tl.zeros([COLUMNS], dtype=tl.float32)
+        error = tolerance + 1.0
+        step = 0
+        while (step < iterations) & ((step <= stages) | (error > tolerance)):
+            for _ in range(CHECK):
+                kappa = tl.exp2(log_start * tl.maximum(1.0 - step / stages, 0.0))
+                P = tl.exp2(tl.minimum((f[:, None] + g[None, :] - M) * (1.0 / kappa), 100.0))
+                sums = tl.sum(P, axis=1) * column_weight
+                row_off = tl.abs(sums - 1.0)
+                by = _relaxed(sums, i_there, extra, reach)
+                f += kappa * by
+                P = P * tl.exp2(by)[:, None]
+                sums = tl.sum(P, axis=0) * row_weight
+                column_off = tl.abs(sums - 1.0)
+                by = _relaxed(sums, j_there, extra, reach)
+                g += kappa * by
+                step += 1
+            error = tl.sum(tl.where(i_there, row_off, 0.0), axis=0) * row_weight
+            error += tl.sum(tl.where(j_there, column_off, 0.0), axis=0) * column_weight
+
+        # Rows exact last: every generated point then moves its whole weight.
+        P = tl.exp2(tl.minimum(f[:, None] + g[None, :] - M, 100.0))
+        sums = tl.sum(P, axis=1) * column_weight
+        P = P * (tl.exp2(_relaxed(sums, i_there, 0.0, reach)) * (row_weight * column_weight))[:, None]
+        off = tl.abs(tl.sum(P, axis=0) - column_weight)
+        tl.store(error_at, tl.sum(tl.where(j_there, off, 0.0), axis=0))
+        # What is left out is below the rounding of a row's or column's total; the gradient skips it.
+        floor = 2.0**-24 * row_weight * column_weight
+        tl.store(plan + offsets, tl.where(P > floor, P, 0.0), mask=there)
+
+    @triton.jit
+    def plans_kernel(  # type: ignore[no-untyped-def]
+        costs,
+        plans,
+        errors,
+        count,
+        scale,  # log2(e) / λ
+        stages,
+        iterations,
+        extra,
+        reach,
+        tolerance,
+        N: tl.constexpr,
+        CAPACITY: tl.constexpr,
+        WIDTH: tl.constexpr,
+        ROWS: tl.constexpr,
+        NARROW: tl.constexpr,
+        WIDE: tl.constexpr,
+        CHECK: tl.constexpr,
+    ):
+        """A program per problem: the plan and its marginal error."""
+        own = tl.program_id(0)
+        columns = tl.minimum(tl.load(count).to(tl.int32), CAPACITY) * (1 - own) + N * own
+        limit = tl.where(columns > 0, iterations, 0)
+        at = own * N * WIDTH
+        if columns <= NARROW:
+            _solve(
+                costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
+                N, WIDTH, ROWS, NARROW, CHECK,
+            )  # fmt: skip
+        elif WIDE > NARROW:
+            _solve(
+                costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
+                N, WIDTH, ROWS, WIDE, CHECK,
+            )  # fmt: skip
+
+    @triton.jit
+    def _weighted(here, points, weights, k, k_there, l1_weight, D: tl.constexpr, SQUARED: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Terms w_j * grad c(here, point_j) of a block of points. Points of no weight are not read."""
+        there = (weights != 0.0)[:, None] & k_there[None, :]
+        other = _tidy(tl.load(points + k[None, :], mask=there, other=0.0))
+        difference = here[None, :] - other
+        slope = tl.where(difference > 0, l1_weight, tl.where(difference < 0, -l1_weight, 0.0))
+        if SQUARED:
+            slope += 2.0 * difference
+        return weights[:, None] * slope
+
+    @triton.jit
+    def gradient_kernel(  # type: ignore[no-untyped-def]
+        x,
+        y,
+        plans,
+        count,
+        out,
+        l1_weight,
+        SQUARED: tl.constexpr,
+        N: tl.constexpr,
+        RESAMPLED: tl.constexpr,
+        CAPACITY: tl.constexpr,
+        WIDTH: tl.constexpr,
+        D: tl.constexpr,
+        POINTS: tl.constexpr,  # taken at a time
+        PIXELS: tl.constexpr,  # of a program
+    ):
+        """A program per row of the gradient and block of pixels.
+
+        Row i has 2 Σ_j P_ij ∇c(x_i, y_j), less Σ_j Q_ij ∇c(x_i, b_j), where i < n, and less
+        Σ_l Q_lk ∇c(b_k, a_l) with k = i - n', where that is not negative.
+        """
+        i = tl.program_id(0)
+        k = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+        k_there = k < D
+        columns = tl.minimum(tl.load(count).to(tl.int32), CAPACITY)
+        here = _tidy(tl.load(x + i * D + k, mask=k_there, other=0.0))
+        own = plans + N * WIDTH
+        total = tl.zeros([POINTS, PIXELS], dtype=tl.float32)
+        for start in tl.static_range(0, WIDTH, POINTS):
+            j = start + tl.arange(0, POINTS)
+            cross = 2.0 * tl.load(plans + i * WIDTH + j, mask=(j < columns) & (i < N), other=0.0)
+            total += _weighted(here, y + j[:, None] * D, cross, k, k_there, l1_weight, D, SQUARED)
+            if start < N:
+                first = tl.load(own + i * WIDTH + j, mask=(j < N) & (i < N), other=0.0)
+                second = tl.load(
+                    own + j * WIDTH + (i - RESAMPLED), mask=(j < N) & (i >= RESAMPLED), other=0.0
+                )
+                b = x + (j + RESAMPLED)[:, None] * D
+                a = x + j[:, None] * D
+                total -= _weighted(here, b, first, k, k_there, l1_weight, D, SQUARED)
+                total -= _weighted(here, a, second, k, k_there, l1_weight, D, SQUARED)
+        gradient = tl.sum(total, axis=0)
+        gradient = tl.where(tl.abs(gradient) < float("inf"), gradient, 0.0)  # NaN is not below infinity
+        tl.store(out + i * D + k, gradient, mask=k_there)

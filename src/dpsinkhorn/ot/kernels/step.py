@@ -1,0 +1,287 @@
+"""The gradient of Eq. 6 in three kernel launches, without a word to the host."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.ot.kernels import _triton
+from dpsinkhorn.ot.kernels._triton import AVAILABLE
+
+# Largest matrix that a program holds in its registers.
+MOST_ROWS, MOST_COLUMNS = 128, 256
+_NARROW = 64  # columns of the matrix where the number of records allows
+_CHECK = 4  # iterations between two looks at the error
+_TILE, _TILE_PIXELS = 8, 128
+_POINTS, _PIXELS = 64, 64
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the on-chip Sinkhorn iteration runs; speed against accuracy.
+
+    The regularization falls geometrically from a tenth of the largest (reduced) cost to λ, a little in
+    each iteration. Each update of a potential is over-relaxed, but by no more than ``reach`` lets it: that
+    keeps a potential that is far off from overshooting, and with it the iteration stable.
+
+    Args:
+        stages: iterations until λ is reached. More is more accurate.
+        iterations: iterations in all, at most; rounded up to a multiple of 4.
+        relaxation: factor on an update, from 1 (Sinkhorn's) to below 2.
+        reach: largest over-relaxed update, as log2 of the factor on a row or column of the plan.
+        tolerance: L1 error of the marginals at which to stop early, once at λ.
+
+    >>> Schedule().iterations
+    100
+    """
+
+    stages: int = 90
+    iterations: int = 100
+    relaxation: float = 1.8
+    reach: float = 6.0
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.stages <= self.iterations:
+            raise ValueError(f"stages: expected from 1 to iterations ({self.iterations}), got {self.stages}")
+        if not 1 <= self.relaxation < 2:
+            raise ValueError(f"relaxation: expected from 1 to below 2, got {self.relaxation}")
+        if not self.reach >= 0 or not self.tolerance >= 0:
+            raise ValueError("reach and tolerance: expected zero or positive numbers")
+
+
+@dataclass(frozen=True)
+class GroundCost:
+    """``|x - y|^2`` (where ``squared``) ``+ l1_weight * |x - y|_1`` on pixels beside scaled one-hot labels.
+
+    ``classes`` 0 leaves labels out.
+
+    >>> GroundCost(l1_weight=1.0, classes=10, label_weight=15.0).of_label
+    240.0
+    """
+
+    squared: bool = True
+    l1_weight: float = 0.0
+    classes: int = 0
+    label_weight: float = 15.0
+
+    @property
+    def of_label(self) -> float:
+        """Cost of one entry in which two one-hot labels differ."""
+        return self.squared * self.label_weight**2 + self.l1_weight * self.label_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The clouds of one step on the device, and the three launches.
+
+    Args:
+        x: generated images, ``(n + n', d)``, float32, n' of them ``resampled``.
+        labels: their labels ``(n + n',)``, int64, or None.
+        y: room for records, ``(capacity, d)``, float32.
+        y_labels: their labels, or None.
+        count: how many rows of ``y`` are records, one integer on the device. What the other rows hold
+            does not matter.
+        resampled: n'.
+    """
+
+    x: Tensor
+    labels: Tensor | None
+    y: Tensor
+    y_labels: Tensor | None
+    count: Tensor
+    resampled: int
+
+    def __post_init__(self) -> None:
+        x, y = self.x, self.y
+        if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or 0 in x.shape or not len(y):
+            raise ValueError(f"x and y: expected (n, d) and (m, d), got {tuple(x.shape)} and {tuple(y.shape)}")
+        if x.dtype != torch.float32 or y.dtype != torch.float32:
+            raise ValueError(f"x and y: expected float32, got {x.dtype} and {y.dtype}")
+        if not 0 <= 2 * self.resampled <= len(x):
+            raise ValueError(f"resampled: expected from 0 to half of {len(x)}, got {self.resampled}")
+        if self.count.numel() != 1 or self.count.is_floating_point():
+            raise ValueError("count: expected one integer")
+        if not supported(self.rows, len(y)):
+            raise ValueError(
+                f"x and y: {self.rows} x {len(y)} is too large for the kernels, "
+                f"which hold {MOST_ROWS} x {MOST_COLUMNS}"
+            )
+        for name, of, points in (("labels", self.labels, x), ("y_labels", self.y_labels, y)):
+            if of is not None and (of.shape != points.shape[:1] or of.dtype != torch.int64):
+                raise ValueError(f"{name}: expected {len(points)} int64, got {tuple(of.shape)} {of.dtype}")
+        if len({points.device for points in self._tensors}) > 1:
+            raise ValueError("x, y, labels and count: expected all of them on one device")
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        all_of_them = (self.x, self.y, self.count, self.labels, self.y_labels)
+        return [tensor for tensor in all_of_them if tensor is not None]
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return len(self.x) - self.resampled
+
+    @property
+    def width(self) -> int:
+        """Columns of the buffers of costs and plans."""
+        return max(self.rows, len(self.y))
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"N": self.rows, "CAPACITY": len(self.y), "WIDTH": self.width}
+
+    def buffer(self) -> Tensor:
+        """Room for the costs or plans of both problems, ``(2, n, width)``."""
+        return self.x.new_empty(2, self.rows, self.width)
+
+    def costs(self, cost: GroundCost, out: Tensor, *, warps: int = 8) -> None:
+        """Launch 1: costs of the cross problem and of the self problem, without an n x m x d tensor."""
+        labelled = cost.classes > 0 and self.labels is not None and self.y_labels is not None
+        grid = (_blocks(self.rows, _TILE), _blocks(self.width, _TILE), 2)
+        with _on(self.x.device):
+            _triton.costs_kernel[grid](
+                self.x.contiguous(),
+                self.y.contiguous(),
+                self.labels.contiguous() if labelled and self.labels is not None else self.x,
+                self.y_labels.contiguous() if labelled and self.y_labels is not None else self.y,
+                self.count,
+                out,
+                float(cost.l1_weight),
+                float(cost.of_label),
+                CLASSES=cost.classes if labelled else 0,
+                SQUARED=cost.squared,
+                RESAMPLED=self.resampled,
+                D=self.x.shape[1],
+                ROWS=_TILE,
+                COLUMNS=_TILE,
+                PIXELS=_TILE_PIXELS,
+                num_warps=warps,
+                **self._sizes,
+            )
+
+    def plans(
+        self,
+        costs: Tensor,
+        regularization: float,
+        schedule: Schedule,
+        out: Tensor,
+        errors: Tensor,
+        *,
+        warps: int | None = None,
+    ) -> None:
+        """Launch 2: both plans, a program each, and the L1 error of their column marginals.
+
+        Row marginals are exact up to rounding.
+        """
+        rows = max(16, _power(self.rows))
+        wide = max(_NARROW, _power(self.width))
+        with _on(self.x.device):
+            _triton.plans_kernel[(2,)](
+                costs,
+                out,
+                errors,
+                self.count,
+                math.log2(math.e) / regularization,
+                schedule.stages,
+                schedule.iterations,
+                schedule.relaxation - 1,
+                float(schedule.reach),
+                float(schedule.tolerance),
+                ROWS=rows,
+                NARROW=_NARROW,
+                WIDE=wide,
+                CHECK=_CHECK,
+                num_warps=warps or (8 if rows * wide <= 64 * 128 else 16),
+                **self._sizes,
+            )
+
+    def gradient(self, cost: GroundCost, plans: Tensor, out: Tensor, *, warps: int = 4) -> None:
+        """Launch 3: rows of Eq. 6 from both plans."""
+        grid = (len(self.x), _blocks(self.x.shape[1], _PIXELS))
+        with _on(self.x.device):
+            _triton.gradient_kernel[grid](
+                self.x.contiguous(),
+                self.y.contiguous(),
+                plans,
+                self.count,
+                out,
+                float(cost.l1_weight),
+                SQUARED=cost.squared,
+                RESAMPLED=self.resampled,
+                D=self.x.shape[1],
+                POINTS=_POINTS,
+                PIXELS=_PIXELS,
+                num_warps=warps,
+                **self._sizes,
+            )
+
+
+def eq6_gradient(
+    step: Step,
+    cost: GroundCost,
+    regularization: float,
+    schedule: Schedule | None = None,
+    *,
+    errors: Tensor | None = None,
+) -> Tensor:
+    """Gradient of Eq. 6, ``2 W(X, Y) - W(A, B)``, in all n + n' images: ``(n + n', d)``, float32.
+
+    X = A = x[0:n], B = x[n':n+n'], Y the first ``count`` rows of y, weights uniform. Pixels are taken with
+    NaN as 0 and within [-1, 1]; a label that is no class has an all-zero one-hot. Without records there is
+    no cross term. Entries that are not finite are 0.
+
+    Nothing waits for the device, and shapes alone decide what is allocated, so that it can be captured in
+    a CUDA graph. ``errors``, ``(2,)`` float32, receives the L1 errors of the marginals of the cross plan
+    and of the self plan, for those who measure.
+
+    >>> images, records = torch.rand(6, 4), torch.rand(8, 4)  # n = 4, n' = 2
+    >>> step = Step(images, None, records, None, torch.tensor(5), resampled=2)
+    >>> eq6_gradient(step, GroundCost(), regularization=0.05).shape  # doctest: +SKIP
+    torch.Size([6, 4])
+    """
+    if not 1e-30 < regularization < 1e30:
+        raise ValueError(f"regularization: expected a positive number, got {regularization}")
+    if errors is None:
+        errors = step.x.new_empty(2)
+    costs, plans = step.buffer(), step.buffer()
+    out = torch.empty_like(step.x, memory_format=torch.contiguous_format)
+    step.costs(cost, costs)
+    step.plans(costs, regularization, schedule or Schedule(), plans, errors)
+    step.gradient(cost, plans, out)
+    return out
+
+
+def supported(rows: int, capacity: int) -> bool:
+    """Whether a step of n = ``rows`` generated images and room for ``capacity`` records fits the kernels.
+
+    >>> supported(50, 128), supported(1000, 1000)
+    (True, False)
+    """
+    return 1 <= rows <= MOST_ROWS and capacity <= MOST_COLUMNS
+
+
+def available(device: torch.device | str) -> bool:
+    """Whether the kernels can run there: Triton is installed, and the device is a CUDA one.
+
+    >>> available("cpu")
+    False
+    """
+    return AVAILABLE and torch.device(device).type == "cuda"
+
+
+def _blocks(size: int, block: int) -> int:
+    return -(-size // block)
+
+
+def _power(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
