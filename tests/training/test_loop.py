@@ -9,16 +9,11 @@ import torch
 
 from dpsinkhorn.privacy import Budget, Ledger
 from dpsinkhorn.training.building import build_sanitizer
-from dpsinkhorn.training.loop import (
-    LedgerReservation,
-    _next_block,
-    generate,
-    train,
-    training_labels,
-)
+from dpsinkhorn.training.loop import LedgerReservation, _next_block, train
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.spending import epsilon_by
 from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import generate, training_labels
 from support.runs import MECHANISMS, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -151,6 +146,6 @@ def test_blocks_grow_to_a_second_and_not_beyond():
     assert _next_block(1, 1e-4) == 10
     assert _next_block(10, 0.1) == 100
     assert _next_block(100, 2.0) == 50
-    assert _next_block(900, 1e-3) == 1000
+    assert _next_block(9000, 1e-2) == 10_000
     assert _next_block(1, 30.0) == 1
     assert _next_block(1, 0.0) == 10

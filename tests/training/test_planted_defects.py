@@ -113,7 +113,7 @@ def record_by_row(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         shares.SumOfPixelCost,
-        "_over_records",
+        "over_tiles",
         "(shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()",
         "(shares * shares * squared_slopes).sqrt()",
     )
@@ -167,8 +167,8 @@ def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
         patch,
         record.RecordSanitizer,
         "backward",
-        "total / self.expected_batch",
-        "total / max(1, len(sample.points))",
+        "self._released(*self._sums(points, labels, sample), noise)",
+        "self._released(*self._sums(points, labels, sample), noise) * (64.0 / max(1, len(sample.points)))",
     )
 
 

@@ -1,8 +1,8 @@
-"""The training loop: Algorithm 1 of DP-Sinkhorn, with the sanitizer as an exchangeable part.
+"""The training loop: blocks of steps, each charged to the ledger before its first step.
 
-One step draws a Poisson sample of the private records, generates images, lets the sanitizer turn both into
-a noised gradient, and updates the generator. Everything after the sanitizer is post-processing. Steps are
-charged to the ledger in blocks, each before its first step.
+A step is Algorithm 1 of DP-Sinkhorn, with the sanitizer as an exchangeable part: it draws a Poisson sample of
+the private records, generates images, lets the sanitizer turn both into a noised gradient, and updates the
+generator. Everything after the sanitizer is post-processing. `steps` has the ways of taking steps.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from dpsinkhorn.generators import draw_labels, draw_latents
 from dpsinkhorn.privacy import Ledger
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.sanitizers import Sanitizer
-from dpsinkhorn.training.state import TrainingState, learning_rate
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import make_steps
 
-__all__ = ["Block", "LedgerReservation", "Reservation", "generate", "train", "training_labels"]
+__all__ = ["Block", "LedgerReservation", "Reservation", "train"]
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
-_LARGEST_BLOCK = 1000
+_LARGEST_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -97,70 +96,21 @@ def train(
 
     Whoever iterates may stop between blocks: `state` is whole then.
     """
-    n = plan.generated
-    parameters = state.parameters
+    steps = make_steps(plan, state, records, sanitizer, probabilities, horizon=horizon)
     wanted = 1
     state.generator.train()
     while state.step < horizon:
         # ---- the budget: charged before the first step of the block
-        granted = reservation.reserve(state.step, min(wanted, horizon - state.step))
+        whole = -(-wanted // steps.multiple) * steps.multiple
+        granted = reservation.reserve(state.step, min(whole, horizon - state.step))
         if not granted:
             return
         started = time.monotonic()
-        for _ in range(granted):
-            # ---- line 2: a Poisson sample of the private records
-            sample = records.draw(plan.sampling_rate, state.noise)
-
-            # ---- lines 3 to 5: n generated images, and n' more with the labels of the first n'
-            labels = training_labels(plan, n, probabilities, state.random, state.device)
-            points, labels = generate(state, sanitizer, n, labels)
-
-            # ---- lines 6 to 10: the privacy barrier, and back through the generator
-            state.optimizer.zero_grad(set_to_none=True)
-            sanitizer.backward(points, labels, sample, parameters, state.noise)
-
-            # ---- line 11: post-processing from here on
-            for group in state.optimizer.param_groups:
-                group["lr"] = learning_rate(plan, state.step, horizon)
-            state.optimizer.step()
-            if state.averaged is not None:
-                state.averaged.update_parameters(state.generator)
-            state.step += 1
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, float("inf")))  # measures, changes nothing
+        steps.take(granted)
+        norm = float(torch.nn.utils.clip_grad_norm_(state.parameters, float("inf")))  # changes nothing
         seconds = time.monotonic() - started
         yield Block(state.step, horizon, seconds, granted, norm)
         wanted = _next_block(granted, seconds)
-
-
-def generate(
-    state: TrainingState, sanitizer: Sanitizer, n: int, labels: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """The images of a step as points, (n + n', d), and their labels."""
-    generator, extra = state.generator, sanitizer.resampled(n)
-    latents = draw_latents(n + extra, generator.config.latent, state.random, state.device)
-    every = None if labels is None else torch.cat([labels, labels[:extra]])
-    if sanitizer.resampled_learn or not extra:
-        return generator(latents, every).flatten(1), every
-    first = generator(latents[:n], labels).flatten(1)
-    with torch.no_grad():
-        second = generator(latents[n:], None if every is None else every[n:]).flatten(1)
-    return torch.cat([first, second]), every
-
-
-def training_labels(
-    plan: Plan,
-    count: int,
-    probabilities: tuple[float, ...],
-    random: torch.Generator,
-    device: torch.device,
-) -> Tensor | None:
-    """Labels of the images of a step, public: every class as often for `record`, else drawn."""
-    classes = plan.facts.classes
-    if not classes:
-        return None
-    if plan.recipe.privacy.mechanism == "record":
-        return torch.arange(count, device=device) % classes
-    return draw_labels(count, probabilities, random, device)
 
 
 def _next_block(steps: int, seconds: float) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,8 +15,14 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Facts
 from dpsinkhorn.training.sanitizers import Sample
+from dpsinkhorn.training.sanitizers.base import tidy
+from dpsinkhorn.training.sanitizers.fixed import Drawn
+from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid
 
-__all__ = ["Records", "facts_of"]
+__all__ = ["HeldRecords", "Records", "facts_of"]
+
+_AT_ONCE = 2**14  # records that are converted together
+_FLOAT32_BITS = 23  # a grid as coarse as this is exact in float32
 
 
 def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
@@ -35,6 +44,45 @@ def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class HeldRecords:
+    """The private records sorted by class, on the device, one number per pixel.
+
+    Attributes:
+        points: ``(records, d)``.
+        kinds: ``(records,)`` their classes; 0 where there are none.
+        dtype: of what is read.
+    """
+
+    points: Tensor
+    kinds: Tensor
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.points)
+
+    @property
+    def dimension(self) -> int:
+        """Pixels of each."""
+        return self.points.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.points.device
+
+    def read(self, rows: Tensor) -> Tensor:
+        """The points of some rows."""
+        return self.points[rows].to(self.dtype)
+
+    def drawn(self, indices: Tensor, steps: int) -> Drawn:
+        """A Poisson sample of `steps` times all records, as so many samples one after the other."""
+        rows = indices % self.count
+        return Drawn(steps, indices.div(self.count, rounding_mode="floor"), rows, self.kinds[rows])
+
+
 class Records:
     """A data set from which steps draw. On a GPU all of it is held there, in the type of its file."""
 
@@ -50,7 +98,7 @@ class Records:
             self._order = torch.argsort(self._groups, stable=True)
             counts = torch.bincount(self._groups, minlength=self._units)
             self._counts, self._starts = counts, counts.cumsum(0) - counts
-        self._held = self._hold() if device.type == "cuda" else None
+        self._resident = self._hold() if device.type == "cuda" else None
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units, each with probability `rate`: all records of those taken."""
@@ -61,6 +109,27 @@ class Records:
             labels=None if self._labels is None else self._labels[rows],
             groups=None if self._groups is None else self._groups[rows],
         )
+
+    def held(self, *, on_the_grid: bool) -> HeldRecords | None:
+        """All records ready for steps in fixed shapes; none where persons are sampled, or memory is short.
+
+        `on_the_grid` rounds them to the grid that `record` computes on.
+        """
+        if self._groups is not None or not self._units:
+            return None
+        pixels = math.prod(self._dataset.image_shape)
+        dtype = torch.float64 if on_the_grid and grid_bits(pixels) > _FLOAT32_BITS else torch.float32
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            if self._units * pixels * dtype.itemsize > free // 2:
+                return None
+        kinds = self._labels if self._labels is not None else torch.zeros(self._units, dtype=torch.int64)
+        order = torch.argsort(kinds.to(self._device), stable=True)
+        points = torch.empty(self._units, pixels, dtype=dtype, device=self._device)
+        for at in range(0, self._units, _AT_ONCE):
+            some = self._points(order[at : at + _AT_ONCE])
+            points[at : at + _AT_ONCE] = on_grid(some) if on_the_grid else tidy(some)
+        return HeldRecords(points, kinds.to(self._device)[order], torch.float64 if on_the_grid else dtype)
 
     def labels(self) -> tuple[Tensor | None, Tensor | None]:
         """All labels and groups, for a release of class frequencies."""
@@ -73,10 +142,10 @@ class Records:
         return self._order[torch.repeat_interleave(self._starts[units], counts) + within]
 
     def _points(self, rows: Tensor) -> Tensor:
-        if self._held is None:
+        if self._resident is None:
             return self._dataset.points(rows.cpu().numpy()).to(self._device)
         low, high = self._dataset.value_range  # as `Dataset.points` does it
-        scaled = self._held[rows].double().mul_(2).sub_(low + high).div_(high - low)
+        scaled = self._resident[rows].double().mul_(2).sub_(low + high).div_(high - low)
         return scaled.clamp_(-1, 1).float()
 
     def _hold(self) -> Tensor:

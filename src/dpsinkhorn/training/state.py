@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from dpsinkhorn.generators import Generator, build_generator
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
@@ -43,14 +43,15 @@ class TrainingState:
         settings = plan.recipe.optimizer
         self.step = 0
         self.device = device
+        self._settings = settings
+        self._begun = False  # the average: it begins with the weights after the first step
         self.generator: Generator = build_generator(plan.generator_config, plan.seed).to(device)
         if device.type == "cuda":  # what its convolutions work in anyway
             self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged: AveragedModel | None = None
         if settings.ema is not None:
-            average = get_ema_multi_avg_fn(settings.ema)  # type: ignore[no-untyped-call]
-            self.averaged = AveragedModel(self.generator, multi_avg_fn=average)
-        self.optimizer = _optimizer(self.parameters, settings)
+            self.averaged = AveragedModel(self.generator)
+        self.optimizer = _optimizer(self.parameters, settings, device)
         # latents and labels are public in the analysis; they only must not repeat
         self.random = torch.Generator(device)
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
@@ -68,6 +69,44 @@ class TrainingState:
         if self.averaged is None or not self.step:
             return self.generator
         return cast(Generator, self.averaged.module)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether `update` can be captured in a graph."""
+        return isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
+
+    def rate_at(self, step: int, horizon: int) -> float:
+        """The learning rate of a step of a run that ends after `horizon` steps."""
+        if self._settings.schedule == "constant":
+            return self._settings.learning_rate
+        return self._settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
+
+    def update(self, rate: float | Tensor) -> None:
+        """A step of the optimizer by the gradients that the parameters have, and of the average."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(torch.as_tensor(rate))
+            else:
+                group["lr"] = float(rate)
+        for parameter in self.parameters:  # the fused optimizer wants all of a parameter's tensors alike
+            parameter.grad = _as_laid_out(parameter.grad, parameter)
+        self.optimizer.step()
+        if self.averaged is not None:
+            self._average()
+
+    def _average(self) -> None:
+        """As `AveragedModel.update_parameters`, without asking the device how many steps there were."""
+        assert self.averaged is not None
+        source, target = self.generator, self.averaged.module
+        mine, theirs = [p.detach() for p in target.parameters()], [p.detach() for p in source.parameters()]
+        if self._begun:
+            torch._foreach_lerp_(mine, theirs, 1 - cast(float, self._settings.ema))
+        else:
+            torch._foreach_copy_(mine, theirs)
+            self._begun = True
+        self.averaged.n_averaged += 1
+        for own, other in zip(target.buffers(), source.buffers(), strict=True):
+            own.copy_(other)
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
@@ -101,6 +140,7 @@ class TrainingState:
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
             self.step = int(header["step"])
+            self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
             extra: dict[str, Any] = header["extra"]
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
@@ -117,28 +157,34 @@ class TrainingState:
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        for parameter, entry in self.optimizer.state.items():
+            entry.update({key: _as_laid_out(value, parameter) for key, value in entry.items()})
 
 
-def _optimizer(parameters: list[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+def _optimizer(
+    parameters: list[nn.Parameter], settings: OptimizerSettings, device: torch.device
+) -> torch.optim.Optimizer:
     if settings.algorithm == "sgd":
         return torch.optim.SGD(
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
         )
+    cuda = device.type == "cuda"  # there it can be captured in a graph, and its rate is on the device
     return torch.optim.Adam(
         parameters,
-        lr=settings.learning_rate,
+        lr=torch.tensor(settings.learning_rate, device=device) if cuda else settings.learning_rate,
         betas=settings.betas,
         weight_decay=settings.weight_decay,
-        foreach=True,
+        foreach=None if cuda else True,
+        fused=cuda,
+        capturable=cuda,
     )
 
 
-def learning_rate(plan: Plan, step: int, horizon: int) -> float:
-    """The rate of a step of a run that ends after `horizon` steps."""
-    settings = plan.recipe.optimizer
-    if settings.schedule == "constant":
-        return settings.learning_rate
-    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
+def _as_laid_out(value: Tensor | None, parameter: Tensor) -> Tensor | None:
+    """The values in the same order in memory as the parameter's, where they are not a single number."""
+    if value is None or value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -11,10 +11,10 @@ import torch
 
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training.building import build_sanitizer
-from dpsinkhorn.training.loop import generate, training_labels
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.sanitizers import Sample
 from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import generate, training_labels
 
 __all__ = ["Estimate", "try_plan"]
 

@@ -46,7 +46,7 @@ def add_gaussian(
     *,
     sensitivity: float,
     noise_multiplier: float,
-    noise: NoiseSource,
+    noise: NoiseSource | None = None,
     coordinates: int | None = None,
     cells: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -54,8 +54,8 @@ def add_gaussian(
 
     `sensitivity` bounds the Euclidean distance of `values`, *as computed*, between neighbouring data sets.
     `coordinates` is the number of values released together under that bound, where `values` is only a part
-    of them. `cells` are draws of `normal_cells` made beforehand and used for nothing else; with them,
-    nothing here waits for the device. Values beyond 2^20 standard deviations are clamped; what is not
+    of them. `cells` are draws of `normal_cells` made beforehand and used for nothing else; with them no
+    source of noise is needed, and nothing here waits for the device. Values beyond 2^20 standard deviations are clamped; what is not
     finite becomes 0.
 
     >>> from dpsinkhorn.privacy.noise import SeededNoise
@@ -65,7 +65,7 @@ def add_gaussian(
     """
     std = gaussian_std(sensitivity, noise_multiplier, _count(values, coordinates))
     if cells is None:
-        cells = normal_cells(noise, tuple(values.shape), device=values.device)
+        cells = normal_cells(_given(noise), tuple(values.shape), device=values.device)
     return _on_lattice(values, cells, std * _STEP)
 
 
@@ -74,7 +74,7 @@ def add_laplace(
     *,
     sensitivity: float,
     epsilon: float,
-    noise: NoiseSource,
+    noise: NoiseSource | None = None,
     coordinates: int | None = None,
     cells: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -89,7 +89,7 @@ def add_laplace(
     """
     scale = laplace_scale(sensitivity, epsilon, _count(values, coordinates))
     if cells is None:
-        cells = laplace_cells(noise, tuple(values.shape), device=values.device)
+        cells = laplace_cells(_given(noise), tuple(values.shape), device=values.device)
     return _on_lattice(values, cells, scale * _STEP)
 
 
@@ -102,6 +102,12 @@ def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch
     # From here on the data are seen through a whole number plus noise only: rounding is post-processing.
     released = ((whole + cells).double() + 0.5) * step
     return released.to(values.dtype if values.dtype.is_floating_point else torch.float64)
+
+
+def _given(noise: NoiseSource | None) -> NoiseSource:
+    if noise is None:
+        raise TypeError("a source of noise, or cells drawn from one, must be given")
+    return noise
 
 
 def _count(values: torch.Tensor, coordinates: int | None) -> int:

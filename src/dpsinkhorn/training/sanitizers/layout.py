@@ -73,25 +73,61 @@ class Generated:
     places: Tensor
 
 
-def lay_out(points: Tensor, labels: Tensor | None, potentials: Tensor, by_class: Sorted) -> Generated:
-    """Generated points ``(n, d)`` by class."""
-    counts, n = by_class.counts, len(points)
-    given = (points, labels, potentials, by_class)
-    if sum(counts) != n:
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """Where generated images of given labels go: the part of `Generated` that the images do not change.
+
+    Attributes:
+        labels: ``(n,)``, or ``None``.
+        by_class: their rows by class.
+        rows: ``(classes, rows)``, which image.
+        filled: ``(classes, rows, 1)``, whether there is one.
+        places: ``(n,)``, where each image is among ``classes * rows``.
+    """
+
+    labels: Tensor | None
+    by_class: Sorted
+    rows: Tensor
+    filled: Tensor
+    places: Tensor
+
+    def place(self, points: Tensor, potentials: Tensor) -> Generated:
+        """Images ``(n, d)`` and potentials ``(n,)`` by class."""
+        return Generated(
+            points,
+            self.labels,
+            potentials,
+            self.by_class,
+            points[self.rows],
+            self.filled,
+            potentials[self.rows].unsqueeze(-1),
+            self.places,
+        )
+
+
+def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:
+    """Where ``count`` generated images go."""
+    counts, device = by_class.counts, by_class.order.device
+    if sum(counts) != count:
         raise ValueError(f"labels: expected generated labels from 0 to {len(counts) - 1}")
     if len(counts) == 1:
-        filled = torch.ones(1, n, 1, dtype=torch.bool, device=points.device)
-        return Generated(*given, points[None], filled, potentials[None, :, None], by_class.order)
+        filled = torch.ones(1, count, 1, dtype=torch.bool, device=device)
+        return Arrangement(labels, by_class, by_class.order[None], filled, by_class.order)
     width = max(counts)
-    step = torch.arange(width, device=points.device)
-    table = torch.tensor([by_class.starts, counts], device=points.device).unsqueeze(-1)
-    rows = by_class.order[(table[0] + step).clamp_(max=n - 1)]  # (classes, width)
-    filled = step < table[1]
+    step = torch.arange(width, device=device)
+    table = torch.tensor([by_class.starts, counts], device=device).unsqueeze(-1)
+    rows = by_class.order[(table[0] + step).clamp_(max=count - 1)]  # (classes, width)
+    filled = (step < table[1]).unsqueeze(-1)
     places = torch.empty_like(by_class.order)
     places[by_class.order] = torch.cat(
-        [torch.arange(k * width, k * width + count) for k, count in enumerate(counts)]
-    ).to(points.device)
-    return Generated(*given, points[rows], filled.unsqueeze(-1), potentials[rows].unsqueeze(-1), places)
+        [torch.arange(k * width, k * width + number) for k, number in enumerate(counts)]
+    ).to(device)
+    return Arrangement(labels, by_class, rows, filled, places)
+
+
+def lay_out(points: Tensor, labels: Tensor | None, potentials: Tensor, by_class: Sorted) -> Generated:
+    """Generated points ``(n, d)`` by class."""
+    return arrange(labels, len(points), by_class).place(points, potentials)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,11 @@ from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels
-from dpsinkhorn.training.sanitizers.layout import lay_out, sort_by_class
+from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, ReadRecords
+from dpsinkhorn.training.sanitizers.layout import Tiles, arrange, cut, lay_out, sort_by_class
 from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
 from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
+from dpsinkhorn.training.sanitizers.rounding import AT_ONCE
 from dpsinkhorn.training.sanitizers.shares import ClippedSum, SumOfAnyCost, SumOfPixelCost
 
 _LEAST_SAMPLE = 2**20
@@ -121,20 +123,41 @@ class RecordSanitizer(Sanitizer):
     ) -> None:
         n = self._count(points)
         with torch.no_grad():
-            total, own = self._sums(points, labels, sample)
-            if isinstance(self.mechanism, RecordMechanism):
-                total = add_gaussian(
-                    total,
-                    sensitivity=self.mechanism.sensitivity,
-                    noise_multiplier=self.mechanism.noise_multiplier,
-                    noise=noise,
-                )
-            gradient = total / self.expected_batch
-            if own is not None:
-                gradient.sub_(own, alpha=self.self_weight / n)
             rows = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
-            rows[:n] = gradient
+            rows[:n] = self._released(*self._sums(points, labels, sample), noise)
         backpropagate(points, rows, parameters)
+
+    def fixed(self, labels: Tensor | None, generated: int, records: ReadRecords) -> FixedRecord | None:
+        """The same step in fixed shapes; none for persons, and for a cost that is not built in."""
+        if not isinstance(self._sum, SumOfPixelCost) or self.records_per_person != 1:
+            return None
+        return FixedRecord(self, self._sum, labels, generated, records)
+
+    def _released(
+        self,
+        total: Tensor,
+        own: Tensor | None,
+        noise: NoiseSource | None = None,
+        cells: Tensor | None = None,
+    ) -> Tensor:
+        """The gradient in the n generated images, from the two clipped sums: noised, in float64."""
+        if isinstance(self.mechanism, RecordMechanism):
+            total = add_gaussian(
+                total,
+                sensitivity=self.mechanism.sensitivity,
+                noise_multiplier=self.mechanism.noise_multiplier,
+                noise=noise,
+                cells=cells,
+            )
+        gradient = total / self.expected_batch
+        return gradient if own is None else gradient.sub_(own, alpha=self.self_weight / len(own))
+
+    def _potentials_of(self, points: Tensor, labels: Tensor | None) -> Tensor:
+        """The potentials, which see generated images only: finite, ``(n,)``."""
+        potentials = torch.nan_to_num(self.potentials(points, labels).detach().double(), nan=0.0)
+        if potentials.shape != (len(points),):
+            raise ValueError(f"potentials: expected shape ({len(points)},), got {tuple(potentials.shape)}")
+        return potentials.clamp(-_LARGEST_POTENTIAL, _LARGEST_POTENTIAL)
 
     def _count(self, points: Tensor) -> int:
         n = len(points) // 2 if self.self_weight > 0 else len(points)
@@ -164,12 +187,7 @@ class RecordSanitizer(Sanitizer):
             self.classes,
             points.device,
         )
-        # The potentials see generated images only.
-        potentials = torch.nan_to_num(self.potentials(first, kinds).detach().double(), nan=0.0)
-        potentials = potentials.clamp(-_LARGEST_POTENTIAL, _LARGEST_POTENTIAL)
-        if potentials.shape != (n,):
-            raise ValueError(f"potentials: expected shape ({n},), got {tuple(potentials.shape)}")
-        generated = lay_out(on_grid(first), kinds, potentials, by_class[0])
+        generated = lay_out(on_grid(first), kinds, self._potentials_of(first, kinds), by_class[0])
         # Apart, not in common products: the self term gets no noise, and not even its last bits may depend
         # on the size of the sample.
         sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
@@ -182,6 +200,91 @@ class RecordSanitizer(Sanitizer):
         return Sample(
             points, labels, torch.arange(len(points), device=points.device) // self.records_per_person
         )
+
+
+class FixedRecord(FixedStep):
+    """`record` in fixed shapes: there is room for a public number of tiles of records.
+
+    Args:
+        sanitizer: whose step this is.
+        clipped_sum: its sum over records.
+        labels: ``(n + n',)`` of the generated images, the same at every step.
+        generated: n.
+        records: where the records are read, on the grid.
+    """
+
+    def __init__(
+        self,
+        sanitizer: RecordSanitizer,
+        clipped_sum: SumOfPixelCost,
+        labels: Tensor | None,
+        generated: int,
+        records: ReadRecords,
+    ) -> None:
+        self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, records.read
+        self._n = generated
+        self._classes = max(1, sanitizer.classes)
+        device = records.device
+        kinds: list[Tensor | None] = [None, None]
+        if labels is not None:
+            kinds = [labels[:generated], labels[generated:]]
+        extra = sanitizer.resampled(generated)
+        own, resampled = sort_by_class(kinds, [generated, extra], sanitizer.classes, device)
+        self._arrangement = arrange(kinds[0], generated, own)
+        self._self_tiles = list(cut(resampled, clipped_sum.tile, AT_ONCE)) if extra else None
+        batch = sanitizer.expected_batch
+        self._room = math.ceil((batch + 8 * math.sqrt(batch) + 8) / clipped_sum.tile) + self._classes
+
+    @property
+    def noise_rows(self) -> int:
+        return self._n if isinstance(self._sanitizer.mechanism, RecordMechanism) else 0
+
+    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+        length, room, device = self._sum.tile, self._room, drawn.rows.device
+        counts = torch.bincount(
+            drawn.step * self._classes + drawn.kind, minlength=drawn.steps * self._classes
+        )
+        starts = (counts.cumsum(0) - counts).view(drawn.steps, self._classes)
+        counts = counts.view(drawn.steps, self._classes)
+        tiles = (counts + (length - 1)).div(length, rounding_mode="floor")
+        ends = tiles.cumsum(1)
+        every = torch.arange(room, device=device)
+        kinds = torch.searchsorted(ends, every.expand(drawn.steps, room).contiguous(), right=True)
+        kinds.clamp_(max=self._classes - 1)
+        offset = (every - (ends - tiles).gather(1, kinds)) * length
+        step = torch.arange(length, device=device)
+        filled = step < (counts.gather(1, kinds) - offset).unsqueeze(-1)
+        at = (starts.gather(1, kinds) + offset).unsqueeze(-1) + step
+        padded = torch.cat([drawn.rows, drawn.rows.new_zeros(1)])  # there may be none at all
+        rows = padded[at.clamp_(max=len(drawn.rows))]
+        return {"kinds": kinds, "rows": rows, "filled": filled}, ends[:, -1] <= room
+
+    def gradient(
+        self,
+        points: Tensor,
+        labels: Tensor | None,  # noqa: ARG002
+        inputs: dict[str, Tensor],
+        cells: Tensor | None,
+    ) -> Tensor:
+        n, sanitizer = self._n, self._sanitizer
+        first = points[:n].detach()
+        arranged = self._arrangement
+        generated = arranged.place(on_grid(first), sanitizer._potentials_of(first, arranged.labels))
+        many = self._sum.tiles_at_once(generated)
+        pieces = [
+            Tiles(kinds, rows, filled.unsqueeze(-2))
+            for kinds, rows, filled in zip(
+                *(torch.split(inputs[name], many) for name in ("kinds", "rows", "filled")), strict=True
+            )
+        ]
+        total = self._sum.over_tiles(generated, pieces, self._read)
+        own = None
+        if self._self_tiles is not None:
+            images = on_grid(points[n:].detach())
+            own = self._sum.over_tiles(generated, self._self_tiles, lambda rows: images[rows])
+        out = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
+        out[:n] = sanitizer._released(total, own, cells=cells)
+        return out
 
 
 def _tile_length(expected_batch: float, classes: int) -> int:

@@ -8,7 +8,7 @@ docs/proofs/record-rounding.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.training.sanitizers.base import Sample
 from dpsinkhorn.training.sanitizers.clipping import clip_whole, within
-from dpsinkhorn.training.sanitizers.layout import Generated, Sorted, cut
+from dpsinkhorn.training.sanitizers.layout import Generated, Sorted, Tiles, cut
 from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid
 from dpsinkhorn.training.sanitizers.rounding import AT_ONCE, PairwiseSum, margin, margin_of_any_cost
 
@@ -62,12 +62,27 @@ class SumOfPixelCost:
         return self.clip * (1 - tau)
 
     def _over_records(self, generated: Generated, sample: Sample, by_class: Sorted) -> Tensor:
+        tiles = cut(by_class, self.tile, self.tiles_at_once(generated))
+        return self.over_tiles(generated, tiles, lambda rows: on_grid(sample.points[rows]))
+
+    def tiles_at_once(self, generated: Generated) -> int:
+        """How many tiles go through together."""
+        _, width, d = generated.tiled.shape
+        return _at_once(generated.tiled, 2 * width * d + self.tile * (d + 8 * width))
+
+    def over_tiles(
+        self, generated: Generated, pieces: Iterable[Tiles], read: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The sum over records in tiles; ``read`` has the records of given rows, on the grid.
+
+        Nothing here waits for the device, and shapes depend on those of the tiles alone.
+        """
         bound = self.bound(generated, persons=False)
         classes, width, d = generated.tiled.shape
+        every = torch.arange(classes, device=generated.points.device).unsqueeze(1)
         total = PairwiseSum()
-        per_tile = 2 * width * d + self.tile * (d + 8 * width)
-        for tiles in cut(by_class, self.tile, _at_once(generated.tiled, per_tile)):
-            x, y = generated.tiled[tiles.classes], on_grid(sample.points[tiles.rows])
+        for tiles in pieces:
+            x, y = generated.tiled[tiles.classes], read(tiles.rows)
             costs, squared_slopes = self.cost.measure(x, y)  # (tiles, width, records)
             shares = self._shares(
                 costs, generated.tiled_potentials[tiles.classes], generated.filled[tiles.classes]
@@ -76,8 +91,7 @@ class SumOfPixelCost:
             factors = (bound / norms).clamp(max=1.0) * tiles.filled
             sums = self.cost.gradient(x, y, shares * factors)  # (tiles, width, d)
             # One product in place of an index_add, whose order of summation is left open on a GPU.
-            member = (tiles.classes == torch.arange(classes, device=x.device).unsqueeze(1)).double()
-            total.add(member @ sums.flatten(1))
+            total.add((tiles.classes == every).double() @ sums.flatten(1))
         sums_by_class = total.value()
         if sums_by_class is None:
             return torch.zeros_like(generated.points)

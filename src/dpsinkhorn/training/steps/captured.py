@@ -1,0 +1,194 @@
+"""Steps in fixed shapes, replayed from one captured graph: nothing is left to do on the host in a step.
+
+What is random is drawn for many steps at once, on a stream of its own, while the steps before are still
+running: Poisson samples, noise, latents, labels. The draws are the same in law as those of single steps, and
+the noise is as exact. Only steps that were charged are drawn for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.generators import draw_latents
+from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.privacy.noise import normal_cells
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import HeldRecords
+from dpsinkhorn.training.sanitizers import Sample, Sanitizer
+from dpsinkhorn.training.sanitizers.base import backpropagate
+from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
+
+__all__ = ["FixedSteps"]
+
+_WARM_UP = 3  # steps taken before the graph is captured: libraries set themselves up in them
+_MOST_STEPS = 256
+_MOST_NUMBERS = 2**25  # of noise, or of rows, drawn at a time
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """What several steps need, drawn beforehand."""
+
+    steps: int
+    inputs: dict[str, Tensor]
+    fits: list[bool]
+    drawn: Drawn
+
+
+class FixedSteps:
+    """Steps of a sanitizer that offers them in fixed shapes.
+
+    Args:
+        held: the private records, on the device.
+        fixed: the sanitizer's step.
+        labels: of all generated images of a step, where they are the same at every step.
+        capture: replay a captured graph, on CUDA; without, the same operations one by one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: TrainingState,
+        held: HeldRecords,
+        sanitizer: Sanitizer,
+        fixed: FixedStep,
+        labels: Tensor | None,
+        probabilities: tuple[float, ...],
+        *,
+        horizon: int,
+        capture: bool,
+    ) -> None:
+        self._plan, self._state, self._held = plan, state, held
+        self._sanitizer, self._fixed = sanitizer, fixed
+        self._probabilities, self._horizon = probabilities, horizon
+        self._pixels = held.dimension
+        numbers = max(fixed.noise_rows * self._pixels, int(plan.expected_batch), 1)
+        self.multiple = max(1, min(_MOST_STEPS, _MOST_NUMBERS // numbers))
+        device = state.device
+        self._slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self._labels = labels
+        self._draw_labels = not labels_are_fixed(plan)
+        self._buffers: dict[str, Tensor] = {}
+        self._capture = capture
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._taken = 0
+        if capture:
+            self._steps_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._draws_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def take(self, count: int) -> None:
+        """Take `count` steps."""
+        if not self._capture:
+            self._take(count)
+            return
+        self._steps_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._steps_stream):
+            self._take(count)
+        torch.cuda.current_stream().wait_stream(self._steps_stream)
+
+    def _take(self, count: int) -> None:
+        sizes = [self.multiple] * (count // self.multiple)
+        if count % self.multiple:
+            sizes.append(count % self.multiple)
+        block = self._draw(sizes[0])
+        for following in [*sizes[1:], 0]:
+            self._load(block)
+            for step in range(block.steps):
+                if block.fits[step]:
+                    self._step()
+                else:
+                    self._plain_step(block, step)
+                self._state.step += 1
+            if following:
+                block = self._draw(following)  # the device is still busy with the steps above
+
+    # ---- draws
+
+    def _draw(self, steps: int) -> _Block:
+        if not self._capture:
+            return self._drawn(steps)
+        stepping = torch.cuda.current_stream()
+        with torch.cuda.stream(self._draws_stream):
+            block = self._drawn(steps)
+        stepping.wait_stream(self._draws_stream)
+        for value in block.inputs.values():
+            value.record_stream(stepping)  # read there, after they are dropped here
+        return block
+
+    def _drawn(self, steps: int) -> _Block:
+        plan, state, n = self._plan, self._state, self._plan.generated
+        device = state.device
+        extra = self._sanitizer.resampled(n)
+        drawn = self._held.drawn(
+            poisson_sample(steps * self._held.count, plan.sampling_rate, state.noise, device=device), steps
+        )
+        inputs, fits = self._fixed.lay(drawn)
+        if self._fixed.noise_rows:
+            shape = (steps, self._fixed.noise_rows, self._pixels)
+            inputs["cells"] = normal_cells(state.noise, shape, device=device)
+        latent = state.generator.config.latent
+        inputs["latents"] = draw_latents(steps * (n + extra), latent, state.random, device).view(
+            steps, n + extra, latent
+        )
+        if self._draw_labels:
+            labels = training_labels(plan, steps * n, self._probabilities, state.random, device)
+            assert labels is not None
+            every = with_resampled(labels.view(steps, n), extra)
+            assert every is not None
+            inputs["labels"] = every
+        rates = [state.rate_at(state.step + step, self._horizon) for step in range(steps)]
+        inputs["rate"] = torch.tensor(rates, dtype=torch.float32, device=device)
+        return _Block(steps, inputs, fits.tolist(), drawn)
+
+    def _load(self, block: _Block) -> None:
+        for name, value in block.inputs.items():
+            if name not in self._buffers:
+                self._buffers[name] = value.new_zeros((self.multiple, *value.shape[1:]))
+            self._buffers[name][: block.steps].copy_(value)
+        self._slot.zero_()
+
+    # ---- a step
+
+    def _step(self) -> None:
+        if not self._capture:
+            self._body()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self._taken < _WARM_UP:
+            self._body()
+        else:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._steps_stream):
+                self._body()
+            self._graph = graph
+            graph.replay()
+        self._taken += 1
+
+    def _body(self) -> None:
+        state = self._state
+        inputs = {name: buffer.index_select(0, self._slot)[0] for name, buffer in self._buffers.items()}
+        labels = inputs.pop("labels", self._labels)
+        latents, rate, cells = inputs.pop("latents"), inputs.pop("rate"), inputs.pop("cells", None)
+        points = render(state.generator, self._sanitizer, self._plan.generated, latents, labels)
+        with torch.no_grad():
+            gradient = self._fixed.gradient(points, labels, inputs, cells)
+        backpropagate(points, gradient, state.parameters)
+        state.update(rate)
+        self._slot.add_(1)
+
+    def _plain_step(self, block: _Block, step: int) -> None:
+        """A step whose sample has no room in the fixed shapes. Its noise is drawn anew."""
+        state, n = self._state, self._plan.generated
+        labels = block.inputs["labels"][step] if "labels" in block.inputs else self._labels
+        points = render(state.generator, self._sanitizer, n, block.inputs["latents"][step], labels)
+        mine = block.drawn.step == step
+        rows, kinds = block.drawn.rows[mine], block.drawn.kind[mine]
+        sample = Sample(self._held.read(rows).float(), kinds if self._plan.facts.classes else None)
+        self._sanitizer.backward(points, labels, sample, state.parameters, state.noise)
+        state.update(block.inputs["rate"][step])
+        self._slot.add_(1)

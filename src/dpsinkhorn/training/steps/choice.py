@@ -1,0 +1,49 @@
+"""Which way of taking steps a training gets."""
+
+from __future__ import annotations
+
+import torch
+
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.sanitizers import RecordSanitizer, Sanitizer
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps.base import Steps
+from dpsinkhorn.training.steps.captured import FixedSteps
+from dpsinkhorn.training.steps.images import labels_are_fixed, training_labels, with_resampled
+from dpsinkhorn.training.steps.plain import PlainSteps
+
+__all__ = ["make_steps"]
+
+
+def make_steps(
+    plan: Plan,
+    state: TrainingState,
+    records: Records,
+    sanitizer: Sanitizer,
+    probabilities: tuple[float, ...],
+    *,
+    horizon: int,
+    capture: bool | None = None,
+) -> Steps:
+    """Captured steps on a GPU where the sanitizer has them, and one by one elsewhere.
+
+    Both take the same steps, in law and in what they cost. `capture=False` takes steps in fixed shapes,
+    one by one, on any device: for tests.
+    """
+    if capture is None:
+        capture = state.device.type == "cuda"
+        if not capture or not state.capturable:
+            return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+    held = records.held(on_the_grid=isinstance(sanitizer, RecordSanitizer))
+    n = plan.generated
+    labels: torch.Tensor | None = None
+    if labels_are_fixed(plan):
+        first = training_labels(plan, n, probabilities, state.random, state.device)
+        labels = with_resampled(first, sanitizer.resampled(n))
+    fixed = None if held is None else sanitizer.fixed(labels, n, held)
+    if held is None or fixed is None:
+        return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+    return FixedSteps(
+        plan, state, held, sanitizer, fixed, labels, probabilities, horizon=horizon, capture=capture
+    )

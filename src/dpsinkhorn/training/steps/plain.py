@@ -1,0 +1,51 @@
+"""Steps one by one: Algorithm 1 as it reads."""
+
+from __future__ import annotations
+
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.sanitizers import Sanitizer
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps.images import generate, training_labels
+
+__all__ = ["PlainSteps"]
+
+
+class PlainSteps:
+    """Each step draws, generates, sanitizes and updates by itself. Works everywhere."""
+
+    multiple = 1
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: TrainingState,
+        records: Records,
+        sanitizer: Sanitizer,
+        probabilities: tuple[float, ...],
+        *,
+        horizon: int,
+    ) -> None:
+        self._plan, self._state, self._records = plan, state, records
+        self._sanitizer, self._probabilities, self._horizon = sanitizer, probabilities, horizon
+
+    def take(self, count: int) -> None:
+        """Take `count` steps."""
+        for _ in range(count):
+            self._step()
+
+    def _step(self) -> None:
+        plan, state, sanitizer, n = self._plan, self._state, self._sanitizer, self._plan.generated
+        # ---- line 2: a Poisson sample of the private records
+        sample = self._records.draw(plan.sampling_rate, state.noise)
+
+        # ---- lines 3 to 5: n generated images, and n' more with the labels of the first n'
+        labels = training_labels(plan, n, self._probabilities, state.random, state.device)
+        points, labels = generate(state, sanitizer, n, labels)
+
+        # ---- lines 6 to 10: the privacy barrier, and back through the generator
+        sanitizer.backward(points, labels, sample, state.parameters, state.noise)
+
+        # ---- line 11: post-processing from here on
+        state.update(state.rate_at(state.step, self._horizon))
+        state.step += 1

@@ -1,0 +1,182 @@
+"""Steps in fixed shapes are the same steps: same gradients, same bound, no sample cut to fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
+from dpsinkhorn.privacy import RecordMechanism, SeededNoise, poisson_sample
+from dpsinkhorn.privacy.noise import normal_cells
+from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.records import HeldRecords, Records
+from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
+from dpsinkhorn.training.sanitizers.pairs import on_grid
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import FixedSteps, PlainSteps, make_steps
+from support.runs import tiny_data, tiny_plan
+
+CPU = torch.device("cpu")
+DEVICES = [
+    CPU,
+    pytest.param(
+        torch.device("cuda"),
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    ),
+]
+CLASSES, PIXELS = 3, 16
+
+
+def held_records(count: int, classes: int, device: torch.device) -> HeldRecords:
+    random = torch.Generator().manual_seed(5)
+    points = on_grid(torch.rand(count, PIXELS, generator=random) * 2 - 1).float()
+    kinds = torch.randint(max(1, classes), (count,), generator=random).sort().values
+    return HeldRecords(points.to(device), kinds.to(device), torch.float64)
+
+
+def generated_points(count: int, device: torch.device) -> torch.Tensor:
+    return (torch.rand(count, PIXELS, generator=torch.Generator().manual_seed(6)) * 2 - 1).to(device)
+
+
+def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: float = 0.5) -> RecordSanitizer:
+    return RecordSanitizer(RecordMechanism(0.3, 1.5), cost, 0.7, batch, self_weight, classes)
+
+
+def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
+    rows = drawn.rows[drawn.step == step]
+    return Sample(held.read(rows), held.kinds[rows] if classes else None)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("classes", [0, CLASSES])
+@pytest.mark.parametrize("cost", [SquaredEuclidean(), Cityblock(), L1L2(2.0)], ids=["l2", "l1", "mixed"])
+@pytest.mark.parametrize("self_weight", [0.0, 0.5])
+def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight, device):
+    n, steps = 9, 4
+    sanitizer = record_sanitizer(cost, classes, self_weight=self_weight)
+    extra = sanitizer.resampled(n)
+    held = held_records(90, classes, device)
+    labels = (torch.arange(n) % classes).to(device) if classes else None
+    every = None if labels is None else torch.cat([labels, labels[:extra]])
+    fixed = sanitizer.fixed(every, n, held)
+    assert fixed is not None
+    drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
+    inputs, fits = fixed.lay(drawn)
+    assert fits.all()
+    points = generated_points(n + extra, device)
+    cells = normal_cells(SeededNoise(2), (n, PIXELS), device=device)
+    for step in range(steps):
+        sample = sample_of(held, drawn, step, classes)
+        expected = sanitizer._released(*sanitizer._sums(points, every, sample), cells=cells)
+        found = fixed.gradient(points, every, {name: value[step] for name, value in inputs.items()}, cells)
+        torch.testing.assert_close(found[:n].double(), expected, rtol=1e-5, atol=1e-6)
+        assert not found[n:].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_record_is_laid_out_once(device):
+    """Uneven classes, an empty step and a full one; rows that stand for no record are marked."""
+    sanitizer = record_sanitizer(SquaredEuclidean(), CLASSES, batch=200.0)
+    held = held_records(400, CLASSES, device)
+    chosen = [torch.arange(0), torch.arange(400)[::3], torch.arange(150), torch.tensor([399])]
+    indices = torch.cat([rows + step * 400 for step, rows in enumerate(chosen)]).to(device)
+    fixed = sanitizer.fixed(torch.arange(12, device=device) % CLASSES, 6, held)
+    inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
+    assert fits.all()
+    for step, rows in enumerate(chosen):
+        there = inputs["filled"][step]
+        assert inputs["rows"][step][there].sort().values.tolist() == rows.tolist()
+        kinds = inputs["kinds"][step][:, None].expand_as(there)[there]
+        assert torch.equal(kinds, held.kinds[inputs["rows"][step][there]])
+
+
+def test_a_sample_that_is_too_large_is_said_not_to_fit():
+    sanitizer = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
+    held = held_records(9000, 0, CPU)
+    fixed = sanitizer.fixed(None, 6, held)
+    indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
+    _, fits = fixed.lay(held.drawn(indices, 2))
+    assert fits.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("cost", [SquaredEuclidean(), L1L2(2.0)], ids=["l2", "mixed"])
+def test_neighbours_stay_within_the_sensitivity(cost):
+    """In fixed shapes one record more moves what is noised by no more than C, and by C if it is far."""
+    n = 6
+    sanitizer = record_sanitizer(cost, 0, self_weight=0.0)
+    held = held_records(50, 0, CPU)
+    held.points[7] = 1.0  # far from everything
+    fixed = sanitizer.fixed(None, n, held)
+    points = generated_points(n, CPU) * 0.1 - 0.9
+    sums = []
+    for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):
+        inputs, _ = fixed.lay(held.drawn(rows, 1))
+        at = {name: value[0] for name, value in inputs.items()}
+        gradient = fixed.gradient(points.double(), None, at, torch.zeros(n, PIXELS, dtype=torch.int64))
+        sums.append(gradient * sanitizer.expected_batch)
+    moved = float((sums[0] - sums[1]).norm())
+    step = 2.0**-30 * 0.3 * 1.5 * (n * PIXELS) ** 0.5  # what the lattice of the noise adds
+    assert 0.29 < moved <= 0.3 + step
+
+
+class TestTraining:
+    def steps_of(self, *, steps=24, **changes):
+        data = tiny_data()
+        plan = tiny_plan(data, "record", steps=steps, **changes)
+        state, records = TrainingState(plan, CPU), Records(data, CPU)
+        made = make_steps(
+            plan, state, records, build_sanitizer(plan), (1 / 3,) * 3, horizon=steps, capture=False
+        )
+        return state, made
+
+    def weights(self, state):
+        return torch.cat([parameter.detach().flatten() for parameter in state.best.parameters()])
+
+    def test_broken_up_elsewhere_it_ends_at_the_same_bits(self, monkeypatch):
+        ends = []
+        for parts in ([24], [8, 16], [16, 8], [8, 8, 8]):
+            state, steps = self.steps_of()
+            assert isinstance(steps, FixedSteps)
+            steps.multiple = 8
+            for part in parts:
+                steps.take(part)
+            assert state.step == 24
+            ends.append(self.weights(state))
+        assert all(torch.equal(ends[0], end) for end in ends[1:])
+
+    def test_it_learns_as_single_steps_do(self):
+        """Not the same draws, but the same training: both move the weights by about as much."""
+        moved = []
+        for capture in (False, None):
+            data = tiny_data()
+            plan = tiny_plan(data, "record", steps=40)
+            state = TrainingState(plan, CPU)
+            before = self.weights(state)
+            steps = make_steps(
+                plan,
+                state,
+                Records(data, CPU),
+                build_sanitizer(plan),
+                (1 / 3,) * 3,
+                horizon=40,
+                capture=capture,
+            )
+            assert isinstance(steps, FixedSteps if capture is False else PlainSteps)
+            steps.take(40)
+            moved.append(float((self.weights(state) - before).norm()))
+        assert 0.7 < moved[0] / moved[1] < 1.4
+
+    def test_steps_without_room_are_taken_in_the_ordinary_way(self, monkeypatch):
+        state, steps = self.steps_of()
+        plain = []
+        lay, real = steps._fixed.lay, steps._sanitizer.backward
+        monkeypatch.setattr(
+            type(steps._fixed), "lay", lambda self, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
+        )
+        monkeypatch.setattr(
+            steps._sanitizer, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]
+        )
+        steps.take(24)
+        assert state.step == 24
+        assert len(plain) == 8
+        assert any(len(sample.points) for sample in plain)
