@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import stat
@@ -110,8 +111,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None) -> None:
-    """Give the draft its name. What was there before steps aside first and is deleted last."""
+    """Give the draft its name. What was there before is deleted last.
+
+    Where names cannot be exchanged it steps aside first: a kill then leaves it whole, in `.NAME.*.old`.
+    """
     refuse_existing(target, may_replace)
+    if target.exists() and any(target.iterdir()) and _exchange(draft, target):
+        return  # the draft's name now has what was there before, and whoever made the draft deletes it
     if not target.exists() or not any(target.iterdir()):
         if target.exists():
             target.rmdir()
@@ -126,6 +132,16 @@ def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None)
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two names change places in one step, so that no kill comes in between; False where it cannot be."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2  # Linux
+    except (OSError, AttributeError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
 
 
 def _umask() -> int:

@@ -27,10 +27,12 @@ from dpsinkhorn import __version__
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
+from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
 from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
+from dpsinkhorn.training.new_file import drafts_of, write_new
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.records import Records, facts_of
@@ -43,7 +45,7 @@ from dpsinkhorn.training.spending import (
     run_name,
     statement_of,
 )
-from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
+from dpsinkhorn.training.state import TrainingState, read_extra
 
 __all__ = ["Progress", "Run", "Saving"]
 
@@ -106,10 +108,10 @@ class Run:
         content = json.dumps(settings, indent=1).encode()
         made: Path | None = None
         try:
-            if path.is_dir() and any(path.iterdir()):
-                kind = "already holds a run" if (path / "run.json").exists() else "is not empty"
-                hint = "resume it, or " if (path / "run.json").exists() else ""
-                raise TrainingError(f"{path} {kind}; {hint}choose another folder")
+            if (path / "run.json").exists():
+                raise FileExistsError
+            if path.is_dir() and set(path.iterdir()) - drafts_of(path / "run.json"):
+                raise TrainingError(f"{path} is not empty; choose another folder")
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
             check_sanitizer(plan)
@@ -119,10 +121,15 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
             if ledger is not None and not Path(ledger).exists():
                 begin_ledger(Path(ledger), plan)
-            write_atomically(path / "run.json", content)
+            write_new(path / "run.json", content)
         except BaseException as error:
             if made is not None and made.is_dir() and not any(made.iterdir()):
                 made.rmdir()
+            if (
+                isinstance(error, FileExistsError) and (path / "run.json").exists()
+            ):  # perhaps just now, by another
+                held = f"{path} already holds a run; resume it, or choose another folder"
+                raise TrainingError(held) from error
             if isinstance(error, OSError):
                 where = error.filename or path
                 raise TrainingError(f"the run cannot begin: {where}: {error.strerror}") from error
@@ -178,8 +185,7 @@ class Run:
         Raises:
             TrainingError: The data are not those of the plan, or the run is done.
         """
-        if self.done:
-            raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
+        self._check_open()
         _check_same(dataset, self.plan)
         try:
             with self._open_ledger() as ledger, _replayable(self.plan.seed is not None):
@@ -196,6 +202,7 @@ class Run:
         self, dataset: Dataset, device: torch.device, ledger: Ledger, saving: Saving, watch: Watch | None
     ) -> bool:
         plan = self.plan
+        self._check_open()  # again, now that nobody else is at work: another process may just have ended it
         check_unit(self.ledger_path, ledger.statement(), plan)  # others may have spent since this run began
         state = TrainingState(plan, device)
         records = Records(dataset, device)
@@ -228,6 +235,10 @@ class Run:
         self._release(state, probabilities, ledger, dataset.public_names)
         return True
 
+    def _check_open(self) -> None:
+        if self.done:
+            raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
+
     # ---- the ledger
 
     def _open_ledger(self) -> Ledger:
@@ -245,6 +256,12 @@ class Run:
         except FileNotFoundError as error:
             raise TrainingError(
                 f"the ledger {self.ledger_path} of this run is gone; put it back: it knows what was spent"
+            ) from error
+        except JournalDamagedError:
+            raise
+        except ValueError as error:
+            raise TrainingError(
+                f"{error}; this is the ledger of another run: put the right one back"
             ) from error
 
     def _covered(self, ledger: Ledger, state: TrainingState) -> int:
@@ -289,6 +306,8 @@ class Run:
 
     def _clear_away(self) -> None:
         """What a crash left half-written."""
+        for draft in drafts_of(self.folder / "run.json"):
+            draft.unlink(missing_ok=True)
         for draft in self.folder.glob(".release.*.partial"):
             shutil.rmtree(draft, ignore_errors=True)
         for draft in (self.folder / "samples").glob(".*.partial"):
@@ -359,7 +378,7 @@ class _Pace:
         self._ledger = ledger
         self._saving = saving
         self._saved = time.monotonic()
-        self._next_look = 0.0
+        self._looked, self._rest = self._saved, 0.0
         self._pictures = step // saving.picture_steps if saving.picture_steps else 0
         self.spent = 0.0
         """ε of all that was on record at the last look."""
@@ -367,15 +386,15 @@ class _Pace:
     def look(self, *, final: bool) -> bool:
         """Compute ε anew, when that takes a small part of the time; whether it was done."""
         now = time.monotonic()
-        due = final or now >= self._next_look
+        due = final or _over(now - self._looked, self._rest)
         if due:
             self.spent = self._ledger.epsilon()
-            self._next_look = now + 30 * (time.monotonic() - now)
+            self._looked, self._rest = now, 30 * (time.monotonic() - now)
         return due
 
     def checkpoint_due(self) -> bool:
         now = time.monotonic()
-        due = now - self._saved >= self._saving.checkpoint_seconds
+        due = _over(now - self._saved, self._saving.checkpoint_seconds)
         if due:
             self._saved = now
         return due
@@ -386,6 +405,11 @@ class _Pace:
         pictures = step // self._saving.picture_steps
         due, self._pictures = pictures > self._pictures, pictures
         return due
+
+
+def _over(passed: float, seconds: float) -> bool:
+    """Whether that time is over; also where the clock went back, as one day some machine's will."""
+    return not 0 <= passed < seconds
 
 
 @contextmanager
