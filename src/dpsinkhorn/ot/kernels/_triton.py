@@ -26,7 +26,7 @@ if AVAILABLE:
         pixels = tl.where(pixels == pixels, pixels, 0.0)
         return tl.minimum(tl.maximum(pixels, -1.0), 1.0)
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _label_differences(first, second, classes):  # type: ignore[no-untyped-def]
         """In how many entries the one-hot labels differ; a label that is no class has none set."""
         first_set = (first >= 0) & (first < classes)
@@ -98,13 +98,34 @@ if AVAILABLE:
             at = costs + own * N * WIDTH + i[:, None] * WIDTH + j[None, :]
             tl.store(at, cost, mask=row_there[:, None] & (j < columns)[None, :])
 
-    @triton.jit
-    def _relaxed(sums, there, extra, reach):  # type: ignore[no-untyped-def]
+    # The GPU's own instructions, exact to 2^-22, where FAST; the interpreter does not know them.
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _log2(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
+        if FAST:
+            x = tl.inline_asm_elementwise(
+                "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            x = tl.log2(x)
+        return x
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _exp2(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
+        if FAST:
+            x = tl.inline_asm_elementwise(
+                "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            x = tl.exp2(x)
+        return x
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _relaxed(sums, there, extra, reach, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
         """log2 of the factor that a row or column of the plan is scaled by, over-relaxed within reach."""
-        exact = tl.where(there, -tl.log2(tl.maximum(sums, 1e-30)), 0.0)
+        exact = tl.where(there, -_log2(tl.maximum(sums, 1e-30), FAST), 0.0)
         return exact + extra * tl.minimum(tl.maximum(exact, -reach), reach)
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _solve(  # type: ignore[no-untyped-def]
         costs,
         plan,
@@ -121,6 +142,7 @@ if AVAILABLE:
         ROWS: tl.constexpr,
         COLUMNS: tl.constexpr,
         CHECK: tl.constexpr,
+        FAST: tl.constexpr,
     ):
         """Sinkhorn's iteration on one matrix that stays in registers; see ``Schedule``.
 
@@ -138,7 +160,7 @@ if AVAILABLE:
         column_weight = 1.0 / tl.maximum(columns, 1)
 
         # Reduced costs: potentials are then small, and their rounding is.
-        M = tl.load(costs + offsets, mask=there, other=float("inf"))
+        M = tl.load(costs + offsets, mask=there, other=1e30)
         M -= tl.where(i_there, tl.min(M, axis=1), 0.0)[:, None]
         M -= tl.where(j_there, tl.min(M, axis=0), 0.0)[None, :]
         M = tl.where(there, M * scale, 1e30)
@@ -150,35 +172,41 @@ if AVAILABLE:
         row_off = tl.zeros([ROWS], dtype=tl.float32)
         column_off = tl.zeros([COLUMNS], dtype=tl.float32)
         error = tolerance + 1.0
+        kappa = tl.exp2(log_start)
+        inverse = tl.exp2(-log_start)
+        shrink = tl.exp2(-log_start / stages)
+        grow = tl.exp2(log_start / stages)
         step = 0
         while (step < iterations) & ((step <= stages) | (error > tolerance)):
             for _ in range(CHECK):
-                kappa = tl.exp2(log_start * tl.maximum(1.0 - step / stages, 0.0))
-                P = tl.exp2(tl.minimum((f[:, None] + g[None, :] - M) * (1.0 / kappa), 100.0))
+                P = _exp2(tl.minimum((f[:, None] + g[None, :] - M) * inverse, 100.0), FAST)
                 sums = tl.sum(P, axis=1) * column_weight
                 row_off = tl.abs(sums - 1.0)
-                by = _relaxed(sums, i_there, extra, reach)
+                by = _relaxed(sums, i_there, extra, reach, FAST)
                 f += kappa * by
-                P = P * tl.exp2(by)[:, None]
+                P = P * _exp2(by, FAST)[:, None]
                 sums = tl.sum(P, axis=0) * row_weight
                 column_off = tl.abs(sums - 1.0)
-                by = _relaxed(sums, j_there, extra, reach)
+                by = _relaxed(sums, j_there, extra, reach, FAST)
                 g += kappa * by
+                kappa = tl.maximum(kappa * shrink, 1.0)
+                inverse = tl.minimum(inverse * grow, 1.0)
                 step += 1
             error = tl.sum(tl.where(i_there, row_off, 0.0), axis=0) * row_weight
             error += tl.sum(tl.where(j_there, column_off, 0.0), axis=0) * column_weight
 
         # Rows exact last: every generated point then moves its whole weight.
-        P = tl.exp2(tl.minimum(f[:, None] + g[None, :] - M, 100.0))
+        P = _exp2(tl.minimum(f[:, None] + g[None, :] - M, 100.0), FAST)
         sums = tl.sum(P, axis=1) * column_weight
-        P = P * (tl.exp2(_relaxed(sums, i_there, 0.0, reach)) * (row_weight * column_weight))[:, None]
+        by = _relaxed(sums, i_there, 0.0, reach, FAST)
+        P = P * (_exp2(by, FAST) * (row_weight * column_weight))[:, None]
         off = tl.abs(tl.sum(P, axis=0) - column_weight)
         tl.store(error_at, tl.sum(tl.where(j_there, off, 0.0), axis=0))
         # What is left out is below the rounding of a row's or column's total; the gradient skips it.
         floor = 2.0**-24 * row_weight * column_weight
-        tl.store(plan + offsets, tl.where(P > floor, P, 0.0), mask=there)
+        tl.store(plan + offsets, tl.where(floor < P, P, 0.0), mask=there)
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def plans_kernel(  # type: ignore[no-untyped-def]
         costs,
         plans,
@@ -197,6 +225,7 @@ if AVAILABLE:
         NARROW: tl.constexpr,
         WIDE: tl.constexpr,
         CHECK: tl.constexpr,
+        FAST: tl.constexpr,
     ):
         """A program per problem: the plan and its marginal error."""
         own = tl.program_id(0)
@@ -206,16 +235,16 @@ if AVAILABLE:
         if columns <= NARROW:
             _solve(
                 costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
-                N, WIDTH, ROWS, NARROW, CHECK,
+                N, WIDTH, ROWS, NARROW, CHECK, FAST,
             )  # fmt: skip
         elif WIDE > NARROW:
             _solve(
                 costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
-                N, WIDTH, ROWS, WIDE, CHECK,
+                N, WIDTH, ROWS, WIDE, CHECK, FAST,
             )  # fmt: skip
 
-    @triton.jit
-    def _weighted(here, points, weights, k, k_there, l1_weight, D: tl.constexpr, SQUARED: tl.constexpr):  # type: ignore[no-untyped-def]
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _weighted(here, points, weights, k, k_there, l1_weight, SQUARED: tl.constexpr):  # type: ignore[no-untyped-def]
         """Terms w_j * grad c(here, point_j) of a block of points. Points of no weight are not read."""
         there = (weights != 0.0)[:, None] & k_there[None, :]
         other = _tidy(tl.load(points + k[None, :], mask=there, other=0.0))
@@ -225,7 +254,7 @@ if AVAILABLE:
             slope += 2.0 * difference
         return weights[:, None] * slope
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def gradient_kernel(  # type: ignore[no-untyped-def]
         x,
         y,
@@ -257,7 +286,7 @@ if AVAILABLE:
         for start in tl.static_range(0, WIDTH, POINTS):
             j = start + tl.arange(0, POINTS)
             cross = 2.0 * tl.load(plans + i * WIDTH + j, mask=(j < columns) & (i < N), other=0.0)
-            total += _weighted(here, y + j[:, None] * D, cross, k, k_there, l1_weight, D, SQUARED)
+            total += _weighted(here, y + j[:, None] * D, cross, k, k_there, l1_weight, SQUARED)
             if start < N:
                 first = tl.load(own + i * WIDTH + j, mask=(j < N) & (i < N), other=0.0)
                 second = tl.load(
@@ -265,8 +294,8 @@ if AVAILABLE:
                 )
                 b = x + (j + RESAMPLED)[:, None] * D
                 a = x + j[:, None] * D
-                total -= _weighted(here, b, first, k, k_there, l1_weight, D, SQUARED)
-                total -= _weighted(here, a, second, k, k_there, l1_weight, D, SQUARED)
+                total -= _weighted(here, b, first, k, k_there, l1_weight, SQUARED)
+                total -= _weighted(here, a, second, k, k_there, l1_weight, SQUARED)
         gradient = tl.sum(total, axis=0)
         gradient = tl.where(tl.abs(gradient) < float("inf"), gradient, 0.0)  # NaN is not below infinity
         tl.store(out + i * D + k, gradient, mask=k_there)

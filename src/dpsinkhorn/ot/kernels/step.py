@@ -41,7 +41,7 @@ class Schedule:
 
     stages: int = 90
     iterations: int = 100
-    relaxation: float = 1.8
+    relaxation: float = 1.85
     reach: float = 6.0
     tolerance: float = 1e-3
 
@@ -99,7 +99,9 @@ class Step:
     def __post_init__(self) -> None:
         x, y = self.x, self.y
         if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or 0 in x.shape or not len(y):
-            raise ValueError(f"x and y: expected (n, d) and (m, d), got {tuple(x.shape)} and {tuple(y.shape)}")
+            raise ValueError(
+                f"x and y: expected (n, d) and (m, d), got {tuple(x.shape)} and {tuple(y.shape)}"
+            )
         if x.dtype != torch.float32 or y.dtype != torch.float32:
             raise ValueError(f"x and y: expected float32, got {x.dtype} and {y.dtype}")
         if not 0 <= 2 * self.resampled <= len(x):
@@ -197,6 +199,7 @@ class Step:
                 NARROW=_NARROW,
                 WIDE=wide,
                 CHECK=_CHECK,
+                FAST=self.x.is_cuda,
                 num_warps=warps or (8 if rows * wide <= 64 * 128 else 16),
                 **self._sizes,
             )

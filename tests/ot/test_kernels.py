@@ -1,0 +1,291 @@
+"""The GPU kernels of a training step beside the plain path: on a CUDA device, else in Triton's interpreter.
+
+The interpreter must be asked for before Triton is imported, so without a CUDA device the tests of this file
+run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
+from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient, supported
+from dpsinkhorn.ot.kernels._triton import AVAILABLE
+from dpsinkhorn.privacy.mechanisms import BatchMechanism
+from dpsinkhorn.training.sanitizers.base import Sample
+from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+runs_kernels = pytest.mark.skipif(
+    not AVAILABLE or (DEVICE == "cpu" and not INTERPRETED),
+    reason="needs Triton, and a CUDA device or the interpreter (TRITON_INTERPRET=1)",
+)
+needs_cuda = pytest.mark.skipif(DEVICE == "cpu" or INTERPRETED, reason="needs a CUDA device")
+LONG = Schedule(stages=60, iterations=1000, relaxation=1.8, tolerance=2e-4)
+COSTS: dict[str, tuple[Cost, GroundCost]] = {
+    "both": (L1L2(0.5), GroundCost(l1_weight=0.5)),
+    "squared": (SquaredEuclidean(), GroundCost()),
+    "cityblock": (Cityblock(), GroundCost(squared=False, l1_weight=1.0)),
+}
+
+
+@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the tests below run in this process")
+def test_in_the_interpreter():
+    if not AVAILABLE:
+        pytest.skip("Triton is not installed: THE GPU KERNELS ARE NOT TESTED; pip install triton")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def make_step(
+    generated: int, resampled: int, capacity: int, count: int, d: int, classes: int = 0, seed: int = 0
+) -> Step:
+    """Random clouds with garbage in the unused room."""
+    x, y = draw(generated + resampled, d, seed=seed), draw(capacity, d, seed=seed + 1)
+    y[count:] = float("nan")
+    labels = y_labels = None
+    if classes:  # one label too large and one too small: no classes
+        of = torch.Generator().manual_seed(seed)
+        labels = torch.randint(-1, classes + 1, (len(x),), generator=of).to(DEVICE)
+        y_labels = torch.randint(-1, classes + 1, (capacity,), generator=of)
+        y_labels[count:] = -(2**40)
+        y_labels = y_labels.to(DEVICE)
+    number = torch.tensor([count], dtype=torch.int32, device=DEVICE)
+    return Step(x.to(DEVICE), labels, y.to(DEVICE), y_labels, number, resampled)
+
+
+def plain(step: Step, cost: Cost, regularization: float, classes: int, label_weight: float) -> Tensor:
+    """What the sanitizer computes."""
+    mechanism = BatchMechanism(clip=1.0, noise_multiplier=1.0)
+    debias = step.resampled / step.rows
+    sanitizer = BatchSanitizer(mechanism, cost, regularization, debias, classes, label_weight)
+    count = int(step.count)
+    y_labels = None if step.y_labels is None else step.y_labels[:count].cpu()
+    labels = None if step.labels is None else step.labels.cpu()
+    return sanitizer._gradient(step.x.cpu(), labels, Sample(step.y[:count].cpu(), y_labels))
+
+
+def assert_alike(step: Step, kind: str = "both", regularization: float = 0.05, classes: int = 0) -> None:
+    cost, ground = COSTS[kind]
+    ground = GroundCost(ground.squared, ground.l1_weight, classes, label_weight=2.0)
+    errors = torch.full((2,), -1.0, device=DEVICE)
+    got = eq6_gradient(step, ground, regularization, LONG, errors=errors)
+    expected = plain(step, cost, regularization, classes, label_weight=2.0)
+    assert got.dtype == torch.float32
+    assert errors.min() >= 0
+    assert errors.max() < 1e-3
+    torch.testing.assert_close(got.cpu().double(), expected, rtol=2e-3, atol=2e-4)
+
+
+@runs_kernels
+@pytest.mark.parametrize("kind", COSTS)
+@pytest.mark.parametrize("resampled", [0, 2, 7])
+def test_same_gradient_as_the_sanitizer(kind: str, resampled: int):
+    assert_alike(make_step(7, resampled, capacity=12, count=9, d=11), kind)
+
+
+@runs_kernels
+def test_same_gradient_with_labels():
+    assert_alike(make_step(9, 4, capacity=16, count=13, d=70, classes=3), classes=3)
+
+
+@runs_kernels
+@pytest.mark.parametrize("count", [1, 70, 80])
+def test_same_gradient_for_few_and_many_records(count: int):
+    assert_alike(make_step(6, 2, capacity=80, count=count, d=5), regularization=0.3)
+
+
+@runs_kernels
+def test_without_records_there_is_no_cross_term():
+    assert_alike(make_step(6, 2, capacity=8, count=0, d=5))
+
+
+@runs_kernels
+def test_more_rows_than_a_narrow_tile():
+    assert_alike(make_step(70, 10, capacity=20, count=20, d=3), regularization=0.5)
+
+
+@runs_kernels
+def test_odd_pixels_are_tidied():
+    step = make_step(5, 2, capacity=8, count=6, d=9)
+    step.x[0, 0], step.x[1, 1], step.x[6, 2] = float("nan"), float("inf"), -7.0
+    step.y[0, 3], step.y[1, 4] = float("nan"), float("-inf")
+    assert_alike(step, regularization=0.3)
+
+
+@runs_kernels
+def test_unused_room_changes_nothing():
+    small = make_step(6, 3, capacity=8, count=8, d=5)
+    results = []
+    for capacity in (8, 40, 100, 200):
+        y = torch.full((capacity, 5), float("inf"), device=DEVICE)
+        y[:8] = small.y
+        step = Step(small.x, None, y, None, small.count, 3)
+        results.append(eq6_gradient(step, GroundCost(l1_weight=1.0), 0.1))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-3, atol=1e-5)
+
+
+@runs_kernels
+@pytest.mark.parametrize("kind", COSTS)
+def test_costs(kind: str):
+    cost, ground = COSTS[kind]
+    step = make_step(10, 3, capacity=20, count=17, d=150)
+    out = step.buffer()
+    step.costs(ground, out)
+    x, y = step.x.cpu().double(), step.y[:17].cpu().double()
+    torch.testing.assert_close(out[0, :, :17].cpu().double(), cost.pairwise(x[:10], y), rtol=1e-6, atol=0)
+    own = cost.pairwise(x[:10], x[3:])
+    torch.testing.assert_close(out[1, :, :10].cpu().double(), own, rtol=1e-6, atol=1e-9)
+
+
+def digits(generated: int, resampled: int, count: int) -> tuple[Step, Tensor]:
+    """Costs between real digits, at the size of the papers', in the kernels' buffer."""
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    points = (torch.from_numpy(images)[order] / 8 - 1).reshape(-1, 8, 1, 8, 1).expand(-1, 8, 3, 8, 3)
+    onehot = torch.nn.functional.one_hot(torch.from_numpy(labels)[order], 10)
+    points = torch.cat([points.reshape(-1, 576), 15.0 * onehot], dim=1)
+    x, y = points[: generated + resampled], points[generated + resampled :][:count]
+    number = torch.tensor([count], dtype=torch.int32, device=DEVICE)
+    step = Step(x.float().to(DEVICE), None, y.float().to(DEVICE), None, number, resampled)
+    costs = torch.full_like(step.buffer(), float("nan"))
+    costs[0, :, :count] = L1L2(1.0).pairwise(x[:generated], y)
+    costs[1, :, :generated] = L1L2(1.0).pairwise(x[:generated], x[resampled:])
+    return step, costs
+
+
+def solved(step: Step, costs: Tensor, schedule: Schedule) -> tuple[list[Tensor], Tensor]:
+    plans, errors = step.buffer(), torch.empty(2, device=DEVICE)
+    step.plans(costs, 0.05, schedule, plans, errors)
+    sizes = (int(step.count), step.rows)
+    return [plan[:, :size].cpu().double() for plan, size in zip(plans, sizes, strict=True)], errors.cpu()
+
+
+@runs_kernels
+@pytest.mark.parametrize("count", [50, 53, 70])
+def test_plans_of_digits_after_few_iterations(count: int):
+    step, costs = digits(50, 20, count)
+    assert 500 < float(costs[0, :, :count].median()) < 2000
+    plans, errors = solved(step, costs, Schedule())
+    for plan, error in zip(plans, errors, strict=True):
+        torch.testing.assert_close(plan.sum(1), torch.full((50,), 1 / 50).double(), rtol=1e-4, atol=0)
+        off = (plan.sum(0) - 1 / plan.shape[1]).abs().sum()
+        torch.testing.assert_close(error.double(), off, rtol=1e-3, atol=1e-5)
+    assert errors.max() < 0.03
+    _, rough = solved(step, costs, Schedule(stages=27, iterations=30, relaxation=1.0))
+    assert rough[0] > 5 * errors[0]
+
+
+@runs_kernels
+def test_plans_of_digits_after_many_iterations():
+    step, costs = digits(50, 20, 53)
+    long = Schedule(stages=300, iterations=1200, relaxation=1.9, tolerance=1e-3)
+    plans, errors = solved(step, costs, long)
+    assert errors.max() < 5e-4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for plan, matrix in zip(plans, costs, strict=True):
+            exact = solve(MatrixProblem(matrix[:, : plan.shape[1]].cpu().double()), 0.05).plan
+            assert (plan - exact).abs().sum() < 0.01
+
+
+@pytest.mark.skipif(not AVAILABLE or INTERPRETED, reason="needs Triton's compiler")
+def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The interpreter takes code that the compiler does not; a GPU is not needed to compile for one."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from dpsinkhorn.ot.kernels import _triton
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    sizes = {"N": 50, "CAPACITY": 128, "WIDTH": 128}
+    pixels = {"D": 784, "RESAMPLED": 20, "SQUARED": True, "PIXELS": 64}
+    constants = {
+        "costs_kernel": {**sizes, **pixels, "CLASSES": 10, "ROWS": 8, "COLUMNS": 8},
+        "plans_kernel": {**sizes, "ROWS": 64, "NARROW": 64, "WIDE": 128, "CHECK": 4, "FAST": True},
+        "gradient_kernel": {**sizes, **pixels, "POINTS": 64},
+    }
+    integers = {"x_labels": "*i64", "y_labels": "*i64", "count": "*i32", "stages": "i32", "iterations": "i32"}
+    numbers = ("l1_weight", "label_cost", "scale", "extra", "reach", "tolerance")
+    types = integers | dict.fromkeys(numbers, "fp32")
+    for name, values in constants.items():
+        kernel = getattr(_triton, name)
+        signature = {
+            key: "constexpr" if key in values else types.get(key, "*fp32") for key in kernel.arg_names
+        }
+        indexed = {(kernel.arg_names.index(key),): value for key, value in values.items()}
+        built = triton.compile(
+            ASTSource(kernel, signature, indexed),
+            target=GPUTarget("cuda", 90, 32),
+            options={"num_warps": 8},
+        )
+        assert ".local" not in built.asm["ptx"], f"{name} does not fit into registers"
+
+
+@runs_kernels
+def test_stops_at_the_tolerance():
+    step, costs = digits(20, 5, 20)
+    plans, _ = solved(step, costs, Schedule(stages=40, iterations=400, tolerance=5.0))
+    same, _ = solved(step, costs, Schedule(stages=40, iterations=44, tolerance=0.0))
+    torch.testing.assert_close(plans, same, rtol=0, atol=0)
+
+
+@needs_cuda
+def test_replays_from_a_graph_with_another_count():
+    step = make_step(50, 20, capacity=128, count=53, d=784, classes=10)
+    cost = GroundCost(l1_weight=1.0, classes=10)
+    eq6_gradient(step, cost, 0.05)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = eq6_gradient(step, cost, 0.05)
+    for count in (47, 0, 53):
+        step.count.fill_(count)
+        graph.replay()
+        torch.testing.assert_close(out, eq6_gradient(step, cost, 0.05), rtol=0, atol=0)
+
+
+def test_bad_input():
+    x, y, count = torch.rand(6, 3), torch.rand(5, 3), torch.tensor(4)
+    for arguments, words in {
+        (x, None, torch.rand(5, 2), None, count, 1): "x and y",
+        (x.double(), None, y.double(), None, count, 1): "float32",
+        (x, None, y, None, torch.tensor(4.0), 1): "count",
+        (x, None, y, None, count, 4): "resampled",
+        (x, torch.zeros(5, dtype=torch.int64), y, None, count, 1): "labels",
+        (torch.rand(200, 3), None, y, None, count, 1): "too large",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            Step(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="regularization"):
+        eq6_gradient(Step(x, None, y, None, count, 1), GroundCost(), 0.0)
+    for wrong in ({"stages": 0}, {"stages": 200}, {"relaxation": 2.0}, {"tolerance": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Schedule(**wrong)  # type: ignore[arg-type]
+
+
+def test_where_they_run():
+    assert supported(50, 128)
+    assert not supported(129, 10)
+    assert not supported(10, 257)
+    assert not available("cpu")
+    assert available("cuda") == AVAILABLE
