@@ -1,6 +1,6 @@
 """`kill -9` of real processes at random moments: nothing that was used or promised is ever missing.
 
-Each campaign checks after every kill; see `support/kill_campaigns.py` for what.
+Each campaign checks after every kill; see `support/kill_campaigns.py` and `file_campaigns.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support import kill_campaigns as campaigns
+from support import file_campaigns, kill_campaigns
 from support.kills import in_a_process
 
 
@@ -23,25 +23,25 @@ def survive(name: str, campaign, folder, kills: int, *arguments) -> None:
 
 class TestASample:
     def test_trainings(self, tmp_path):
-        survive("trainings", campaigns.trainings, tmp_path, 12, 0, 3)
+        survive("trainings", kill_campaigns.trainings, tmp_path, 12, 0, 3)
 
     def test_releases(self, tmp_path):
-        survive("releases", campaigns.releases, tmp_path, 12, 0)
+        survive("releases", file_campaigns.releases, tmp_path, 12, 0)
 
     def test_shared_ledgers(self, tmp_path):
-        survive("shared ledgers", campaigns.shared_ledgers, tmp_path, 12, 0)
+        survive("shared ledgers", file_campaigns.shared_ledgers, tmp_path, 12, 0)
 
 
 @pytest.mark.long
 class TestHundreds:
     def test_trainings(self, tmp_path):
-        survive("trainings", campaigns.trainings, tmp_path, 600, 1)
+        survive("trainings", kill_campaigns.trainings, tmp_path, 600, 1)
 
     def test_releases(self, tmp_path):
-        survive("releases", campaigns.releases, tmp_path, 300, 1)
+        survive("releases", file_campaigns.releases, tmp_path, 300, 1)
 
     def test_shared_ledgers(self, tmp_path):
-        survive("shared ledgers", campaigns.shared_ledgers, tmp_path, 600, 1)
+        survive("shared ledgers", file_campaigns.shared_ledgers, tmp_path, 600, 1)
 
 
 @pytest.mark.long
@@ -51,13 +51,13 @@ class TestDefectsAreNoticed:
     @pytest.mark.parametrize(
         ("campaign", "defect"),
         [
-            (campaigns.trainings, campaigns.ledger_afterwards),
-            (campaigns.trainings, campaigns.checkpoints_in_place),
-            (campaigns.releases, campaigns.releases_in_place),
-            (campaigns.shared_ledgers, campaigns.ledger_without_a_head),
+            (kill_campaigns.trainings, kill_campaigns.ledger_afterwards),
+            (kill_campaigns.trainings, kill_campaigns.checkpoints_in_place),
+            (file_campaigns.releases, file_campaigns.releases_in_place),
+            (file_campaigns.shared_ledgers, file_campaigns.ledger_without_a_head),
         ],
     )
     def test_planted(self, tmp_path, campaign, defect):
-        kinds = (10,) if campaign is campaigns.trainings else ()
+        kinds = (10,) if campaign is kill_campaigns.trainings else ()
         with pytest.raises(AssertionError):
             in_a_process(campaign, tmp_path, 300, 2, *kinds, defect)

@@ -1,47 +1,28 @@
-"""What is killed: trainings, releases being written, processes that share a ledger. See `kills.py`."""
+"""Trainings that are killed, and what must hold after each kill. See `kills.py`."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
-import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dp_accounting as dp
 import torch._dynamo  # noqa: F401  which optimizers load, taking a second: once, not in every life
 
-from dpsinkhorn.privacy import Budget, Charge, Ledger, epsilon, journal, read_ledger
-from dpsinkhorn.privacy.events import flatten
-from dpsinkhorn.privacy.journal import JournalLockedError
-from dpsinkhorn.release import _files, copy_release, load, write_release
-from dpsinkhorn.release import folder as release_folder
+from dpsinkhorn.privacy import Charge, Ledger, epsilon, read_ledger
+from dpsinkhorn.release import load
 from dpsinkhorn.training import Run, Saving, loop, records, state
 from dpsinkhorn.training import run as run_module
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import read_extra
-from support.kills import Death, Tally, life
-from support.releases import CONFIGS, statement, trained
+from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.runs import bits, header, tiny_data, tiny_plan
 
 STEPS = 60
 SAVING = Saving(checkpoint_seconds=0.0, picture_steps=7)
-MOST_A_SPEND = 9
-
-
-Plant = Callable[[], None]
-"""Puts a defect into the code, to see that a campaign notices."""
-
-
-def _nothing() -> None: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +51,7 @@ KINDS = (
 
 
 def trainings(
-    folder: Path, kills: int, seed: int, kinds: int = 10, plant: Plant = _nothing
+    folder: Path, kills: int, seed: int, kinds: int = 10, plant: Plant = plant_nothing
 ) -> dict[str, Any]:
     """Kill trainings, resume them, kill them again, until they are done; then the next."""
     plant()
@@ -115,7 +96,7 @@ def _until_done(
         work = partial(_train, folder, plan, data, ledger, tally, rng.randrange(2**32))
         killed, error = life(work, death)
         found["kills"] += killed
-        _check_run(folder, plan, ledger, tally, found)
+        check_run(folder, plan, ledger, tally, found)
         if error:
             # the one refusal that may come: every step was paid for, and each was lost
             assert plan.seed is None, error
@@ -133,7 +114,7 @@ def _train(
     """One life of a run, from where it stands; what it does is counted as it does it."""
     rng = random.Random(choices)
     if tally is not None:
-        _count(tally)
+        count_what_is_used(tally)
         if rng.random() < 0.7:  # else the blocks that time brings about
             loop._next_block = lambda _steps, _seconds: rng.randint(1, 5)
     run = Run.resume(folder) if (folder / "run.json").exists() else Run.create(folder, plan, ledger=ledger)
@@ -141,7 +122,7 @@ def _train(
         assert run.train(data, saving=SAVING)
 
 
-def _count(tally: Tally) -> None:
+def count_what_is_used(tally: Tally) -> None:
     """Note what is promised as soon as it is, and what is drawn from private data just before."""
     real_draw, real_spend = records.Records.draw, Ledger.spend
     real_counts, real_train = run_module.release_label_frequencies, run_module.train
@@ -172,7 +153,7 @@ def _count(tally: Tally) -> None:
     run_module.train = train
 
 
-def _check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, found: Counter[str]) -> None:
+def check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, found: Counter[str]) -> None:
     """What holds after a kill at any moment."""
     path = ledger or folder / "ledger.jsonl"
     begun = path.exists() or path.with_name(path.name + ".head").exists()
@@ -206,136 +187,6 @@ def _check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, foun
         assert privacy.epsilon >= spent * (1 - 1e-12)
 
 
-def releases(folder: Path, kills: int, seed: int, plant: Plant = _nothing) -> dict[str, Any]:
-    """Kill processes that write a release, replace one, or copy one: at its path is a whole one, or none."""
-    plant()
-    rng, generator = random.Random(f"releases {seed}"), trained(CONFIGS["mlp"])
-    found: Counter[str] = Counter()
-    exchange, no_exchange = _files._exchange, lambda *_: False
-    original = folder / "original"
-    _write(original, generator, "original", False)
-    number = 0
-    while found["kills"] < kills:
-        place = folder / f"{number}" / "release"
-        place.parent.mkdir()
-        there: str | None = None
-        replaces, copies = number % 3 != 0, number % 3 == 2
-        _files._exchange = no_exchange if number % 6 == 4 else exchange  # as on other systems
-        for turn in range(20):
-            title = f"number {turn}"
-            if copies and turn % 2:
-                title, work = "original", partial(copy_release, original, place, overwrite=True)
-            else:
-                work = partial(_write, place, generator, title, replaces)
-            killed, error = life(work, Death(rng, seconds=0.06, calls=45))
-            found["kills"] += killed
-            assert not error, error
-            if place.exists():
-                title_there = load(place).title
-                assert title_there in (there, title)
-                found["kills after the name was given"] += killed and title_there == title != there
-                there = title_there
-            elif there is not None:
-                (aside,) = place.parent.glob(".release.*.old/release")
-                assert killed
-                assert _files._exchange is no_exchange
-                assert load(aside).title == there
-                aside.rename(place)
-                found["old releases set aside, whole"] += 1
-            names = {path.name for path in place.parent.iterdir()} - {"release"}
-            assert all(name.startswith(".release.") for name in names)  # drafts, which nobody takes for one
-            if not replaces and there is not None:
-                break
-        number += 1
-    found["releases"] = number
-    return dict(found)
-
-
-def _write(place: Path, generator: Any, title: str, overwrite: bool) -> None:
-    write_release(
-        place,
-        generator,
-        label_probabilities=None,
-        privacy=statement(),
-        releasable=True,
-        title=title,
-        overwrite=overwrite,
-    )
-
-
-def leaves(charge: Charge, _delta: float) -> float:
-    """An accountant that counts steps: fast, and known."""
-    return float(sum(part.count for part in flatten(charge.event)))
-
-
-STEP = Charge(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0)))
-
-
-def shared_ledgers(folder: Path, kills: int, seed: int, plant: Plant = _nothing) -> dict[str, Any]:
-    """Processes that spend from one ledger in turn, to the end of its budget, killed one after the other."""
-    plant()
-    rng = random.Random(f"ledgers {seed}")
-    found: Counter[str] = Counter()
-    budget = Budget(1000.0, 0.0)
-    number = 0
-    while found["kills"] < kills:
-        path = folder / f"{number}" / "ledger.jsonl"
-        tallies = [Tally("promised", "refused") for _ in range(3)]
-        children: dict[int, int] = {}
-        killed_here = 0
-        while True:
-            for place in range(3):
-                if place not in children.values() and not any(tally["refused"] for tally in tallies):
-                    child = os.fork()
-                    if child == 0:
-                        try:
-                            _spend_all(path, budget, tallies[place], rng.randrange(2**32) + place)
-                        finally:
-                            os._exit(0)
-                    children[child] = place
-            if not children:
-                break
-            time.sleep(rng.uniform(0, 0.04))
-            victim = rng.choice(list(children))
-            ended = os.waitpid(victim, os.WNOHANG)[0]
-            if not ended:
-                os.kill(victim, signal.SIGKILL)
-                _, status = os.waitpid(victim, 0)
-                killed_here += os.WIFSIGNALED(status)
-            del children[victim]
-            if path.exists():
-                promised = sum(tally["promised"] for tally in tallies)
-                on_record = sum(spend.steps for spend in read_ledger(path).spends)
-                assert promised <= on_record <= 1000
-        promised = sum(tally["promised"] for tally in tallies)
-        on_record = sum(spend.steps for spend in read_ledger(path).spends)
-        assert promised <= on_record <= promised + MOST_A_SPEND * killed_here
-        assert on_record == 1000, "the budget can be used up, exactly"
-        found["kills"] += killed_here
-        found["steps"] += on_record
-        found["steps begun, and counted"] += on_record - promised
-        number += 1
-    found["ledgers"] = number
-    return dict(found)
-
-
-def _spend_all(path: Path, budget: Budget, tally: Tally, choices: int) -> None:
-    """Spend a little, let others have their turn, and again; to the end of the budget."""
-    rng = random.Random(choices)
-    while True:
-        try:
-            with Ledger.open(path, leaves, budget=budget) as ledger:
-                for _ in range(rng.randint(1, 4)):
-                    steps = ledger.affordable(STEP, at_most=rng.randint(1, MOST_A_SPEND))
-                    if not steps:
-                        tally["refused"] = 1
-                        return
-                    ledger.spend(STEP, run=str(choices), steps=steps)
-                    tally["promised"] += steps
-        except JournalLockedError:  # noqa: PERF203
-            time.sleep(rng.uniform(0, 0.002))
-
-
 # ---- defects, to see that the campaigns notice
 
 
@@ -356,24 +207,3 @@ def ledger_afterwards() -> None:
 def checkpoints_in_place() -> None:
     """Checkpoints are written over the old ones."""
     state.write_atomically = lambda path, content: path.write_bytes(content)
-
-
-def releases_in_place() -> None:
-    """A release is written where it will be read."""
-
-    @contextmanager
-    def new_folder(target: Path, **_: Any) -> Iterator[Path]:
-        if target.exists():
-            shutil.rmtree(target)
-        target.mkdir()
-        yield target
-
-    release_folder.new_folder = new_folder
-
-
-def ledger_without_a_head() -> None:
-    """The head says `written` from the start: a kill before the line is there cannot be mended."""
-    real = journal._write_head
-    journal._write_head = lambda path, entry, *, pending: real(
-        path, entry, pending=pending and not entry.index
-    )

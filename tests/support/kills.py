@@ -15,13 +15,20 @@ import signal
 import struct
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from support.processes import _CONTEXT
 
 _WATCHED = ("open", "write", "fsync", "replace", "rename", "link", "mkdir", "unlink", "close")
+
+Plant = Callable[[], None]
+"""Puts a defect into the code, to see that a campaign notices."""
+
+
+def plant_nothing() -> None: ...
 
 
 def in_a_process(campaign: Callable[..., dict[str, Any]], folder: Path, *arguments: Any) -> dict[str, Any]:
@@ -117,30 +124,55 @@ class Death:
 
 def life(work: Callable[[], Any], death: Death | None = None) -> tuple[bool, str]:
     """Fork, do the work there, kill it as `death` says. Whether it was killed; else its error, or ''."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        said = b""
-        try:
-            if death is not None:
-                death.install()
-            work()
-        except BaseException as error:
-            clean = isinstance(error, _refusals()) and len(str(error).splitlines()) == 1
-            said = (str(error) if clean else traceback.format_exc()).encode()
-        finally:
-            while said:
-                said = said[os.write(write, said) :]
-            os._exit(0)
-    os.close(write)
+    child, answer = _begin(work, death)
     if death is not None and death.seconds is not None:
         time.sleep(death.seconds)
         os.kill(child, signal.SIGKILL)  # of a child that has ended: it is not waited for yet, so its own
-    said = b""
-    while part := os.read(read, 65536):
-        said += part
+    return _end(child, answer)
+
+
+def at_once(works: Sequence[Callable[[], Any]]) -> list[str]:
+    """Do all of them in processes of their own, begun at the same moment: the error of each, or ''."""
+    gate, opener = os.pipe()
+
+    def behind(work: Callable[[], Any]) -> None:
+        os.close(opener)
+        os.read(gate, 1)  # until nobody holds the other end any more
+        work()
+
+    lives = [_begin(partial(behind, work), None) for work in works]
+    os.close(opener)
+    os.close(gate)
+    return [_end(*each)[1] for each in lives]
+
+
+def _begin(work: Callable[[], Any], death: Death | None) -> tuple[int, int]:
+    """A child at work, and the pipe on which it will say what went wrong."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(write)
+        return child, read
     os.close(read)
+    said = b""
+    try:
+        if death is not None:
+            death.install()
+        work()
+    except BaseException as error:
+        clean = isinstance(error, _refusals()) and len(str(error).splitlines()) == 1
+        said = (str(error) if clean else traceback.format_exc()).encode()
+    finally:
+        while said:
+            said = said[os.write(write, said) :]
+        os._exit(0)
+
+
+def _end(child: int, answer: int) -> tuple[bool, str]:
+    said = b""
+    while part := os.read(answer, 65536):
+        said += part
+    os.close(answer)
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status)
     assert not killed or os.WTERMSIG(status) == signal.SIGKILL, f"signal {os.WTERMSIG(status)}"

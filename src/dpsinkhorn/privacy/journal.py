@@ -31,6 +31,7 @@ except ImportError:  # Windows: the module imports, opening a journal raises
 
 __all__ = ["Entry", "Journal", "JournalDamagedError", "JournalLockedError", "read_journal"]
 
+_VERSION = 1
 _START = "0" * 64  # what the first entry has for the digest of its predecessor
 
 
@@ -220,8 +221,15 @@ def _load(path: Path) -> tuple[list[Entry], bytes]:
         head_value = json.loads(head_text)
         newest = _parse(head_value["line"].encode(), "the head")
         pending = {"pending": True, "written": False}[head_value["state"]]
+        version = head_value["version"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JournalDamagedError(f"{_beside(path, 'head')} was changed after it was written") from error
+
+    if version != _VERSION:
+        raise JournalDamagedError(
+            f"{_beside(path, 'head')} is of version {str(version)[:20]}, not {_VERSION}: "
+            "use the dpsinkhorn that wrote it"
+        )
 
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
@@ -263,7 +271,7 @@ def _head_bytes(path: Path) -> bytes | None:
 def _write_head(path: Path, entry: Entry, *, pending: bool) -> None:
     """Replace the head in one step: a crash leaves the old one or the new one, never a part."""
     state = "pending" if pending else "written"
-    text = _canonical({"line": entry.line.decode(), "state": state, "version": 1}) + "\n"
+    text = _canonical({"line": entry.line.decode(), "state": state, "version": _VERSION}) + "\n"
     draft = _beside(path, "head.tmp")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:

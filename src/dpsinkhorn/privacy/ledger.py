@@ -305,11 +305,18 @@ def _header(budget: Budget) -> dict[str, Any]:
 def _statement(entries: Iterable[Entry]) -> Statement:
     first, *rest = entries
     try:
-        if first.body["kind"] != "ledger" or first.body["version"] != _VERSION:
-            raise JournalDamagedError(f"not a ledger of version {_VERSION}: {dict(first.body)!r}")
+        if first.body["kind"] != "ledger":
+            raise ValueError(f"its first entry is {dict(first.body)!r}")
+        if first.body["version"] != _VERSION:
+            found = str(first.body["version"])[:20]
+            raise JournalDamagedError(
+                f"this ledger is of version {found}, not {_VERSION}: use the dpsinkhorn that wrote it"
+            )
         epsilon = first.body["epsilon"]
         budget = Budget(math.inf if epsilon == "infinite" else float(epsilon), float(first.body["delta"]))
         spends = [_spend(entry.body) for entry in rest]
+    except JournalDamagedError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise JournalDamagedError(f"the ledger holds something that is not a spend: {error}") from error
     return Statement(budget, tuple(spends), (rest[-1] if rest else first).digest)

@@ -125,9 +125,8 @@ class Run:
         except BaseException as error:
             if made is not None and made.is_dir() and not any(made.iterdir()):
                 made.rmdir()
-            if (
-                isinstance(error, FileExistsError) and (path / "run.json").exists()
-            ):  # perhaps just now, by another
+            if isinstance(error, FileExistsError) and (path / "run.json").exists():
+                # perhaps since a moment ago only, by another process
                 held = f"{path} already holds a run; resume it, or choose another folder"
                 raise TrainingError(held) from error
             if isinstance(error, OSError):
@@ -143,7 +142,8 @@ class Run:
         try:
             settings = json.loads((path / "run.json").read_text(encoding="utf-8"))
             if settings["version"] != 1:
-                raise TrainingError(f"{path} was made by another version ({settings['dpsinkhorn']})")
+                other = settings.get("dpsinkhorn", "unknown")
+                raise TrainingError(f"{path} was made by another version ({other}): resume it with that one")
             for name, kind in _SETTINGS.items():
                 read_value(kind, settings[name], name)
             run = cls(path, settings)
@@ -155,6 +155,9 @@ class Run:
             if isinstance(error, TrainingError) and str(path) in str(error):
                 raise
             reason = " ".join(str(error).split())[:200]
+            reason = f"it has no {reason}" if isinstance(error, KeyError) else reason
+            if not isinstance(error, OSError):
+                reason += "; was it edited, or made by another version of dpsinkhorn?"
             raise TrainingError(f"{path / 'run.json'} cannot be read: {reason}") from error
 
     @property
