@@ -33,8 +33,8 @@ runs_kernels = pytest.mark.skipif(
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu" or INTERPRETED, reason="needs a CUDA device")
 LONG = Schedule(stages=60, iterations=1000, relaxation=1.8, tolerance=2e-4)
 COSTS: dict[str, tuple[Cost, GroundCost]] = {
-    "both": (L1L2(0.5), GroundCost(l1_weight=0.5)),
-    "squared": (SquaredEuclidean(), GroundCost()),
+    "both": (L1L2(0.5), GroundCost(squared=True, l1_weight=0.5)),
+    "squared": (SquaredEuclidean(), GroundCost(squared=True, l1_weight=0.0)),
     "cityblock": (Cityblock(), GroundCost(squared=False, l1_weight=1.0)),
 }
 
@@ -95,8 +95,7 @@ def assert_alike(step: Step, kind: str = "both", regularization: float = 0.05, c
 
 
 @runs_kernels
-@pytest.mark.parametrize("kind", COSTS)
-@pytest.mark.parametrize("resampled", [0, 2, 7])
+@pytest.mark.parametrize(("kind", "resampled"), [("both", 0), ("both", 2), ("squared", 7), ("cityblock", 2)])
 def test_same_gradient_as_the_sanitizer(kind: str, resampled: int):
     assert_alike(make_step(7, resampled, capacity=12, count=9, d=11), kind)
 
@@ -107,7 +106,7 @@ def test_same_gradient_with_labels():
 
 
 @runs_kernels
-@pytest.mark.parametrize("count", [1, 70, 80])
+@pytest.mark.parametrize("count", [1, 70])
 def test_same_gradient_for_few_and_many_records(count: int):
     assert_alike(make_step(6, 2, capacity=80, count=count, d=5), regularization=0.3)
 
@@ -197,7 +196,7 @@ def test_plans_of_digits_after_few_iterations(count: int):
 @runs_kernels
 def test_plans_of_digits_after_many_iterations():
     step, costs = digits(50, 20, 53)
-    long = Schedule(stages=300, iterations=1200, relaxation=1.9, tolerance=1e-3)
+    long = Schedule(stages=250, iterations=800, relaxation=1.9, tolerance=1e-3)
     plans, errors = solved(step, costs, long)
     assert errors.max() < 5e-4
     with warnings.catch_warnings():
@@ -281,6 +280,15 @@ def test_bad_input():
     for wrong in ({"stages": 0}, {"stages": 200}, {"relaxation": 2.0}, {"tolerance": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Schedule(**wrong)  # type: ignore[arg-type]
+
+
+def test_which_costs_they_have():
+    class Other(SquaredEuclidean):
+        """A cost of one's own."""
+
+    for cost, ground in COSTS.values():
+        assert GroundCost.of(cost) == ground
+    assert GroundCost.of(Other()) is None
 
 
 def test_where_they_run():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.ot.kernels import _triton
 from dpsinkhorn.ot.kernels._triton import AVAILABLE
 
@@ -73,6 +74,22 @@ class GroundCost:
     def of_label(self) -> float:
         """Cost of one entry in which two one-hot labels differ."""
         return self.squared * self.label_weight**2 + self.l1_weight * self.label_weight
+
+    @classmethod
+    def of(cls, cost: Cost, classes: int = 0, label_weight: float = 15.0) -> GroundCost | None:
+        """The same cost for the kernels; None for one that they do not have.
+
+        >>> GroundCost.of(L1L2(2.0))
+        GroundCost(squared=True, l1_weight=2.0, classes=0, label_weight=15.0)
+        """
+        parts = None
+        if type(cost) is L1L2:  # a subclass may have another rule
+            parts = (True, cost.l1_weight)
+        elif type(cost) is SquaredEuclidean:
+            parts = (True, 0.0)
+        elif type(cost) is Cityblock:
+            parts = (False, 1.0)
+        return None if parts is None else cls(*parts, classes, label_weight)
 
 
 @dataclass(frozen=True, eq=False)
