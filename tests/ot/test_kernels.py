@@ -196,14 +196,14 @@ def test_plans_of_digits_after_few_iterations(count: int):
 @runs_kernels
 def test_plans_of_digits_after_many_iterations():
     step, costs = digits(50, 20, 53)
-    long = Schedule(stages=250, iterations=800, relaxation=1.9, tolerance=1e-3)
+    long = Schedule(stages=300, iterations=800, relaxation=1.93, tolerance=3e-4)
     plans, errors = solved(step, costs, long)
-    assert errors.max() < 5e-4
+    assert errors.max() < 1e-3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for plan, matrix in zip(plans, costs, strict=True):
             exact = solve(MatrixProblem(matrix[:, : plan.shape[1]].cpu().double()), 0.05).plan
-            assert (plan - exact).abs().sum() < 0.01
+            assert (plan - exact).abs().sum() < 5e-3
 
 
 @pytest.mark.skipif(not AVAILABLE or INTERPRETED, reason="needs Triton's compiler")
