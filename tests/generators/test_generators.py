@@ -198,8 +198,7 @@ class TestPapersShapes:
             layer.register_forward_hook(lambda _m, _i, out: sizes.append(tuple(out.shape[1:])))
         generator(*inputs_of(config, 2))
         full = 4 * start
-        assert sizes == [
-            (256, start, start),
+        assert sizes == [  # the first layer is taken as a matrix product
             (128, full // 2, full // 2),
             (64, full, full),
             (shape[0], full, full),
@@ -208,6 +207,15 @@ class TestPapersShapes:
         expected = (latent + 4) * 256 * start * start + 256 + 256 * 128 * 16 + 128 + 128 * 64 * 16 + 64
         expected += 64 * shape[0] * 9 + shape[0] + 10 * 4
         assert sum(parameter.numel() for parameter in generator.parameters()) == expected
+
+    @pytest.mark.parametrize("batch_norm", [True, False])
+    def test_the_first_layer_of_dcgan_is_its_transposed_convolution(self, batch_norm):
+        config = DCGANConfig(image_shape=(1, 12, 20), classes=10, width=4, batch_norm=batch_norm)
+        generator = build_generator(config, seed=0)
+        inputs = torch.rand(5, config.inputs)
+        expected = generator.layers[0](inputs[:, :, None, None])
+        assert expected.shape == (5, 16, 3, 5)
+        torch.testing.assert_close(generator._first(inputs), expected)
 
     def test_dcgan_starts_alive_without_batch_norm(self):
         config = DCGANConfig(image_shape=(1, 28, 28), classes=10, batch_norm=False)

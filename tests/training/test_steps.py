@@ -11,6 +11,7 @@ from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.records import HeldRecords, Records
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
+from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.sanitizers.pairs import on_grid
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, make_steps
@@ -58,7 +59,7 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
     held = held_records(90, classes, device)
     labels = (torch.arange(n) % classes).to(device) if classes else None
     every = None if labels is None else torch.cat([labels, labels[:extra]])
-    fixed = sanitizer.fixed(every, n, held)
+    fixed = sanitizer.fixed(Setting(n, every, sanitizer.expected_batch, held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
     inputs, fits = fixed.lay(drawn)
@@ -80,7 +81,9 @@ def test_every_record_is_laid_out_once(device):
     held = held_records(400, CLASSES, device)
     chosen = [torch.arange(0), torch.arange(400)[::3], torch.arange(150), torch.tensor([399])]
     indices = torch.cat([rows + step * 400 for step, rows in enumerate(chosen)]).to(device)
-    fixed = sanitizer.fixed(torch.arange(12, device=device) % CLASSES, 6, held)
+    fixed = sanitizer.fixed(
+        Setting(6, torch.arange(12, device=device) % CLASSES, sanitizer.expected_batch, held)
+    )
     inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
     assert fits.all()
     for step, rows in enumerate(chosen):
@@ -93,7 +96,7 @@ def test_every_record_is_laid_out_once(device):
 def test_a_sample_that_is_too_large_is_said_not_to_fit():
     sanitizer = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
     held = held_records(9000, 0, CPU)
-    fixed = sanitizer.fixed(None, 6, held)
+    fixed = sanitizer.fixed(Setting(6, None, sanitizer.expected_batch, held))
     indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
     _, fits = fixed.lay(held.drawn(indices, 2))
     assert fits.tolist() == [True, False]
@@ -106,7 +109,7 @@ def test_neighbours_stay_within_the_sensitivity(cost):
     sanitizer = record_sanitizer(cost, 0, self_weight=0.0)
     held = held_records(50, 0, CPU)
     held.points[7] = 1.0  # far from everything
-    fixed = sanitizer.fixed(None, n, held)
+    fixed = sanitizer.fixed(Setting(n, None, sanitizer.expected_batch, held))
     points = generated_points(n, CPU) * 0.1 - 0.9
     sums = []
     for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):

@@ -40,7 +40,8 @@ class Generator(nn.Module):
                     f"labels must have shape ({len(latents)},), one per latent, not {tuple(labels.shape)}"
                 )
             inputs = torch.cat([latents, self.embedding(labels).to(latents.dtype)], dim=1)
-        return torch.tanh(self._crop(self.render(inputs)))
+        images = self._crop(self.render(inputs))
+        return torch.tanh(images.to(latents.dtype))  # never in a reduced precision, whatever the layers have
 
     def render(self, inputs: Tensor) -> Tensor:
         """Images before tanh, (n, channels, at least height, at least width), of inputs (n, inputs)."""

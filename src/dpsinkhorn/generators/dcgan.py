@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -45,8 +46,18 @@ class DCGAN(Generator):
             before = after
 
     def render(self, inputs: Tensor) -> Tensor:
-        images: Tensor = self.layers(inputs[:, :, None, None])
+        images = self._first(inputs)
+        for layer in list(self.layers)[1:]:
+            images = layer(images)
         return images
+
+    def _first(self, inputs: Tensor) -> Tensor:
+        """The first layer, whose input is one pixel, as what it is: a matrix product. Far faster on a GPU."""
+        layer = cast(nn.ConvTranspose2d, self.layers[0])
+        channels, height, width = layer.out_channels, *layer.kernel_size
+        matrix = layer.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as later layers like it
+        images = (inputs @ matrix).view(-1, height, width, channels).permute(0, 3, 1, 2)
+        return images if layer.bias is None else images + layer.bias[:, None, None]
 
 
 def _keep_scale(layer: nn.ConvTranspose2d, *, first: bool) -> None:

@@ -123,9 +123,12 @@ class OptimizerSettings:
     schedule: Literal["constant", "cosine"] = "constant"
     ema: float | None = None
     """Decay of the exponential moving average of the weights that is released; none: the last weights."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the generator's layers compute in while trained on a GPU. Nothing of privacy depends on it."""
 
     def __post_init__(self) -> None:
         _one_of("optimizer.algorithm", self.algorithm, ("adam", "sgd"))
+        _one_of("optimizer.precision", self.precision, ("float32", "bfloat16"))
         _positive("optimizer.learning_rate", self.learning_rate)
         _not_negative("optimizer.weight_decay", self.weight_decay)
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -75,6 +75,12 @@ class TrainingState:
         """Whether `update` can be captured in a graph."""
         return isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
 
+    def precision(self) -> torch.autocast:
+        """Within it, on a GPU, the generator computes in what the recipe asks for."""
+        reduced = self._settings.precision == "bfloat16" and self.device.type == "cuda"
+        # No cache: a cast weight that a captured graph found there would never be cast again.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=reduced, cache_enabled=False)
+
     def rate_at(self, step: int, horizon: int) -> float:
         """The learning rate of a step of a run that ends after `horizon` steps."""
         if self._settings.schedule == "constant":

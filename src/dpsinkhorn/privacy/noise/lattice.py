@@ -55,8 +55,8 @@ def add_gaussian(
     `sensitivity` bounds the Euclidean distance of `values`, *as computed*, between neighbouring data sets.
     `coordinates` is the number of values released together under that bound, where `values` is only a part
     of them. `cells` are draws of `normal_cells` made beforehand and used for nothing else; with them no
-    source of noise is needed, and nothing here waits for the device. Values beyond 2^20 standard deviations are clamped; what is not
-    finite becomes 0.
+    source of noise is needed, and nothing here waits for the device. Values beyond 2^20 standard deviations
+    are clamped; what is not finite becomes 0.
 
     >>> from dpsinkhorn.privacy.noise import SeededNoise
     >>> gradient = torch.tensor([1.0, -1.0])

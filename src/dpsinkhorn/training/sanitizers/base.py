@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn.privacy.mechanisms import Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.sanitizers.fixed import FixedStep, ReadRecords
+from dpsinkhorn.training.sanitizers.fixed import FixedStep, Setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +66,8 @@ class Sanitizer(ABC):
             noise: where all noise is drawn from.
         """
 
-    def fixed(self, labels: Tensor | None, generated: int, records: ReadRecords) -> FixedStep | None:  # noqa: ARG002
-        """The same step in shapes that never change, for a captured graph; ``None`` where there is none.
-
-        Args:
-            labels: ``(n + n',)`` of the generated images where they are the same at every step.
-            generated: n.
-            records: where the records are read.
-        """
+    def fixed(self, setting: Setting) -> FixedStep | None:  # noqa: ARG002
+        """The same step in shapes that never change, for a captured graph; ``None`` where there is none."""
         return None
 
 

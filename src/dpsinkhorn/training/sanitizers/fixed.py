@@ -7,6 +7,7 @@ that step is taken in the ordinary way.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,28 @@ class ReadRecords(Protocol):
     def read(self, rows: Tensor) -> Tensor:
         """From rows, of any shape, to the points of these records, with a dimension more."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a step in fixed shapes is laid out for. All of it is public but the records themselves.
+
+    Attributes:
+        generated: n.
+        labels: ``(n + n',)`` of the generated images where they are the same at every step.
+        expected_batch: the size of a sample, on average.
+        records: where records are read.
+    """
+
+    generated: int
+    labels: Tensor | None
+    expected_batch: float
+    records: ReadRecords
+
+    @property
+    def room(self) -> int:
+        """For as many records there is room: for those of all samples but one in very many."""
+        return math.ceil(self.expected_batch + 8 * math.sqrt(self.expected_batch) + 8)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from dpsinkhorn.ot import Cost, Problem, solve
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
+from dpsinkhorn.ot.kernels import MOST_COLUMNS, GroundCost, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels, tidy
 from dpsinkhorn.training.sanitizers.clipping import clip_rows, clip_whole
+from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -146,15 +148,73 @@ class _NoisedRows(SinkhornSanitizer):
         parameters: Sequence[nn.Parameter],
         noise: NoiseSource,
     ) -> None:
-        n, _ = split_generated(len(points), self.debias)
-        gradient = self._gradient(points, labels, sample)
+        gradient = self._released(self._gradient(points, labels, sample), noise)
+        backpropagate(points, gradient, parameters)
+
+    def fixed(self, setting: Setting) -> FixedRows | None:
+        """The same step in fixed shapes, by fused kernels, where there are any for its size and cost."""
+        cost = GroundCost.of(self.cost, self.classes, self.label_weight)
+        if cost is None or not available(setting.records.device):
+            return None
+        return FixedRows(self, cost, setting) if supported(setting.generated, setting.room) else None
+
+    def _released(
+        self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None
+    ) -> Tensor:
+        """All n + n' rows clipped, and the first n of them noised, in float64."""
+        n, _ = split_generated(len(gradient), self.debias)
         released = add_gaussian(
             self._clip(gradient[:n]),
             sensitivity=self.mechanism.sensitivity,
             noise_multiplier=self.mechanism.noise_multiplier,
             noise=noise,
+            cells=cells,
         )
-        backpropagate(points, torch.cat([released, self._clip(gradient[n:])]), parameters)
+        return torch.cat([released, self._clip(gradient[n:])])
+
+
+class FixedRows(FixedStep):
+    """`batch` and `image` in fixed shapes: the gradient of the loss by three fused kernels.
+
+    The kernels compute in float32, and stop at a marginal error that the ordinary solver goes below. That
+    makes another function of the records, close to the same; the clipping, which is done here in float64 as
+    ever, bounds it all the same.
+    """
+
+    def __init__(self, sanitizer: _NoisedRows, cost: GroundCost, setting: Setting) -> None:
+        self._sanitizer, self._cost, self._records = sanitizer, cost, setting.records
+        self._n = setting.generated
+        self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
+
+    @property
+    def noise_rows(self) -> int:
+        return self._n
+
+    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+        counts = torch.bincount(drawn.step, minlength=drawn.steps)
+        starts = (counts.cumsum(0) - counts).unsqueeze(1)
+        at = starts + torch.arange(self._room, device=drawn.rows.device)
+        last = len(drawn.rows)  # one more than there are: what is behind the end of a sample does not matter
+        rows, kinds = (
+            torch.cat([values, values.new_zeros(1)])[at.clamp(max=last)]
+            for values in (drawn.rows, drawn.kind)
+        )
+        return {"rows": rows, "kinds": kinds, "count": counts.int().unsqueeze(1)}, counts <= self._room
+
+    def gradient(
+        self, points: Tensor, labels: Tensor | None, inputs: dict[str, Tensor], cells: Tensor | None
+    ) -> Tensor:
+        sanitizer = self._sanitizer
+        classes = sanitizer.classes > 0
+        step = Step(
+            points.detach().float().contiguous(),
+            labels if classes else None,
+            self._records.read(inputs["rows"]).float(),
+            inputs["kinds"] if classes else None,
+            inputs["count"],
+            resampled=len(points) - self._n,
+        )
+        return sanitizer._released(eq6_gradient(step, self._cost, sanitizer.regularization), cells=cells)
 
 
 class BatchSanitizer(_NoisedRows):
@@ -196,6 +256,9 @@ class ImageSanitizer(_NoisedRows):
         if n != self.mechanism.rows:
             raise ValueError(f"points: the mechanism is for {self.mechanism.rows} generated images, not {n}")
         return super()._gradient(points, labels, sample)
+
+    def fixed(self, setting: Setting) -> FixedRows | None:
+        return super().fixed(setting) if setting.generated == self.mechanism.rows else None
 
     def _clip(self, rows: Tensor) -> Tensor:
         return clip_rows(rows, self.mechanism.clip)

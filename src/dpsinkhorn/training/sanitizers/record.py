@@ -19,7 +19,7 @@ from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels
-from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, ReadRecords
+from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
 from dpsinkhorn.training.sanitizers.layout import Tiles, arrange, cut, lay_out, sort_by_class
 from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
 from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
@@ -127,11 +127,11 @@ class RecordSanitizer(Sanitizer):
             rows[:n] = self._released(*self._sums(points, labels, sample), noise)
         backpropagate(points, rows, parameters)
 
-    def fixed(self, labels: Tensor | None, generated: int, records: ReadRecords) -> FixedRecord | None:
+    def fixed(self, setting: Setting) -> FixedRecord | None:
         """The same step in fixed shapes; none for persons, and for a cost that is not built in."""
         if not isinstance(self._sum, SumOfPixelCost) or self.records_per_person != 1:
             return None
-        return FixedRecord(self, self._sum, labels, generated, records)
+        return FixedRecord(self, self._sum, setting)
 
     def _released(
         self,
@@ -208,23 +208,19 @@ class FixedRecord(FixedStep):
     Args:
         sanitizer: whose step this is.
         clipped_sum: its sum over records.
-        labels: ``(n + n',)`` of the generated images, the same at every step.
-        generated: n.
-        records: where the records are read, on the grid.
+        setting: the labels must be the same at every step, the records on the grid.
     """
 
     def __init__(
         self,
         sanitizer: RecordSanitizer,
         clipped_sum: SumOfPixelCost,
-        labels: Tensor | None,
-        generated: int,
-        records: ReadRecords,
+        setting: Setting,
     ) -> None:
-        self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, records.read
+        generated, labels, device = setting.generated, setting.labels, setting.records.device
+        self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, setting.records.read
         self._n = generated
         self._classes = max(1, sanitizer.classes)
-        device = records.device
         kinds: list[Tensor | None] = [None, None]
         if labels is not None:
             kinds = [labels[:generated], labels[generated:]]
@@ -232,8 +228,7 @@ class FixedRecord(FixedStep):
         own, resampled = sort_by_class(kinds, [generated, extra], sanitizer.classes, device)
         self._arrangement = arrange(kinds[0], generated, own)
         self._self_tiles = list(cut(resampled, clipped_sum.tile, AT_ONCE)) if extra else None
-        batch = sanitizer.expected_batch
-        self._room = math.ceil((batch + 8 * math.sqrt(batch) + 8) / clipped_sum.tile) + self._classes
+        self._room = math.ceil(setting.room / clipped_sum.tile) + self._classes
 
     @property
     def noise_rows(self) -> int:

@@ -174,7 +174,7 @@ class FixedSteps:
         inputs = {name: buffer.index_select(0, self._slot)[0] for name, buffer in self._buffers.items()}
         labels = inputs.pop("labels", self._labels)
         latents, rate, cells = inputs.pop("latents"), inputs.pop("rate"), inputs.pop("cells", None)
-        points = render(state.generator, self._sanitizer, self._plan.generated, latents, labels)
+        points = render(state, self._sanitizer, self._plan.generated, latents, labels)
         with torch.no_grad():
             gradient = self._fixed.gradient(points, labels, inputs, cells)
         backpropagate(points, gradient, state.parameters)
@@ -185,7 +185,7 @@ class FixedSteps:
         """A step whose sample has no room in the fixed shapes. Its noise is drawn anew."""
         state, n = self._state, self._plan.generated
         labels = block.inputs["labels"][step] if "labels" in block.inputs else self._labels
-        points = render(state.generator, self._sanitizer, n, block.inputs["latents"][step], labels)
+        points = render(state, self._sanitizer, n, block.inputs["latents"][step], labels)
         mine = block.drawn.step == step
         rows, kinds = block.drawn.rows[mine], block.drawn.kind[mine]
         sample = Sample(self._held.read(rows).float(), kinds if self._plan.facts.classes else None)

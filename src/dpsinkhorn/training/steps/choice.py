@@ -7,6 +7,7 @@ import torch
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sanitizer
+from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.base import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
@@ -41,7 +42,7 @@ def make_steps(
     if labels_are_fixed(plan):
         first = training_labels(plan, n, probabilities, state.random, state.device)
         labels = with_resampled(first, sanitizer.resampled(n))
-    fixed = None if held is None else sanitizer.fixed(labels, n, held)
+    fixed = None if held is None else sanitizer.fixed(Setting(n, labels, plan.expected_batch, held))
     if held is None or fixed is None:
         return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
     return FixedSteps(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import Generator, draw_labels, draw_latents
+from dpsinkhorn.generators import draw_labels, draw_latents
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.sanitizers import Sanitizer
 from dpsinkhorn.training.state import TrainingState
@@ -20,20 +20,22 @@ def generate(
     extra = sanitizer.resampled(n)
     latents = draw_latents(n + extra, state.generator.config.latent, state.random, state.device)
     every = with_resampled(labels, extra)
-    return render(state.generator, sanitizer, n, latents, every), every
+    return render(state, sanitizer, n, latents, every), every
 
 
 def render(
-    generator: Generator, sanitizer: Sanitizer, n: int, latents: Tensor, labels: Tensor | None
+    state: TrainingState, sanitizer: Sanitizer, n: int, latents: Tensor, labels: Tensor | None
 ) -> Tensor:
     """The points of latents: a graph is kept of those whose gradient is used."""
-    if sanitizer.resampled_learn or len(latents) == n:
-        every: Tensor = generator(latents, labels).flatten(1)
-        return every
-    first = generator(latents[:n], None if labels is None else labels[:n]).flatten(1)
-    with torch.no_grad():
-        second = generator(latents[n:], None if labels is None else labels[n:]).flatten(1)
-    return torch.cat([first, second])
+    parts = [slice(None)]
+    if len(latents) > n and not sanitizer.resampled_learn:
+        parts = [slice(0, n), slice(n, None)]
+    points: list[Tensor] = []
+    for rows in parts:
+        with torch.set_grad_enabled(not points), state.precision():
+            images = state.generator(latents[rows], None if labels is None else labels[rows])
+        points.append(images.flatten(1))
+    return points[0] if len(points) == 1 else torch.cat(points)
 
 
 def with_resampled(labels: Tensor | None, extra: int) -> Tensor | None:
