@@ -1,0 +1,208 @@
+"""Records chosen to break the arithmetic: no sensitivity is passed, and all that is released is finite."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpsinkhorn.ot import L1L2
+from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
+from dpsinkhorn.training.sanitizers import (
+    base,
+    class_counts,
+    clipping,
+    gradients,
+    pairs,
+    release_label_frequencies,
+)
+from support import attacks
+from support.attacks import CLASSES, COUNTS, KINDS, TYPES, VALUES, Attack, D, N, strike
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    ),
+]
+PLAIN = Attack(
+    cost=L1L2(1.0),
+    regularization=1.0,
+    clip=0.5,
+    label_weight=15.0,
+    classes=CLASSES,
+    potential=0.0,
+    images=tuple((math.tanh(i - 2.5),) * (D - 1) + (-1.0,) for i in range(N)),
+    base=((0.5,) * D, (-1.0,) * D, (0.0,) * D),
+    rows=((1.0,) * D,),
+    base_labels=(0, 1, 2),
+    labels=(0,),
+    dtype=torch.float32,
+    image_dtype=torch.float32,
+    place=0.5,
+    persons=False,
+)
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def attack(**changes) -> Attack:
+    return Attack(**{**PLAIN.__dict__, **changes})
+
+
+@each_kind
+@each_device
+class TestByHand:
+    """One thing at a time; each with several values of one unit."""
+
+    def test_without_harm_it_moves(self, kind, device):
+        assert strike(kind, PLAIN, device) > 0.01
+
+    def test_values_of_a_record(self, kind, device):
+        for number, value in enumerate(VALUES):
+            for place in (0.0, 1.0):
+                dtype = TYPES[(number + round(place)) % len(TYPES)]
+                strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
+                strike(kind, attack(rows=((value, 0.5, -0.5, 1.0, -1.0),), dtype=dtype, place=place), device)
+
+    @pytest.mark.long
+    def test_every_value_in_every_type(self, kind, device):
+        for value in VALUES:
+            for dtype in TYPES:
+                for place in (0.0, 0.5, 1.0):
+                    strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
+                    strike(kind, attack(base=((value,) * D,) * 3, dtype=dtype, place=place), device)
+
+    def test_values_among_bad_ones(self, kind, device):
+        for value in VALUES:
+            strike(kind, attack(base=((value,) * D,) * 3), device)
+            strike(kind, attack(rows=((-value,) * D,) * 3, labels=(0,) * 3, persons=True), device)
+
+    def test_images(self, kind, device):
+        for value in VALUES:
+            strike(kind, attack(images=((value,) * D,) * N), device)
+            strike(kind, attack(images=((value,) * D, *PLAIN.images[1:]), rows=((value,) * D,)), device)
+
+    @pytest.mark.parametrize("persons", [False, True])
+    def test_records_equal_to_images_and_to_each_other(self, kind, device, persons):
+        for image in PLAIN.images:
+            strike(kind, attack(rows=(image,), persons=persons), device)
+            strike(
+                kind, attack(rows=(image,), base=(image,) * 3, images=(image,) * N, persons=persons), device
+            )
+
+    def test_regularizations_and_weights(self, kind, device):
+        for size in (9e99, 1e99, 1e30, 1e-30, 1e-99, 1.1e-100):
+            strike(kind, attack(regularization=size), device)
+            strike(kind, attack(label_weight=size), device)
+            strike(kind, attack(regularization=size, rows=((math.nan,) * D,), classes=0), device)
+
+    def test_labels(self, kind, device):
+        for label in (-(2**63), -1, CLASSES, 99, 2**31, 2**63 - 1):
+            strike(kind, attack(labels=(label,)), device)
+            strike(kind, attack(base_labels=(label,) * 3), device)
+            strike(kind, attack(labels=(label,), persons=True), device)
+
+    def test_potentials(self, kind, device):
+        for size in (1e30, -1e30, 1e300, 1.7e308, -1.7e308, 1e-320):
+            strike(kind, attack(potential=size), device)
+            strike(kind, attack(potential=size, regularization=1e-99), device)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestAtRandom:
+    """Any combination of all of it."""
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(found=attacks.attacks())
+    def test_a_sample(self, kind, found):
+        strike(kind, found)
+
+    @pytest.mark.long
+    @each_device
+    def test_thousands(self, kind, device):
+        before = COUNTS.copy()
+
+        @settings(max_examples=5000, deadline=None, derandomize=False, database=None)
+        @given(found=attacks.attacks())
+        def run(found):
+            strike(kind, found, device)
+
+        run()
+        counts = ", ".join(f"{count} {what}" for what, count in (COUNTS - before).items())
+        print(f"attacks on {kind}, {device}: {counts}")
+
+
+NUMBERS = st.lists(st.sampled_from(VALUES) | st.floats(width=64), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values=NUMBERS, bound=st.sampled_from((2.0**-400, 1e-100, 1e-9, 1.0, 1e9, 1e150)), rows=st.booleans())
+def test_clipping_in_exact_arithmetic(values, bound, rows):
+    given_values = torch.tensor(values, dtype=torch.float64)[None]
+    clip = clipping.clip_rows if rows else clipping.clip_whole
+    clipped = clip(given_values, bound)
+    assert bool(torch.isfinite(clipped).all())
+    assert _exact_square(clipped) <= Fraction(bound) ** 2
+
+
+def _exact_square(values: torch.Tensor) -> Fraction:
+    return sum((Fraction(value) ** 2 for value in values.flatten().tolist()), Fraction(0))
+
+
+EXTREME_LABELS = (-(2**63), -(2**31), -1, 0, 1, 2, CLASSES, 2**31, 2**63 - 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    labels=st.lists(st.sampled_from(EXTREME_LABELS), max_size=6),
+    more=st.lists(st.sampled_from(EXTREME_LABELS), min_size=1, max_size=4),
+    bound=st.sampled_from((1e-30, 1.0, 1e30)),
+)
+def test_class_counts(labels, more, bound):
+    """Labels that are no class, and a person with several of them."""
+    groups = torch.arange(len(labels) + len(more)).clamp_(max=len(labels))
+    every = torch.tensor(labels + more, dtype=torch.int64)
+    ends = (len(labels), len(every))
+    counts = [class_counts._clipped_counts(every[:end], CLASSES, bound, groups[:end]) for end in ends]
+    attacks._move(*counts, bound)
+    one = [class_counts._clipped_counts(every[:end], CLASSES, bound, None) for end in (ends[0], ends[0] + 1)]
+    attacks._move(*one, bound)
+    released = release_label_frequencies(
+        every, CLASSES, GaussianMechanism(bound, 1.0), SeededNoise(0), groups=groups
+    )
+    assert all(0 <= share <= 1 for share in released.probabilities)
+    assert sum(released.probabilities) == pytest.approx(1)
+
+
+class TestDefectsAreNoticed:
+    """The attacks can succeed, on code that is wrong."""
+
+    @pytest.mark.parametrize("kind", ["batch", "image", "parameter"])
+    def test_a_clip_that_lets_nan_pass(self, kind, monkeypatch):
+        monkeypatch.setattr(clipping, "_finite", lambda values: values.detach().double())
+        monkeypatch.setattr(
+            gradients.SinkhornSanitizer,
+            "_cross",
+            lambda _self, x, sample: x * sample.points.double().sum(),
+        )
+        with pytest.raises(AssertionError, match="not finite"):
+            strike(kind, attack(rows=((math.nan,) * D,), classes=0))
+
+    def test_a_norm_without_room_for_rounding(self, monkeypatch):
+        """Half of all norms come out too large then, by less than a float64 shows: exact arithmetic does."""
+        monkeypatch.setattr(clipping, "within", lambda bound, _additions: bound)
+        random = torch.Generator().manual_seed(0)
+        values = [torch.randn(8, generator=random, dtype=torch.float64) for _ in range(50)]
+        squares = [_exact_square(clipping.clip_whole(value, 0.1)) for value in values]
+        assert any(square > Fraction(0.1) ** 2 for square in squares)
+
+    def test_records_that_are_not_brought_into_range(self, monkeypatch):
+        for module in (base, gradients, pairs):
+            monkeypatch.setattr(module, "tidy", lambda points: points.detach().double())
+        with pytest.raises(AssertionError, match="not finite"):
+            strike("record", attack(rows=((math.nan,) * D,)))
