@@ -58,6 +58,6 @@ class TestDefectsAreNoticed:
         ],
     )
     def test_planted(self, tmp_path, campaign, defect):
-        kinds = (10,) if campaign is kill_campaigns.trainings else ()
+        kinds = (3,) if campaign is kill_campaigns.trainings else ()
         with pytest.raises(AssertionError):
             in_a_process(campaign, tmp_path, 300, 2, *kinds, defect)

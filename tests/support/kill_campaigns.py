@@ -18,6 +18,7 @@ from dpsinkhorn.training import Run, Saving, loop, records, state
 from dpsinkhorn.training import run as run_module
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import read_extra
+from dpsinkhorn.training.steps import captured, make_steps
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.runs import bits, header, tiny_data, tiny_plan
 
@@ -34,6 +35,8 @@ class _Kind:
     labels: str
     shared: bool
     """Whether its ledger is one that other runs may share."""
+    ahead: bool = False
+    """Whether several steps are drawn at once, as on a GPU."""
 
 
 KINDS = (
@@ -47,11 +50,13 @@ KINDS = (
     _Kind("image", 3, "released", False),
     _Kind("record", None, "released", True),
     _Kind("parameter", 3, "uniform", False),
+    _Kind("record", None, "uniform", False, ahead=True),
+    _Kind("record", 3, "uniform", True, ahead=True),
 )
 
 
 def trainings(
-    folder: Path, kills: int, seed: int, kinds: int = 10, plant: Plant = plant_nothing
+    folder: Path, kills: int, seed: int, kinds: int = len(KINDS), plant: Plant = plant_nothing
 ) -> dict[str, Any]:
     """Kill trainings, resume them, kill them again, until they are done; then the next."""
     plant()
@@ -64,7 +69,8 @@ def trainings(
     ]
     for number, plan in enumerate(plans):
         if plan.seed is not None:
-            whole = partial(_train, folder / f"whole-{number}", plan, data, None, None, 0)
+            ahead = KINDS[number].ahead
+            whole = partial(_train, folder / f"whole-{number}", plan, data, None, None, 0, ahead)
             assert life(whole) == (False, "")
     number = 0
     while found["kills"] < kills:
@@ -73,7 +79,7 @@ def trainings(
         place.mkdir()
         tally.clear()
         ledger = place / "shared.jsonl" if KINDS[which].shared else None
-        _until_done(place / "run", plan, data, ledger, tally, rng, found)
+        _until_done(place / "run", plan, data, ledger, tally, rng, found, KINDS[which].ahead)
         if plan.seed is not None:
             assert bits(place / "run") == bits(folder / f"whole-{which}"), f"other bits: {KINDS[which]}"
         found["seeded runs" if plan.seed is not None else "secure runs"] += 1
@@ -89,11 +95,12 @@ def _until_done(
     tally: Tally,
     rng: random.Random,
     found: Counter[str],
+    ahead: bool,
 ) -> None:
     while True:
         begun = (folder / "run.json").exists()
         death = Death(rng, seconds=0.15, calls=150 if begun or rng.random() < 0.4 else 8)
-        work = partial(_train, folder, plan, data, ledger, tally, rng.randrange(2**32))
+        work = partial(_train, folder, plan, data, ledger, tally, rng.randrange(2**32), ahead)
         killed, error = life(work, death)
         found["kills"] += killed
         check_run(folder, plan, ledger, tally, found)
@@ -109,10 +116,13 @@ def _until_done(
 
 
 def _train(
-    folder: Path, plan: Plan, data: Any, ledger: Path | None, tally: Tally | None, choices: int
+    folder: Path, plan: Plan, data: Any, ledger: Path | None, tally: Tally | None, choices: int, ahead: bool
 ) -> None:
     """One life of a run, from where it stands; what it does is counted as it does it."""
     rng = random.Random(choices)
+    if ahead:
+        captured._MOST_STEPS = 4
+        loop.make_steps = partial(make_steps, capture=False)
     if tally is not None:
         count_what_is_used(tally)
         if rng.random() < 0.7:  # else the blocks that time brings about
@@ -124,7 +134,8 @@ def _train(
 
 def count_what_is_used(tally: Tally) -> None:
     """Note what is promised as soon as it is, and what is drawn from private data just before."""
-    real_draw, real_spend = records.Records.draw, Ledger.spend
+    real_draw, real_drawn = records.Records.draw, captured.FixedSteps._drawn
+    real_spend = Ledger.spend
     real_counts, real_train = run_module.release_label_frequencies, run_module.train
 
     def draw(self: records.Records, *arguments: Any) -> Any:
@@ -146,8 +157,14 @@ def count_what_is_used(tally: Tally) -> None:
         at = state
         return real_train(plan, state, *arguments, **options)
 
+    def drawn(self: captured.FixedSteps, steps: int) -> Any:
+        tally["drawn"] += steps
+        tally["furthest"] = max(tally["furthest"], self._state.step + steps)
+        return real_drawn(self, steps)
+
     at: Any = None
     records.Records.draw = draw  # type: ignore[method-assign]
+    captured.FixedSteps._drawn = drawn  # type: ignore[method-assign]
     Ledger.spend = spend  # type: ignore[method-assign]
     run_module.release_label_frequencies = counts
     run_module.train = train
