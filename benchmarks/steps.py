@@ -138,7 +138,9 @@ def profile(steps: Any) -> None:
 
 def device_name(device: torch.device) -> str:
     """The machine's name of it."""
-    return torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name()
+    return f"cpu, {torch.get_num_threads()} threads"
 
 
 def wait(device: torch.device) -> None:

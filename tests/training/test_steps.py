@@ -135,7 +135,7 @@ class TestTraining:
     def weights(self, state):
         return torch.cat([parameter.detach().flatten() for parameter in state.best.parameters()])
 
-    def test_broken_up_elsewhere_it_ends_at_the_same_bits(self, monkeypatch):
+    def test_broken_up_elsewhere_it_ends_at_the_same_bits(self):
         ends = []
         for parts in ([24], [8, 16], [16, 8], [8, 8, 8]):
             state, steps = self.steps_of()
@@ -174,7 +174,7 @@ class TestTraining:
         plain = []
         lay, real = steps._fixed.lay, steps._sanitizer.backward
         monkeypatch.setattr(
-            type(steps._fixed), "lay", lambda self, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
+            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
         )
         monkeypatch.setattr(
             steps._sanitizer, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]

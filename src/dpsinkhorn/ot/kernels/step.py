@@ -219,7 +219,7 @@ class Step:
                 WIDE=wide,
                 CHECK=_CHECK,
                 FAST=self.x.is_cuda,
-                num_warps=warps or (8 if rows * wide <= 64 * 128 else 16),
+                num_warps=warps or (4 if rows * wide <= 64 * 128 else 16),
                 **self._sizes,
             )
 
