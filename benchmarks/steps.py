@@ -42,7 +42,15 @@ def main() -> None:
     arguments = parser.parse_args()
     data = load_dataset(arguments.data) if arguments.data else made_up(arguments.records, arguments.size)
     for name in arguments.recipe or ["grey", "paper-first-mnist", "paper-final-mnist"]:
-        print(json.dumps({"recipe": name, **measure(name, data, arguments)}), flush=True)
+        found = measure(
+            name,
+            data,
+            read_settings(arguments.set),
+            steps=arguments.steps,
+            plain_steps=arguments.plain_steps,
+            profiled=arguments.profile,
+        )
+        print(json.dumps({"recipe": name, **found}), flush=True)
 
 
 def made_up(records: int, size: int) -> Dataset:
@@ -52,13 +60,26 @@ def made_up(records: int, size: int) -> Dataset:
     return from_arrays(images, random.integers(0, 10, records), classes=10)
 
 
-def measure(name: str, data: Dataset, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of a step and peak memory."""
+def read_settings(changes: list[str]) -> dict[str, dict[str, Any]]:
+    """``SECTION.NAME=VALUE`` by section."""
     settings: dict[str, dict[str, Any]] = {}
-    for change in arguments.set:
+    for change in changes:
         key, _, value = change.partition("=")
         section, _, setting = key.partition(".")
         settings.setdefault(section, {})[setting] = json.loads(value)
+    return settings
+
+
+def measure(
+    name: str,
+    data: Dataset,
+    settings: dict[str, dict[str, Any]],
+    *,
+    steps: int = 512,
+    plain_steps: int = 0,
+    profiled: bool = False,
+) -> dict[str, Any]:
+    """Milliseconds of a step and peak memory."""
     recipe = load_recipe(name).replace(**settings)
     if recipe.privacy.noise_multiplier is None:
         recipe = recipe.replace(privacy={"noise_multiplier": 5.0})  # calibration takes no part in this
@@ -67,29 +88,29 @@ def measure(name: str, data: Dataset, arguments: argparse.Namespace) -> dict[str
     result: dict[str, Any] = {"device": device_name(device), "generated": plan.generated}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    steps = stepping(plan, data, device, captured=True)
-    unit = steps.multiple
-    steps.take(unit)
+    taken = stepping(plan, data, device, captured=True)
+    unit = taken.multiple
+    taken.take(unit)
     wait(device)
-    wanted = max(1, arguments.steps // unit) * unit
+    wanted = max(1, steps // unit) * unit
     started = time.perf_counter()
-    steps.take(wanted)
+    taken.take(wanted)
     wait(device)
     result["ms"] = round((time.perf_counter() - started) / wanted * 1e3, 4)
-    result["kind"] = type(steps).__name__
+    result["kind"] = type(taken).__name__
     if device.type == "cuda":
         result["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
-        result["drawing_ms"] = drawing(steps)
-        if arguments.profile:
-            profile(steps)
-    if arguments.plain_steps:
+        result["drawing_ms"] = drawing(taken)
+        if profiled:
+            profile(taken)
+    if plain_steps:
         plain = stepping(plan, data, device, captured=False)
         plain.take(3)
         wait(device)
         started = time.perf_counter()
-        plain.take(arguments.plain_steps)
+        plain.take(plain_steps)
         wait(device)
-        result["plain_ms"] = round((time.perf_counter() - started) / arguments.plain_steps * 1e3, 3)
+        result["plain_ms"] = round((time.perf_counter() - started) / plain_steps * 1e3, 3)
     return result
 
 

@@ -6,11 +6,17 @@ import pytest
 import torch
 
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
-from dpsinkhorn.privacy import RecordMechanism, SeededNoise, poisson_sample
+from dpsinkhorn.privacy import (
+    BatchMechanism,
+    ImageMechanism,
+    RecordMechanism,
+    SeededNoise,
+    poisson_sample,
+)
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.records import HeldRecords, Records
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
+from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
 from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.sanitizers.pairs import on_grid
 from dpsinkhorn.training.state import TrainingState
@@ -120,6 +126,42 @@ def test_neighbours_stay_within_the_sensitivity(cost):
     moved = float((sums[0] - sums[1]).norm())
     step = 2.0**-30 * 0.3 * 1.5 * (n * PIXELS) ** 0.5  # what the lattice of the noise adds
     assert 0.29 < moved <= 0.3 + step
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mechanism", ["batch", "image"])
+@pytest.mark.parametrize("classes", [0, CLASSES])
+def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
+    """Beside the ordinary solver, on samples of several sizes, an empty one included; never above the bound."""
+    device, n, extra, steps = torch.device("cuda"), 20, 8, 5
+    options = (SquaredEuclidean(), 1.0, extra / n, classes)
+    made = {
+        "batch": BatchSanitizer(BatchMechanism(0.5, 1.1), *options),
+        "image": ImageSanitizer(ImageMechanism(0.5, 1.5, rows=n), *options),
+    }
+    sanitizer = made[mechanism]
+    held = held_records(100, classes, device)
+    labels = (torch.arange(n) % classes).to(device) if classes else None
+    every = None if labels is None else torch.cat([labels, labels[:extra]])
+    fixed = sanitizer.fixed(Setting(n, None, 20.0, held))
+    assert fixed is not None
+    indices = poisson_sample(steps * held.count, 0.2, SeededNoise(1), device=device)
+    drawn = held.drawn(indices[indices // held.count != 2], steps)  # the third is empty
+    inputs, fits = fixed.lay(drawn)
+    assert fits.all()
+    points = generated_points(n + extra, device)
+    for step in range(steps):
+        sample = sample_of(held, drawn, step, classes)
+        assert (len(sample.points) == 0) == (step == 2)
+        cells = normal_cells(SeededNoise(step), (n, PIXELS), device=device)
+        at = {name: value[step] for name, value in inputs.items()}
+        found = fixed.gradient(points, every, at, cells)
+        expected = sanitizer._released(sanitizer._gradient(points, every, sample), cells=cells)
+        quiet = sanitizer._released(sanitizer._gradient(points, every, sample), cells=torch.zeros_like(cells))
+        assert float((found - expected).norm()) <= 0.05 * float(quiet.norm())
+        silent = fixed.gradient(points, every, at, torch.zeros_like(cells))[:n]
+        norms = silent.norm()[None] if mechanism == "batch" else silent.norm(dim=1)
+        assert (norms <= 0.5 + 1e-6).all()  # and half a step of the lattice
 
 
 class TestTraining:

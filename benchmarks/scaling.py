@@ -1,0 +1,125 @@
+"""How a training step grows: with the records, with the generated images, with the size of an image.
+
+    python benchmarks/scaling.py --output benchmarks/results/scaling-h200.json
+    python benchmarks/scaling.py --plot benchmarks/results/scaling-h200.json docs/images/scaling.png
+
+Time of a step and peak memory of `record` (recipe grey, q = 0.2) and of the papers' `batch` (50 records a step
+on average), on made-up images. Each setting is measured in a process of its own, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+RECORD, BATCH = "grey", "paper-first-mnist"
+BASE = {"records": 60_000, "generated": 500, "size": 28}
+SWEEPS: dict[str, dict[str, tuple[int, ...]]] = {
+    RECORD: {
+        "records": (60_000, 200_000, 600_000, 2_000_000, 6_000_000),
+        "generated": (50, 100, 500, 1000, 5000),
+        "size": (28, 64, 128),
+    },
+    BATCH: {
+        "records": (60_000, 600_000, 6_000_000),
+        "generated": (50, 100, 500, 1000),
+        "size": (28, 64, 128),
+    },
+}
+NAMES = {"records": "records N", "generated": "generated images n", "size": "pixels d of an image"}
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--most-records", type=int, default=6_000_000)
+    parser.add_argument("--plot", nargs=2, metavar=("JSON", "PICTURE"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(one(json.loads(arguments.one))))
+    elif arguments.plot:
+        plot(Path(arguments.plot[0]), Path(arguments.plot[1]))
+    else:
+        rows = sweep(arguments.most_records)
+        if arguments.output:
+            arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def sweep(most_records: int) -> list[dict[str, Any]]:
+    """All settings, one after the other."""
+    rows = []
+    for recipe, sweeps in SWEEPS.items():
+        base = BASE if recipe == RECORD else {**BASE, "generated": 50}
+        for varied, values in sweeps.items():
+            for value in values:
+                setting = {**base, "recipe": recipe, varied: value}
+                if setting["records"] > most_records:
+                    continue
+                command = [sys.executable, __file__, "--one", json.dumps(setting)]
+                done = subprocess.run(command, capture_output=True, text=True)
+                last = (done.stdout.strip().splitlines() or ["{}"])[-1]
+                found = json.loads(last) if not done.returncode else {"error": done.stderr[-300:]}
+                rows.append({**setting, "varied": varied, **found})
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def one(setting: dict[str, Any]) -> dict[str, Any]:
+    """Measure one setting."""
+    import numpy as np
+
+    from dpsinkhorn.data import from_arrays
+    from steps import made_up, measure
+
+    size, records, generated = setting["size"], setting["records"], setting["generated"]
+    first = made_up(min(records, 60_000), size)
+    assert first.labels is not None
+    repeats = -(-records // first.records)
+    images = np.tile(np.asarray(first.images), (repeats, 1, 1, 1))[:records]
+    data = from_arrays(images, np.tile(first.labels, repeats)[:records], classes=10)
+    settings: dict[str, dict[str, Any]] = {
+        "loss": {"generated": generated, "generated_per_class": max(1, generated // 10)}
+    }
+    if setting["recipe"] == RECORD:
+        settings["optimizer"] = {"precision": "bfloat16"}
+    return measure(setting["recipe"], data, settings, steps=64)
+
+
+def plot(source: Path, picture: Path) -> None:
+    """Time and memory against each of the three, on logarithmic axes, with a line of slope 1."""
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in json.loads(source.read_text()) if "ms" in row]
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex="col", layout="constrained")
+    for column, (varied, name) in enumerate(NAMES.items()):
+        for recipe, label, colour in ((RECORD, "record", "#1b6ca8"), (BATCH, "batch", "#c8553d")):
+            mine = [row for row in rows if row["recipe"] == recipe and row["varied"] == varied]
+            x = [row[varied] ** 2 if varied == "size" else row[varied] for row in mine]
+            for line, key in enumerate(("ms", "peak_mb")):
+                axes[line, column].loglog(x, [row[key] for row in mine], "o-", color=colour, label=label)
+        for line, unit in enumerate(("ms a step", "MB at most")):
+            axis = axes[line, column]
+            low, high = axis.get_xlim()
+            bottom = axis.get_ylim()
+            axis.loglog([low, high], [bottom[0], bottom[0] * high / low], ":", color="grey", label="linear")
+            axis.set_xlim(low, high)
+            axis.set_ylim(bottom)
+            axis.grid(alpha=0.3)
+            if not column:
+                axis.set_ylabel(unit)
+        axes[1, column].set_xlabel(name)
+    axes[0, 0].legend()
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
