@@ -91,19 +91,19 @@ def assert_alike(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling, 
 
 @runs_kernels
 @pytest.mark.parametrize(
-    ("shape", "slope", "tiling"),
+    ("shape", "slope", "tiling", "dtype"),
     [
-        ((5, 8, 3, 3), 0.2, SMALL),
-        ((1, 8, 2, 1), 0.0, SMALL),  # two rows, the fewest
-        ((2, 24, 5, 3), 0.0, Tiling(elements=128, parts=5, programs=1)),  # padded channels
-        ((4, 40, 4, 4), 0.2, Tiling(elements=512, parts=2, programs=1)),  # all tiles full
-        ((6, 64, 5, 5), 0.2, Tiling(elements=1024, parts=4, programs=1)),
-        ((3, 256, 7, 7), 0.0, COARSE),
-        ((1, 512, 3, 3), 0.2, COARSE),
-        ((3, 8, 4, 3), 0.2, Tiling()),  # fewer rows than programs wanted
+        ((5, 8, 3, 3), 0.2, SMALL, torch.float32),
+        ((5, 8, 3, 3), 0.0, SMALL, torch.bfloat16),
+        ((1, 8, 2, 1), 0.0, SMALL, torch.float32),  # two rows, the fewest
+        ((2, 24, 5, 3), 0.0, Tiling(elements=128, parts=3, programs=1), torch.float32),  # padded channels
+        ((2, 40, 4, 4), 0.2, Tiling(elements=512, parts=2, programs=1), torch.float32),  # all tiles full
+        ((3, 64, 5, 5), 0.2, Tiling(elements=1024, parts=2, programs=1), torch.bfloat16),
+        ((1, 256, 7, 7), 0.0, COARSE, torch.float32),
+        ((1, 512, 3, 3), 0.2, COARSE, torch.bfloat16),
+        ((2, 8, 4, 3), 0.2, Tiling(), torch.float32),  # fewer rows than programs wanted
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_same_as_pytorch(shape: tuple[int, ...], slope: float, tiling: Tiling, dtype: torch.dtype):
     assert_alike((2 * draw(*shape) + 1).to(dtype), make_norm(shape[1]), slope, tiling)
 
@@ -112,7 +112,7 @@ def test_same_as_pytorch(shape: tuple[int, ...], slope: float, tiling: Tiling, d
 def test_every_number_of_rows():
     norm = make_norm(8)
     tilings = itertools.cycle([SMALL, Tiling(elements=32, parts=4, programs=1)])
-    for rows, tiling in zip(range(2, 40, 3), tilings, strict=False):
+    for rows, tiling in zip(range(3, 33, 5), tilings, strict=False):
         x = draw(1, 8, rows, 1, seed=rows)
         exact = functional.relu(
             functional.batch_norm(x.double(), None, None, *map(Tensor.double, (norm.weight, norm.bias)), True)
@@ -123,7 +123,7 @@ def test_every_number_of_rows():
 
 @runs_kernels
 def test_running_statistics_over_steps():
-    assert_alike(3 * draw(3, 16, 3, 2) - 1, make_norm(16, momentum=0.3, eps=1e-3), 0.2, SMALL, steps=4)
+    assert_alike(3 * draw(3, 16, 3, 2) - 1, make_norm(16, momentum=0.3, eps=1e-3), 0.2, SMALL, steps=3)
 
 
 @runs_kernels
@@ -142,15 +142,18 @@ def test_constant_input():
 @runs_kernels
 @pytest.mark.parametrize("outlier", [False, True])
 def test_large_offset(outlier: bool):
-    x = draw(8, 8, 5, 5) + 1000
+    x = draw(4, 8, 5, 5) + 1000
     if outlier:  # where a program starts: what it subtracts from the rest is far off
         x[-1, :, -1, :] = -1e5
         x[:, :, 2, 2] = 1e5
     norm = nn.BatchNorm2d(8, momentum=1.0).to(DEVICE)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     y = fused_norm(x, norm, 1.0, SMALL)
     exact = x.double().transpose(0, 1).flatten(1)
     assert_near(norm.running_var, exact.var(1), 1e-5)
-    assert_near(norm.running_mean, exact.mean(1), 1e-6)
+    spread = float(exact.std(1).max())
+    torch.testing.assert_close(norm.running_mean.double(), exact.mean(1), rtol=1e-6, atol=1e-6 * spread)
     exact = functional.batch_norm(x.double(), None, None, training=True)
     assert_near(y.detach(), exact, 1e-4)
 
@@ -158,7 +161,7 @@ def test_large_offset(outlier: bool):
 @runs_kernels
 def test_any_memory_layout():
     norm = make_norm(8)
-    x, dy = draw(3, 8, 4, 5), draw(3, 8, 4, 5, seed=1)
+    x, dy = draw(2, 8, 3, 2), draw(2, 8, 3, 2, seed=1)
     results = []
     for layout in (torch.contiguous_format, torch.channels_last):
         for of in (dy.contiguous(memory_format=layout), dy[:1, :1, :1, :1].expand_as(dy)):
@@ -171,7 +174,7 @@ def test_any_memory_layout():
 
 @runs_kernels
 def test_same_bits_again():
-    x, dy = draw(4, 16, 5, 5).requires_grad_(), draw(4, 16, 5, 5, seed=1)
+    x, dy = draw(2, 16, 3, 3).requires_grad_(), draw(2, 16, 3, 3, seed=1)
     runs = []
     for _ in range(2):
         y = fused_norm(x, make_norm(16), 0.2, SMALL)
