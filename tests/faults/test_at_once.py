@@ -7,15 +7,16 @@ import pytest
 
 from dpsinkhorn import load
 from dpsinkhorn.privacy import read_ledger
+from dpsinkhorn.training import Run, TrainingError
 from support import fault_campaigns as campaigns
 from support.kills import in_a_process
 from support.processes import Command
-from support.runs import RECIPE, tiny_arrays
+from support.runs import RECIPE, tiny_arrays, tiny_data, tiny_plan
 
 
 @pytest.mark.parametrize("campaign", [campaigns.one_run_at_once, campaigns.one_ledger_at_once])
 def test_a_sample(tmp_path, campaign):
-    assert in_a_process(campaign, tmp_path, 4, 0)["refused"]
+    assert in_a_process(campaign, tmp_path, 2, 0)["refused"]
 
 
 @pytest.mark.long
@@ -24,6 +25,22 @@ def test_many(tmp_path, campaign):
     found = in_a_process(campaign, tmp_path, 100, 1)
     counts = ", ".join(f"{count} {what}" for what, count in found.items() if count)
     print(f"{campaign.__name__.replace('_', ' ')}: {counts}")
+
+
+def test_a_run_that_another_process_ends_in_between(tmp_path, monkeypatch):
+    """It was not done when it was looked at; it is when the ledger is free."""
+    data = tiny_data()
+    first = Run.create(tmp_path / "run", tiny_plan(data, seed=None))
+    second = Run.resume(first.folder)
+    really = second._open_ledger
+
+    def later():
+        assert first.train(data)
+        return really()
+
+    monkeypatch.setattr(second, "_open_ledger", later)
+    with pytest.raises(TrainingError, match="is finished: its release is in"):
+        second.train(data)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
