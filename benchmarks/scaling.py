@@ -3,8 +3,8 @@
     python benchmarks/scaling.py --output benchmarks/results/scaling-h200.json
     python benchmarks/scaling.py --plot benchmarks/results/scaling-h200.json docs/images/scaling.png
 
-Time of a step and peak memory of `record` (recipe grey, q = 0.2) and of the papers' `batch` (50 records a step
-on average), on made-up images. Each setting is measured in a process of its own, one after the other.
+Time of a step and peak memory of `record` (recipe grey, q = 0.2) and of the papers' `batch` (50 records a
+step on average), on made-up images. Each setting is measured in a process of its own, one after the other.
 """
 
 from __future__ import annotations

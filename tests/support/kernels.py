@@ -1,4 +1,4 @@
-"""Tests of Triton kernels where there is no GPU: in its interpreter, in another process, and by its compiler."""
+"""Tests of Triton kernels without a GPU: in its interpreter, in another process, and by its compiler."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_neighbours_stay_within_the_sensitivity(cost):
 @pytest.mark.parametrize("mechanism", ["batch", "image"])
 @pytest.mark.parametrize("classes", [0, CLASSES])
 def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
-    """Beside the ordinary solver, on samples of several sizes, an empty one included; never above the bound."""
+    """Beside the ordinary solver, on samples of several sizes, an empty one too; never above the bound."""
     device, n, extra, steps = torch.device("cuda"), 20, 8, 5
     options = (SquaredEuclidean(), 1.0, extra / n, classes)
     made = {

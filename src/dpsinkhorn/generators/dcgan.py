@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from dpsinkhorn.generators.base import Generator, activation
 from dpsinkhorn.generators.configs import DCGANConfig
+from dpsinkhorn.generators.kernels import available, fused_norm, supported
 
 __all__ = ["DCGAN"]
 
@@ -25,6 +26,7 @@ class DCGAN(Generator):
     def __init__(self, config: DCGANConfig) -> None:
         super().__init__(config)
         self.layers = nn.Sequential()
+        self._slope = getattr(activation(config.activation), "negative_slope", 0.0)
         before = config.inputs
         # kernel, stride, padding of each layer; the first has no padding and makes the start size
         shapes: list[tuple[int | tuple[int, int], int, int]] = [
@@ -48,8 +50,13 @@ class DCGAN(Generator):
 
     def render(self, inputs: Tensor) -> Tensor:
         images = self._first(inputs)
-        for layer in list(self.layers)[1:-1]:
-            images = layer(images)
+        layers = iter(list(self.layers)[1:-1])
+        for layer in layers:
+            if isinstance(layer, nn.BatchNorm2d) and _fused(images, layer):
+                images = fused_norm(images, layer, self._slope)
+                next(layers)  # the activation is in it
+            else:
+                images = layer(images)
         return self._last(images)
 
     def _first(self, inputs: Tensor) -> Tensor:
@@ -67,8 +74,12 @@ class DCGAN(Generator):
             return cast(Tensor, layer(images))
         columns = images.permute(0, 2, 3, 1).flatten(1, 2) @ layer.weight.flatten(1)
         size, kernel = images.shape[2:], layer.kernel_size
-        summed = functional.fold(columns.mT, size, kernel, padding=1)
+        summed = functional.fold(columns.mT.to(layer.weight.dtype), size, kernel, padding=1)
         return summed if layer.bias is None else summed + layer.bias[:, None, None]
+
+
+def _fused(images: Tensor, norm: nn.BatchNorm2d) -> bool:
+    return available(images.device) and supported(images, norm)
 
 
 def _keep_scale(layer: nn.ConvTranspose2d, *, first: bool) -> None:
