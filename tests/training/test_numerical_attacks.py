@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
+from dpsinkhorn.training.records import HeldRecords
 from dpsinkhorn.training.sanitizers import (
     base,
     class_counts,
@@ -20,6 +21,8 @@ from dpsinkhorn.training.sanitizers import (
     pairs,
     release_label_frequencies,
 )
+from dpsinkhorn.training.sanitizers.fixed import Drawn, Setting
+from dpsinkhorn.training.sanitizers.pairs import on_grid
 from support import attacks
 from support.attacks import CLASSES, COUNTS, KINDS, TYPES, VALUES, Attack, D, N, strike
 
@@ -135,6 +138,39 @@ class TestAtRandom:
         run()
         counts = ", ".join(f"{count} {what}" for what, count in (COUNTS - before).items())
         print(f"attacks on {kind}, {device}: {counts}")
+
+
+@pytest.mark.parametrize("kind", ["record", "batch", "image"])
+@each_device
+def test_steps_in_fixed_shapes(kind, device):
+    """As on a GPU, where several steps are drawn at once; records came into range when they were read."""
+    zeros = torch.zeros(4, dtype=torch.int64, device=device)
+    for regularization in (1e-99, 1e-3, 1.0, 1e99):
+        made = attacks.build(kind, attack(regularization=regularization, classes=0))
+        for value in VALUES:
+            for record in (1.0, -1.0, 0.0, 0.3):
+                points = torch.full((4, D), record, dtype=torch.float64)
+                dtype = torch.float64 if kind == "record" else torch.float32
+                held = HeldRecords(on_grid(points).float().to(device), zeros, dtype)
+                step = made.fixed(Setting(N, None, 4.0, held))
+                if step is None:
+                    pytest.skip(f"{kind} has no steps in fixed shapes on {device}")
+                images = torch.full((N, D), value, dtype=torch.float64).float().to(device)
+                images[0] = 0.3
+                found = []
+                for count in (3, 4):
+                    inputs, fits = step.lay(
+                        Drawn(1, zeros[:count], torch.arange(count, device=device), zeros[:count])
+                    )
+                    assert bool(fits.all())
+                    cells = torch.zeros(step.noise_rows, D, dtype=torch.int64, device=device)
+                    row = {name: part[0] for name, part in inputs.items()}
+                    found.append(step.gradient(images, None, row, cells)[:N].double())
+                assert all(bool(torch.isfinite(gradient).all()) for gradient in found)
+                scale = made.expected_batch if kind == "record" else 1.0
+                move = scale * float((found[0] - found[1]).norm()) / made.mechanism.sensitivity
+                assert move <= 1 + 1e-5  # what is handed on is rounded, to a lattice and to float32
+                COUNTS["attacks in fixed shapes"] += 1
 
 
 NUMBERS = st.lists(st.sampled_from(VALUES) | st.floats(width=64), min_size=1, max_size=12)
