@@ -217,6 +217,21 @@ class TestPapersShapes:
         assert expected.shape == (5, 16, 3, 5)
         torch.testing.assert_close(generator._first(inputs), expected)
 
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_the_last_layer_of_dcgan_as_a_product(self, channels):
+        """As it is taken on a GPU: the same values, and the same gradients."""
+        config = DCGANConfig(image_shape=(channels, 12, 20), classes=10, width=4)
+        generator = build_generator(config, seed=0)
+        layer = generator.layers[-1]
+        images = torch.rand(5, 4, 12, 20, requires_grad=True)
+        weights = torch.rand(5, channels, 12, 20)
+        results = []
+        for render in (layer, lambda given: generator._last_as_product(given, layer)):
+            out = render(images)
+            results.append([out, *torch.autograd.grad(out, [images, layer.weight, layer.bias], weights)])
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
     def test_dcgan_starts_alive_without_batch_norm(self):
         config = DCGANConfig(image_shape=(1, 28, 28), classes=10, batch_norm=False)
         images = build_generator(config, seed=0)(*inputs_of(config, 64))

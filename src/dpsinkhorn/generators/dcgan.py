@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,6 +14,8 @@ from dpsinkhorn.generators.configs import DCGANConfig
 from dpsinkhorn.generators.kernels import available, fused_norm, supported
 
 __all__ = ["DCGAN"]
+
+_ALIGNED = 16  # columns of a product that a GPU takes well come in multiples of this
 
 
 class DCGAN(Generator):
@@ -72,10 +75,40 @@ class DCGAN(Generator):
         layer = cast(nn.ConvTranspose2d, self.layers[-1])
         if not images.is_cuda:
             return cast(Tensor, layer(images))
-        columns = images.permute(0, 2, 3, 1).flatten(1, 2) @ layer.weight.flatten(1)
-        size, kernel = images.shape[2:], layer.kernel_size
-        summed = functional.fold(columns.mT.to(layer.weight.dtype), size, kernel, padding=1)
+        return self._last_as_product(images, layer)
+
+    def _last_as_product(self, images: Tensor, layer: nn.ConvTranspose2d) -> Tensor:
+        taps = layer.weight.flatten(1)
+        taps = functional.pad(taps, (0, -taps.shape[1] % _ALIGNED))
+        columns = images.permute(0, 2, 3, 1) @ taps
+        summed = cast(Tensor, _Fold.apply(columns, layer.out_channels))  # type: ignore[no-untyped-call]
         return summed if layer.bias is None else summed + layer.bias[:, None, None]
+
+
+class _Fold(torch.autograd.Function):
+    """The sum of shifted images that a 3 x 3 transposed convolution ends in, as `functional.fold`.
+
+    The backward of that one goes through images one by one. Columns ``(n, height, width, channels x 9 and
+    more)``; what is more is padding.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, channels: int) -> Tensor:
+        ctx.columns, ctx.kind = columns.shape, columns.dtype
+        size = columns.shape[1:3]
+        rows = columns[..., : 9 * channels].flatten(1, 2).mT.float()
+        return functional.fold(rows, size, 3, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        channels = gradient.shape[1]
+        patches = functional.pad(gradient, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
+        out = torch.zeros(ctx.columns, dtype=ctx.kind, device=gradient.device)
+        out[..., : 9 * channels].view(*ctx.columns[:3], channels, 3, 3).copy_(
+            patches.permute(0, 2, 3, 1, 4, 5)
+        )
+        return out, None
 
 
 def _fused(images: Tensor, norm: nn.BatchNorm2d) -> bool:

@@ -223,7 +223,7 @@ class FixedRows(FixedStep):
             torch.cat([values, values.new_zeros(1)])[at.clamp(max=last)]
             for values in (drawn.rows, drawn.kind)
         )
-        return {"rows": rows, "kinds": kinds, "count": counts.int().unsqueeze(1)}, counts <= self._room
+        return {"rows": rows, "kinds": kinds, "count": counts.unsqueeze(1)}, counts <= self._room
 
     def gradient(
         self, points: Tensor, labels: Tensor | None, inputs: dict[str, Tensor], cells: Tensor | None

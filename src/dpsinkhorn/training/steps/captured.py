@@ -73,7 +73,9 @@ class FixedSteps:
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)
         self._labels = labels
         self._draw_labels = not labels_are_fixed(plan)
-        self._buffers: dict[str, Tensor] = {}
+        self._buffers: dict[torch.dtype, Tensor] = {}
+        self._names: dict[torch.dtype, list[str]] = {}
+        self._shapes: dict[str, torch.Size] = {}
         self._capture = capture
         self._graph: torch.cuda.CUDAGraph | None = None
         self._taken = 0
@@ -146,11 +148,28 @@ class FixedSteps:
         return _Block(steps, inputs, fits.tolist(), drawn)
 
     def _load(self, block: _Block) -> None:
+        """What the block's steps need into the buffers that steps read: one for each type of number."""
+        names: dict[torch.dtype, list[str]] = {}
         for name, value in block.inputs.items():
-            if name not in self._buffers:
-                self._buffers[name] = value.new_zeros((self.multiple, *value.shape[1:]))
-            self._buffers[name][: block.steps].copy_(value)
+            names.setdefault(value.dtype, []).append(name)
+            self._shapes[name] = value.shape[1:]
+        self._names = names
+        for dtype in names:
+            rows = torch.cat([block.inputs[name].reshape(block.steps, -1) for name in names[dtype]], dim=1)
+            if dtype not in self._buffers:
+                self._buffers[dtype] = rows.new_zeros(self.multiple, rows.shape[1])
+            self._buffers[dtype][: block.steps].copy_(rows)
         self._slot.zero_()
+
+    def _read(self) -> dict[str, Tensor]:
+        """What the present step needs."""
+        inputs = {}
+        for dtype, names in self._names.items():
+            row = self._buffers[dtype].index_select(0, self._slot)[0]
+            sizes = [self._shapes[name].numel() for name in names]
+            for name, part in zip(names, torch.split(row, sizes), strict=True):
+                inputs[name] = part.view(self._shapes[name])
+        return inputs
 
     # ---- a step
 
@@ -171,7 +190,7 @@ class FixedSteps:
 
     def _body(self) -> None:
         state = self._state
-        inputs = {name: buffer.index_select(0, self._slot)[0] for name, buffer in self._buffers.items()}
+        inputs = self._read()
         labels = inputs.pop("labels", self._labels)
         latents, rate, cells = inputs.pop("latents"), inputs.pop("rate"), inputs.pop("cells", None)
         points = render(state, self._sanitizer, self._plan.generated, latents, labels)
