@@ -6,13 +6,14 @@ import json
 import math
 
 import pytest
+import torch
 
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import compose, epsilon
 from dpsinkhorn.training import Plan, TrainingError, make_plan
 from dpsinkhorn.training.building import build_sanitizer, largest_sample
 from dpsinkhorn.training.plan import Facts
-from dpsinkhorn.training.state import learning_rate
+from dpsinkhorn.training.state import TrainingState
 from support.runs import MECHANISMS, tiny_data, tiny_plan, tiny_recipe
 
 FACTS = Facts((1, 4, 4), 3, 90, 90)
@@ -165,10 +166,12 @@ def test_the_largest_sample_is_public():
 
 def test_learning_rates():
     cosine = make_plan(tiny_recipe(schedule="cosine"), FACTS)
-    rates = [learning_rate(cosine, step, 10) for step in range(11)]
+    state = TrainingState(cosine, torch.device("cpu"))
+    rates = [state.rate_at(step, 10) for step in range(11)]
     assert rates[0] == pytest.approx(1e-2)
     assert rates[5] == pytest.approx(5e-3)
     assert rates[10] == pytest.approx(0, abs=1e-12)
     assert rates == sorted(rates, reverse=True)
     constant = make_plan(tiny_recipe(schedule="constant"), FACTS)
-    assert {learning_rate(constant, step, 10) for step in range(11)} == {1e-2}
+    state = TrainingState(constant, torch.device("cpu"))
+    assert {state.rate_at(step, 10) for step in range(11)} == {1e-2}

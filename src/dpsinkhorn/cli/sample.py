@@ -40,6 +40,10 @@ def sample(
     fast: Annotated[
         bool, typer.Option("--fast", help="bfloat16: twice as fast on processors that have it; less exact.")
     ] = False,
+    grain: Annotated[
+        float | None,
+        typer.Option(help="Noise on the pixels, from 0 to 1; the release's own unless given. 0: smooth."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -67,6 +71,7 @@ def sample(
                 seed=seed,
                 device=device,
                 precision="bfloat16" if fast else "float32",
+                grain=grain,
                 progress=lambda done: bar.advance(drawing, done),
             )
             writing = bar.add_task("writing", total=count)

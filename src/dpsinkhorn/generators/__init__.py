@@ -16,6 +16,7 @@ from dpsinkhorn.generators.configs import (
     GeneratorConfig,
     GeneratorError,
     MLPConfig,
+    check_grain,
     config_from_json,
     config_to_json,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "GeneratorError",
     "MLPConfig",
     "build_generator",
+    "check_grain",
     "check_probabilities",
     "choose_device",
     "config_from_json",

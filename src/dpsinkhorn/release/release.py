@@ -17,6 +17,7 @@ from torch import Tensor
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
+    check_grain,
     choose_device,
     draw_labels,
     draw_latents,
@@ -68,6 +69,7 @@ class Release:
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
+        grain: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
         """Draw images, and their labels.
@@ -76,11 +78,14 @@ class Release:
             count: How many.
             labels: `None` draws them from the release's own distribution, a number asks for images of that
                 class, an array of `count` numbers for one image each.
-            seed: The same seed gives the same images, on the same machine and device; `None` draws afresh.
+            seed: The same seed gives the same images, on the same machine and device, and with grain at the
+                same `batch_size`; `None` draws afresh.
             batch_size: Images per pass; by default what suits the device.
             device: By default the GPU where there is one.
             precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
                 moves pixels by less than a grey level on average, and by some at most.
+            grain: Standard deviation of the noise on the pixels, in [-1, 1]; by default the release's own. 0
+                gives the smooth images that the generator renders.
             progress: Called with the number of images of every finished pass.
 
         Returns:
@@ -98,6 +103,8 @@ class Release:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
+        noise = self.config.grain if grain is None else grain
+        check_grain(noise, ReleaseError)
         where = choose_device(device, ReleaseError)
         draws = torch.Generator()
         if seed is None:
@@ -106,6 +113,10 @@ class Release:
             draws.manual_seed(int(seed))
         chosen = self._labels(int(count), labels, draws)
         latents = draw_latents(int(count), self.config.latent, draws)
+
+        grains = torch.Generator(where)
+        if noise:
+            grains.manual_seed(int(torch.randint(2**62, (), generator=draws)))
 
         network = self._network(where)
         channels, height, width = self.image_shape
@@ -116,9 +127,10 @@ class Release:
         with torch.inference_mode(), cast:
             for start in range(0, count, step):
                 rows = slice(start, start + step)
-                images[rows] = _render(
-                    network, latents[rows], None if chosen is None else chosen[rows], where
-                )
+                smooth = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
+                if noise:
+                    smooth += noise * torch.randn(smooth.shape, generator=grains, device=where)
+                images[rows] = to_uint8(smooth)
                 if progress is not None:
                     progress(len(images[rows]))
         return images, None if chosen is None else chosen.numpy()
@@ -146,13 +158,11 @@ class Release:
         return self._frozen[device]
 
 
-def _render(
-    network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device
-) -> NDArray[np.uint8]:
+def _render(network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device) -> Tensor:
     images: Tensor = network(latents.to(device), None if labels is None else labels.to(device)).float()
     if not torch.isfinite(images.sum()):
         raise ReleaseError("the generator of this release renders numbers that are not finite")
-    return to_uint8(images)
+    return images
 
 
 def to_uint8(images: Tensor) -> NDArray[np.uint8]:
