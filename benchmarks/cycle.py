@@ -1,4 +1,4 @@
-"""A user's whole cycle on one machine, timed: train privately, draw 60,000 images, evaluate on the test split.
+"""A user's whole cycle on one machine, timed: train privately, draw 60,000 images, evaluate on real ones.
 
 python benchmarks/cycle.py --data mnist --epsilon 10
 python benchmarks/cycle.py --data mnist --steps 3000 --generated-per-class 50 --no-evaluation
