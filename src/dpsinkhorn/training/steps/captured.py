@@ -88,7 +88,8 @@ class FixedSteps:
         if not self._capture:
             self._take(count)
             return
-        self._steps_stream.wait_stream(torch.cuda.current_stream())
+        for stream in (self._steps_stream, self._draws_stream):  # the records, say, are still on their way
+            stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._steps_stream):
             self._take(count)
         torch.cuda.current_stream().wait_stream(self._steps_stream)
@@ -118,7 +119,8 @@ class FixedSteps:
         with torch.cuda.stream(self._draws_stream):
             block = self._drawn(steps)
         stepping.wait_stream(self._draws_stream)
-        for value in block.inputs.values():
+        drawn = block.drawn
+        for value in (*block.inputs.values(), drawn.step, drawn.rows, drawn.kind):
             value.record_stream(stepping)  # read there, after they are dropped here
         return block
 
