@@ -158,7 +158,10 @@ class TestValues:
     def test_truth_values(self):
         assert from_arrays(np.array([[[True, False]]])).points().tolist() == [[1, -1]]
 
-    @pytest.mark.parametrize("limits", [(1, 0), (0, 0), (0, np.inf), (np.nan, 1), 5, ("a", "b"), (1, 2, 3)])
+    @pytest.mark.parametrize(
+        "limits",
+        [(1, 0), (0, 0), (0, np.inf), (np.nan, 1), 5, ("a", "b"), (1, 2, 3), (0, 1e-310), (-1e308, 1e308)],
+    )
     def test_ranges_that_are_none(self, limits):
         with pytest.raises(DataError, match="value_range"):
             from_arrays(np.zeros((1, 2, 2)), value_range=limits)

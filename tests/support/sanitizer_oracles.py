@@ -26,6 +26,9 @@ class RootCost(Cost):
 
     symmetric = False
 
+    def __repr__(self) -> str:
+        return "RootCost()"
+
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         return (1 + (x[..., :, None, :] - y[..., None, :, :] / 2).square().sum(-1)).sqrt()
 

@@ -163,6 +163,14 @@ class TestNothingLeaksAround:
         with pytest.raises(ValueError, match="9 generated images"):
             sanitizer._clipped(images(10), None, some_digits(4))
 
+    @pytest.mark.parametrize("weight", [1e20, 1e40, 1e90])
+    def test_label_weights_beyond_float32(self, weight: float):
+        mechanism = BatchMechanism(clip=0.5, noise_multiplier=1.1)
+        sanitizer = BatchSanitizer(mechanism, SquaredEuclidean(), 1.0, classes=2, label_weight=weight)
+        labels = torch.tensor([0, 1, 0])
+        gradient = sanitizer._clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
+        assert torch.isfinite(gradient).all()
+
     def test_labels_that_are_no_class_do_not_raise(self):
         sanitizer = BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=CLASSES)
         sample = Sample(some_digits(4).points, torch.tensor([-1, 10, 3, 99]))

@@ -24,6 +24,9 @@ _FLOAT_RANGE = (0.0, 1.0)
 _CHUNK_VALUES = 1 << 20  # values converted or checked at a time, so that a memory map never fills the memory
 
 
+_LARGEST, _LEAST_RANGE = 1e30, 1e-30  # of values, which are computed with in float32
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images with their labels and persons, checked; make one with `from_arrays` or `load_dataset`.
@@ -220,6 +223,10 @@ def _range(value_range: tuple[float, float]) -> tuple[float, float]:
         ) from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise DataError(f"value_range must be two finite numbers, the lower one first, not {value_range!r}")
+    if max(-low, high) > _LARGEST or high - low < _LEAST_RANGE:
+        raise DataError(
+            f"value_range must be within {_LARGEST:g} and at least {_LEAST_RANGE:g} wide, not {value_range!r}"
+        )
     return low, high
 
 

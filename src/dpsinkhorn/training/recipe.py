@@ -48,6 +48,9 @@ _PAPER_RECIPES = {
 }
 
 
+_LARGEST_CLIP = 1e30  # gradients of the generator are in float32
+
+
 @dataclass(frozen=True)
 class PrivacySettings:
     """What decides the privacy cost, together with ε and δ."""
@@ -65,6 +68,8 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         _one_of("privacy.mechanism", self.mechanism, typing.get_args(MechanismName))
         _positive("privacy.clip", self.clip)
+        if self.clip > _LARGEST_CLIP:
+            raise TrainingError(f"privacy.clip must be at most {_LARGEST_CLIP:g}, not {self.clip:g}")
         _positive("privacy.steps", self.steps)
         if self.steps > MOST_STEPS:
             raise TrainingError(f"privacy.steps must be at most {MOST_STEPS:,}, not {self.steps:,}")

@@ -100,7 +100,7 @@ class SinkhornSanitizer(Sanitizer):
             return tidy(points)
         # As `ot.with_labels`, which checks the labels: a check on private ones would be seen from outside.
         onehot = labels.unsqueeze(-1) == torch.arange(self.classes, device=points.device)
-        return torch.cat([tidy(points), onehot * float(self.label_weight)], dim=-1).double()
+        return torch.cat([tidy(points), onehot.double() * self.label_weight], dim=-1)
 
     def _cross(self, x: Tensor, sample: Sample) -> Tensor:
         """Gradient of W(x, records) in x; 0 where that problem cannot be solved.
