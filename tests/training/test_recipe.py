@@ -128,7 +128,7 @@ BROKEN = {
     "description = 'x'\n[privacy]\nbatch = 5\nsteps = 10000000000": "at most 1,000,000,000",
     "description = 'x'\n[privacy]\nbatch = 5\nclip = nan": "privacy.clip must be a positive",
     "description = 'x'\n[privacy]\nbatch = 5\nclip = 1e31": "privacy.clip must be at most 1e+30",
-    "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nprecision = 'float16'": "optimizer.precision must be",
+    "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nprecision = 'half'": "optimizer.precision must be",
     "description = 'x'\n[privacy]\nbatch = 5\nnoise_multiplier = -1.0": "must be a positive",
     "description = 'x'\n[privacy]\nbatch = 5\nmechanism = 'magic'": "must be one of record",
     "description = 'x'\n[privacy]\nbatch = 5\nspeed = 3": "has no setting 'speed'",
