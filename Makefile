@@ -44,7 +44,7 @@ browser: $(VENV)/.setup  ## a headless browser for the tests of the report, wher
 	echo "no browser could be installed ($(VENV)/browser.log says why): its tests will be skipped"
 
 test: $(VENV)/.setup browser  ## run the whole test suite, doctests and README snippets included
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-long: $(VENV)/.setup  ## the tests that take long: fuzzing, audits, kills
 	$(BIN)/python -m pytest -m long -s

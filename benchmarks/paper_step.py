@@ -75,7 +75,7 @@ def main() -> None:
             profile(steps)
 
     # ---- the loss and its gradient alone, on the same clouds
-    held = records.held(on_the_grid=False)
+    held = records.held(CLASSES, on_the_grid=False)
     assert held is not None
     x, labels, y, kinds = clouds(state, held, device)
     fixed = sanitizer.fixed(Setting(N, None, 50.0, held))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -14,7 +16,9 @@ from dpsinkhorn.privacy import (
     poisson_sample,
 )
 from dpsinkhorn.privacy.noise import normal_cells
+from dpsinkhorn.training import TrainingError
 from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.loop import train
 from dpsinkhorn.training.records import HeldRecords, Records
 from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
 from dpsinkhorn.training.sanitizers.fixed import Setting
@@ -99,6 +103,30 @@ def test_every_record_is_laid_out_once(device):
         assert torch.equal(kinds, held.kinds[inputs["rows"][step][there]])
 
 
+@pytest.mark.parametrize("bad", [-1, CLASSES, 2**40])
+def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
+    """Such a record must not move others: where there is one, steps are taken one by one."""
+    data = tiny_data()
+    good = Records(data, CPU)
+    assert good.held(CLASSES, on_the_grid=True) is not None
+    assert good.held(CLASSES - 1, on_the_grid=True) is None
+    labels = data.labels.copy()
+    labels[7] = bad
+    assert Records(dataclasses.replace(data, labels=labels), CPU).held(CLASSES, on_the_grid=True) is None
+    ignored = good.held(0, on_the_grid=True)
+    assert ignored is not None
+    assert not ignored.kinds.any()
+
+
+def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
+    mechanism = RecordMechanism(0.3, 1.5)
+    sanitizer = RecordSanitizer(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
+    held = held_records(50, 0, CPU)
+    fixed = sanitizer.fixed(Setting(6, None, 40.0, held))
+    _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
+    assert fits.tolist() == [True, False]
+
+
 def test_a_sample_that_is_too_large_is_said_not_to_fit():
     sanitizer = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
     held = held_records(9000, 0, CPU)
@@ -164,6 +192,13 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
         assert (norms <= 0.5 + 1e-6).all()  # and half a step of the lattice
 
 
+class Everything:
+    """Grants all that is asked for."""
+
+    def reserve(self, step, wanted):  # noqa: ARG002
+        return wanted
+
+
 class TestTraining:
     def steps_of(self, *, steps=24, **changes):
         data = tiny_data()
@@ -188,6 +223,18 @@ class TestTraining:
             assert state.step == 24
             ends.append(self.weights(state))
         assert all(torch.equal(ends[0], end) for end in ends[1:])
+
+    def test_a_seeded_run_is_not_resumed_in_another_way(self):
+        """Steps already paid for are free only where they are the same steps."""
+        data = tiny_data()
+        plan = tiny_plan(data, "record", steps=6)
+        state = TrainingState(plan, CPU)
+        arguments = (plan, state, Records(data, CPU), build_sanitizer(plan), Everything(), (1 / 3,) * 3)
+        next(train(*arguments, horizon=6))
+        assert state.way == "one by one"
+        state.way = "64 at a time"
+        with pytest.raises(TrainingError, match="would not replay"):
+            next(train(*arguments, horizon=6))
 
     def test_it_learns_as_single_steps_do(self):
         """Not the same draws, but the same training: both move the weights by about as much."""

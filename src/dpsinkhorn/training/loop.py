@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from dpsinkhorn.privacy import Ledger
+from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.sanitizers import Sanitizer
@@ -97,6 +98,12 @@ def train(
     Whoever iterates may stop between blocks: `state` is whole then.
     """
     steps = make_steps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+    if plan.seed is not None and state.way not in (None, steps.way):
+        raise TrainingError(
+            f"this seeded run took its steps {state.way}, and here they would be taken {steps.way}: it would "
+            "not replay; resume it where it began, or begin another run"
+        )
+    state.way = steps.way
     wanted = 1
     state.generator.train()
     while state.step < horizon:

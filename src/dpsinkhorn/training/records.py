@@ -110,26 +110,31 @@ class Records:
             groups=None if self._groups is None else self._groups[rows],
         )
 
-    def held(self, *, on_the_grid: bool) -> HeldRecords | None:
+    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
         """All records ready for steps in fixed shapes; none where persons are sampled, or memory is short.
 
+        Nor are there any where a label is none of the `classes`: the layout has no place for such a record.
         `on_the_grid` rounds them to the grid that `record` computes on.
         """
         if self._groups is not None or not self._units:
             return None
+        kinds = torch.zeros(self._units, dtype=torch.int64, device=self._device)
+        if classes:
+            if self._labels is None or not bool(((self._labels >= 0) & (self._labels < classes)).all()):
+                return None
+            kinds = self._labels
         pixels = math.prod(self._dataset.image_shape)
         dtype = torch.float64 if on_the_grid and grid_bits(pixels) > _FLOAT32_BITS else torch.float32
         if self._device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._device)
             if self._units * pixels * dtype.itemsize > free // 2:
                 return None
-        kinds = self._labels if self._labels is not None else torch.zeros(self._units, dtype=torch.int64)
-        order = torch.argsort(kinds.to(self._device), stable=True)
+        order = torch.argsort(kinds, stable=True)
         points = torch.empty(self._units, pixels, dtype=dtype, device=self._device)
         for at in range(0, self._units, _AT_ONCE):
             some = self._points(order[at : at + _AT_ONCE])
             points[at : at + _AT_ONCE] = on_grid(some) if on_the_grid else tidy(some)
-        return HeldRecords(points, kinds.to(self._device)[order], torch.float64 if on_the_grid else dtype)
+        return HeldRecords(points, kinds[order], torch.float64 if on_the_grid else dtype)
 
     def labels(self) -> tuple[Tensor | None, Tensor | None]:
         """All labels and groups, for a release of class frequencies."""

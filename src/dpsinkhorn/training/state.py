@@ -42,6 +42,8 @@ class TrainingState:
     def __init__(self, plan: Plan, device: torch.device) -> None:
         settings = plan.recipe.optimizer
         self.step = 0
+        self.way: str | None = None
+        """How steps were taken so far, in words; none before the first."""
         self.device = device
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
@@ -116,7 +118,7 @@ class TrainingState:
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
-        header: dict[str, Any] = {"step": self.step, "extra": extra}
+        header: dict[str, Any] = {"step": self.step, "way": self.way, "extra": extra}
         tensors = {"random": self.random.get_state()}
         if isinstance(self.noise, SeededNoise):
             header["noise"] = self.noise.state()
@@ -146,6 +148,7 @@ class TrainingState:
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
             self.step = int(header["step"])
+            self.way = None if header.get("way") is None else str(header["way"])
             self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
             extra: dict[str, Any] = header["extra"]
         except (KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -27,6 +27,9 @@ from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
+_LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
+
+
 class SinkhornSanitizer(Sanitizer):
     """What the sanitizers of the Sinkhorn loss share: the loss, and its gradient in the images.
 
@@ -160,7 +163,11 @@ class _NoisedRows(SinkhornSanitizer):
         cost = GroundCost.of(self.cost, self.classes, self.label_weight)
         if cost is None or not available(setting.records.device):
             return None
-        return FixedRows(self, cost, setting) if supported(setting.generated, setting.room) else None
+        moderate = (
+            max(cost.of_label, cost.l1_weight) < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
+        )
+        fits = moderate and supported(setting.generated, setting.room)
+        return FixedRows(self, cost, setting) if fits else None
 
     def _released(
         self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None

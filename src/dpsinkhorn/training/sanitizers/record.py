@@ -252,7 +252,8 @@ class FixedRecord(FixedStep):
         at = (starts.gather(1, kinds) + offset).unsqueeze(-1) + step
         padded = torch.cat([drawn.rows, drawn.rows.new_zeros(1)])  # there may be none at all
         rows = padded[at.clamp_(max=len(drawn.rows))]
-        return {"kinds": kinds, "rows": rows, "filled": filled}, ends[:, -1] <= room
+        fits = (ends[:, -1] <= room) & (counts.sum(1) <= self._sanitizer.max_sample)
+        return {"kinds": kinds, "rows": rows, "filled": filled}, fits
 
     def gradient(
         self,

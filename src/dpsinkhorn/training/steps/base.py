@@ -13,6 +13,11 @@ class Steps(Protocol):
     multiple: int
     """Steps come in multiples of this, up to the horizon: randomness is drawn for as many at a time."""
 
+    @property
+    def way(self) -> str:
+        """In words. A seeded run replays where its steps are taken in the same way."""
+        ...
+
     def take(self, count: int) -> None:
         """Take `count` steps, and advance the training state by as many.
 

@@ -78,21 +78,28 @@ class FixedSteps:
         self._shapes: dict[str, torch.Size] = {}
         self._capture = capture
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._gradients: list[Tensor | None] = []
         self._taken = 0
         if capture:
             self._steps_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._draws_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def way(self) -> str:
+        """As steps are drawn for."""
+        return f"{self.multiple} at a time"
 
     def take(self, count: int) -> None:
         """Take `count` steps."""
         if not self._capture:
             self._take(count)
             return
+        outside = torch.cuda.current_stream(self._state.device)
         for stream in (self._steps_stream, self._draws_stream):  # the records, say, are still on their way
-            stream.wait_stream(torch.cuda.current_stream())
+            stream.wait_stream(outside)
         with torch.cuda.stream(self._steps_stream):
             self._take(count)
-        torch.cuda.current_stream().wait_stream(self._steps_stream)
+        outside.wait_stream(self._steps_stream)
 
     def _take(self, count: int) -> None:
         sizes = [self.multiple] * (count // self.multiple)
@@ -115,7 +122,7 @@ class FixedSteps:
     def _draw(self, steps: int) -> _Block:
         if not self._capture:
             return self._drawn(steps)
-        stepping = torch.cuda.current_stream()
+        stepping = self._steps_stream
         with torch.cuda.stream(self._draws_stream):
             block = self._drawn(steps)
         stepping.wait_stream(self._draws_stream)
@@ -184,9 +191,10 @@ class FixedSteps:
             self._body()
         else:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._steps_stream):
+            with torch.cuda.graph(graph, stream=self._steps_stream, capture_error_mode="thread_local"):
                 self._body()
             self._graph = graph
+            self._gradients = [parameter.grad for parameter in self._state.parameters]
             graph.replay()
         self._taken += 1
 
@@ -213,3 +221,8 @@ class FixedSteps:
         self._sanitizer.backward(points, labels, sample, state.parameters, state.noise)
         state.update(block.inputs["rate"][step])
         self._slot.add_(1)
+        if self._graph is not None:  # whoever reads gradients later finds those of the graph
+            for parameter, kept in zip(state.parameters, self._gradients, strict=True):
+                assert kept is not None
+                assert parameter.grad is not None
+                parameter.grad = kept.copy_(parameter.grad)

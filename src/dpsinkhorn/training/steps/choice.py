@@ -36,7 +36,7 @@ def make_steps(
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
             return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
-    held = records.held(on_the_grid=isinstance(sanitizer, RecordSanitizer))
+    held = records.held(plan.facts.classes, on_the_grid=isinstance(sanitizer, RecordSanitizer))
     n = plan.generated
     labels: torch.Tensor | None = None
     if labels_are_fixed(plan):

@@ -15,6 +15,7 @@ class PlainSteps:
     """Each step draws, generates, sanitizes and updates by itself. Works everywhere."""
 
     multiple = 1
+    way = "one by one"
 
     def __init__(
         self,
