@@ -10,7 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dpsinkhorn.training import Run, TrainingError
+from dpsinkhorn.training import Facts, Run, TrainingError, load_recipe, make_plan
+from dpsinkhorn.training import state as state_module
 from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
 from support.runs import tiny_data, tiny_plan
 
@@ -140,3 +141,30 @@ class TestAtomicWrites:
         head = json.loads(content[8 : 8 + length])
         assert head["__metadata__"]["version"] == "1"
         assert not content.startswith((b"PK", b"\x80"))
+
+
+class TestPrecision:
+    def state_of(self, precision):
+        recipe = load_recipe("grey").replace(optimizer={"precision": precision}, generator={"width": 8})
+        recipe = recipe.replace(privacy={"noise_multiplier": 1.0, "steps": 3})
+        return TrainingState(make_plan(recipe, Facts((1, 12, 12), 2, 50, 50), seed=0), torch.device("cpu"))
+
+    @pytest.mark.parametrize("has_it", [True, False])
+    def test_reduced_only_where_asked_for_and_where_the_processor_has_it(self, has_it, monkeypatch):
+        monkeypatch.setattr(state_module, "_has_bfloat16", lambda _: has_it)
+        for precision in ("float32", "bfloat16"):
+            state = self.state_of(precision)
+            with state.precision():
+                assert torch.is_autocast_enabled("cpu") == (has_it and precision == "bfloat16")
+            assert not torch.is_autocast_enabled("cpu")
+
+    def test_images_are_close_and_stay_in_float32(self, monkeypatch):
+        monkeypatch.setattr(state_module, "_has_bfloat16", lambda _: True)
+        latents, labels = torch.rand(8, 20), torch.arange(8) % 2
+        images = []
+        for precision in ("float32", "bfloat16"):
+            state = self.state_of(precision)
+            with torch.no_grad(), state.precision():
+                images.append(state.generator(latents, labels))
+        assert images[0].dtype == images[1].dtype == torch.float32
+        assert 0 < (images[0] - images[1]).abs().max() < 0.05

@@ -78,8 +78,8 @@ class TrainingState:
         return isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
 
     def precision(self) -> torch.autocast:
-        """Within it, on a GPU, the generator computes in what the recipe asks for."""
-        reduced = self._settings.precision == "bfloat16" and self.device.type == "cuda"
+        """Within it the generator computes in what the recipe asks for, if the device is fast at it."""
+        reduced = self._settings.precision == "bfloat16" and _has_bfloat16(self.device)
         # No cache: a cast weight that a captured graph found there would never be cast again.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=reduced, cache_enabled=False)
 
@@ -187,6 +187,14 @@ def _optimizer(
         fused=cuda,
         capturable=cuda,
     )
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16; other processors emulate it, which takes far longer."""
+    if device.type != "cpu":
+        return True
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public name for them
+    return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
 def _as_laid_out(value: Tensor | None, parameter: Tensor) -> Tensor | None:
