@@ -135,8 +135,8 @@ def drawing(steps: Any) -> float | None:
     return round((time.perf_counter() - started) / steps.multiple * 1e3, 4)
 
 
-def profile(steps: Any) -> None:
-    """The kernels of captured steps."""
+def profile(steps: Any) -> list[tuple[str, float, float]]:
+    """The kernels of captured steps, printed: name, microseconds and launches a step, the longest first."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -148,13 +148,17 @@ def profile(steps: Any) -> None:
         for _ in range(count):
             steps._step()
         torch.cuda.synchronize()
-    rows = [row for row in seen.key_averages() if row.self_device_time_total]
-    rows.sort(key=lambda row: -row.self_device_time_total)
-    total = sum(row.self_device_time_total for row in rows) / count
-    launches = sum(row.count for row in rows) / count
-    print(f"  kernels: {total:.1f} us in {launches:.0f} launches a step")
-    for row in rows[:25]:
-        print(f"  {row.self_device_time_total / count:8.1f} us  {row.count / count:5.1f} x  {row.key[:100]}")
+    rows = [
+        (row.key, row.self_device_time_total / count, row.count / count)
+        for row in seen.key_averages()
+        if row.self_device_time_total
+    ]
+    rows.sort(key=lambda row: -row[1])
+    total, every = (sum(row[part] for row in rows) for part in (1, 2))
+    print(f"  kernels: {total:.1f} us in {every:.0f} launches a step")
+    for name, time_taken, launches in rows[:25]:
+        print(f"  {time_taken:8.1f} us  {launches:5.1f} x  {name[:100]}")
+    return rows
 
 
 def device_name(device: torch.device) -> str:

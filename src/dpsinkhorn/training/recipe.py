@@ -129,8 +129,10 @@ class OptimizerSettings:
     ema: float | None = None
     """Decay of the exponential moving average of the weights that is released; none: the last weights."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What the generator's layers compute in while trained, where the device is fast at it. Nothing of privacy
-    depends on it."""
+    """What the generator's layers compute in while trained, where the device is fast at it.
+
+    Nothing of privacy depends on it.
+    """
 
     def __post_init__(self) -> None:
         _one_of("optimizer.algorithm", self.algorithm, ("adam", "sgd"))

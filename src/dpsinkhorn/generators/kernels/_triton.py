@@ -20,8 +20,8 @@ __all__ = ["AVAILABLE"]
 if AVAILABLE:
     __all__ += [
         "apply_kernel",
-        "gradient_kernel",
         "moments_kernel",
+        "norm_gradient_kernel",
         "statistics_kernel",
         "sums_kernel",
         "totals_kernel",
@@ -230,7 +230,7 @@ if AVAILABLE:
         tl.store(weight_gradient + c, tl.sum(product, axis=0) * inverse, mask=c_there)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def gradient_kernel(  # type: ignore[no-untyped-def]
+    def norm_gradient_kernel(  # type: ignore[no-untyped-def]
         x,
         dy,
         dx,

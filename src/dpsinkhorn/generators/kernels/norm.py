@@ -145,7 +145,7 @@ class _Launches:
     ) -> Tensor:
         out = torch.empty_like(x)
         with _on(self.device):
-            _triton.gradient_kernel[(self._tiles,)](
+            _triton.norm_gradient_kernel[(self._tiles,)](
                 x, dy, out, statistics, weight, bias, *of_parameters, self.count, slope, **self._shape
             )
         return out
