@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import safe_open
 
 from dpsinkhorn.data import from_arrays
+from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.training import Run, Saving, facts_of, load_recipe, make_plan
 
 EVERY_BLOCK = Saving(checkpoint_seconds=0.0, picture_steps=0)
@@ -105,6 +106,30 @@ def finished(folder, plan, data, *, saving=EVERY_BLOCK, ledger=None):
     return run
 
 
+class CrashError(Exception):
+    """As abrupt as an exception can be: nothing is written after it."""
+
+
+def go_on(folder, plan, data, chance, choices, *, saving):
+    """Train with stops and crashes at random blocks until the run is done; how often it was interrupted."""
+    run, interrupted = Run.create(folder, plan), 0
+    while True:
+
+        def watch(_progress):
+            fate = choices.random()
+            if fate < chance / 2:
+                raise CrashError
+            return fate < chance
+
+        try:
+            if run.train(data, saving=saving, watch=watch):
+                return interrupted
+        except CrashError:
+            pass
+        interrupted += 1
+        run = Run.resume(folder)
+
+
 def tensors(path: Path):
     """All tensors of a safetensors file, as bytes."""
     with safe_open(path, framework="pt") as file:
@@ -138,3 +163,13 @@ def lines(run_folder):
     text = (Path(run_folder) / "statistics.jsonl").read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def header_step(folder):
+    """The step that the checkpoint of a run holds."""
+    return header(folder / "checkpoint.safetensors")["step"]
+
+
+def steps_on_record(path, charge):
+    """How many steps of a charge a ledger names."""
+    return sum(spend.steps for spend in read_ledger(path).spends if spend.charge == charge)

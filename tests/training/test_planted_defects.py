@@ -30,7 +30,8 @@ from support.defects import ROOT, failing, rewrite
 
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/training/test_sanitizers.py"
-RUN = "tests/training/test_run.py"
+REPLAY = "tests/training/test_run_replay.py"
+SECURE = "tests/training/test_run_secure.py"
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ DEFECTS = (
     Defect(
         "noise reused between steps",
         secure_noise_under_one_key,
-        (f"{RUN}::TestSecure::test_no_noise_is_drawn_twice",),
+        (f"{SECURE}::TestSecure::test_no_noise_is_drawn_twice",),
     ),
     Defect(
         "noise reused between steps of a seeded run",
@@ -249,12 +250,12 @@ DEFECTS = (
     Defect(
         "noise reused after a resume",
         secure_noise_that_starts_again,
-        (f"{RUN}::TestSecure::test_no_noise_is_drawn_twice",),
+        (f"{SECURE}::TestSecure::test_no_noise_is_drawn_twice",),
     ),
     Defect(
         "noise reused after a resume of a seeded run",
         seeded_noise_that_starts_again,
-        (f"{RUN}::TestReplay::test_interrupted_equals_uninterrupted[record-options0]",),
+        (f"{REPLAY}::TestReplay::test_interrupted_equals_uninterrupted[record-options0]",),
     ),
     Defect(
         "Poisson sampling replaced by shuffling",
@@ -272,7 +273,7 @@ DEFECTS = (
     Defect(
         "the ledger written after the step",
         ledger_afterwards,
-        (f"{RUN}::TestSecure::test_what_is_used_is_on_record_and_lost_steps_are_charged[0]",),
+        (f"{SECURE}::TestSecure::test_what_is_used_is_on_record_and_lost_steps_are_charged[0]",),
     ),
     Defect(
         "per-image accounting as published",
