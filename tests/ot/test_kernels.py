@@ -1,14 +1,7 @@
-"""The GPU kernels of a training step beside the plain path: on a CUDA device, else in Triton's interpreter.
-
-The interpreter must be asked for before Triton is imported, so without a CUDA device the tests of this file
-run in a process of their own.
-"""
+"""The GPU kernels of a training step beside the plain path: on a CUDA device, else in the interpreter."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -23,14 +16,15 @@ from dpsinkhorn.ot.kernels._triton import AVAILABLE
 from dpsinkhorn.privacy.mechanisms import BatchMechanism
 from dpsinkhorn.training.sanitizers.base import Sample
 from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-runs_kernels = pytest.mark.skipif(
-    not AVAILABLE or (DEVICE == "cpu" and not INTERPRETED),
-    reason="needs Triton, and a CUDA device or the interpreter (TRITON_INTERPRET=1)",
+from support.kernels import (
+    DEVICE,
+    compile_for_a_gpu,
+    needs_compiler,
+    needs_cuda,
+    run_in_interpreter,
+    runs_kernels,
 )
-needs_cuda = pytest.mark.skipif(DEVICE == "cpu" or INTERPRETED, reason="needs a CUDA device")
+
 LONG = Schedule(stages=60, iterations=1000, relaxation=1.8, tolerance=2e-4)
 COSTS: dict[str, tuple[Cost, GroundCost]] = {
     "both": (L1L2(0.5), GroundCost(squared=True, l1_weight=0.5)),
@@ -39,15 +33,8 @@ COSTS: dict[str, tuple[Cost, GroundCost]] = {
 }
 
 
-@pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="the tests below run in this process")
 def test_in_the_interpreter():
-    if not AVAILABLE:
-        pytest.skip("Triton is not installed: THE GPU KERNELS ARE NOT TESTED; pip install triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    run_in_interpreter(__file__)
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -206,13 +193,8 @@ def test_plans_of_digits_after_many_iterations():
             assert (plan - exact).abs().sum() < 5e-3
 
 
-@pytest.mark.skipif(not AVAILABLE or INTERPRETED, reason="needs Triton's compiler")
+@needs_compiler
 def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The interpreter takes code that the compiler does not; a GPU is not needed to compile for one."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from dpsinkhorn.ot.kernels import _triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -228,16 +210,7 @@ def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     types = integers | dict.fromkeys(numbers, "fp32")
     for name, values in constants.items():
         kernel = getattr(_triton, name)
-        signature = {
-            key: "constexpr" if key in values else types.get(key, "*fp32") for key in kernel.arg_names
-        }
-        indexed = {(kernel.arg_names.index(key),): value for key, value in values.items()}
-        built = triton.compile(
-            ASTSource(kernel, signature, indexed),
-            target=GPUTarget("cuda", 90, 32),
-            options={"num_warps": 8},
-        )
-        assert ".local" not in built.asm["ptx"], f"{name} does not fit into registers"
+        compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, values, warps=8)
 
 
 @runs_kernels

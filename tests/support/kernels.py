@@ -53,4 +53,4 @@ def compile_for_a_gpu(kernel: Any, types: dict[str, str], constants: dict[str, A
         target=GPUTarget("cuda", 90, 32),
         options={"num_warps": warps},
     )
-    assert ".local" not in built.asm["ptx"], "it does not fit into registers"
+    assert ".local" not in built.asm["ptx"], f"{kernel.__name__} does not fit into registers"
