@@ -1,0 +1,238 @@
+"""`dpsinkhorn train`, as a user meets it: from data to a release, its help, dry runs and warnings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from dpsinkhorn import load
+from dpsinkhorn.privacy import Budget, epsilon, read_ledger
+from support.processes import Command
+from support.runs import tiny_arrays
+from support.train_command import TINY, begin, snapshot
+
+
+class TestARun:
+    def test_from_data_to_release(self, run, place):
+        status, out, err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")
+        assert (status, err) == (0, "")
+        for words in (
+            "run/release",
+            "samples.png",
+            "Only the folder `release` may leave the building",
+            "Next:",
+        ):
+            assert words in out
+        assert {entry.name for entry in (place / "run").iterdir()} == {
+            "checkpoint.safetensors",
+            "ledger.jsonl",
+            "ledger.jsonl.head",
+            "ledger.jsonl.lock",
+            "release",
+            "report.html",
+            "run.json",
+            "statistics.jsonl",
+        }
+        privacy = load(place / "run").privacy
+        assert privacy.releasable
+        statement = read_ledger(place / "run" / "ledger.jsonl")
+        assert privacy.epsilon == pytest.approx(epsilon(statement.total(), 1e-5, "rdp"))
+
+    def test_json(self, run, place):
+        status, out, err = run(f"--data data.npz --recipe tiny.toml --out run --json {TINY}")
+        assert (status, err) == (0, "")
+        found = json.loads(out)
+        privacy = load(place / "run").privacy
+        assert found == {
+            "run": "run",
+            "release": "run/release",
+            "report": "run/report.html",
+            "epsilon": privacy.epsilon,
+            "delta": 1e-5,
+            "releasable": True,
+        }
+
+    def test_a_budget_is_kept(self, run, place):
+        status, *_ = run(f"--data data.npz --recipe tiny.toml --epsilon 3 --delta 1e-4 --out run {TINY}")
+        assert status == 0
+        assert 2.9 < load(place / "run").privacy.epsilon <= 3
+        assert read_ledger(place / "run" / "ledger.jsonl").budget == Budget(3.0, 1e-4)
+
+    def test_options_reach_the_plan(self, run):
+        status, out, _ = run(
+            "--data data.npz --recipe tiny.toml --steps 7 --sampling-rate 1/3 --noise-multiplier 2 "
+            "--clip 1.5 --labels 0.5,0.3,0.2 --records 60 --groups patient --generator dcgan "
+            "--dry-run --json --accountant rdp"
+        )
+        plan = json.loads(out)
+        assert status == 0
+        assert (plan["steps"], plan["sampling_rate"], plan["noise_multiplier"]) == (7, 1 / 3, 2.0)
+        assert plan["recipe"]["privacy"]["clip"] == 1.5
+        assert plan["labels"] == pytest.approx([0.5, 0.3, 0.2])
+        assert plan["facts"]["records"] == 60
+        assert plan["facts"]["grouped"]
+        assert plan["recipe"]["generator"] == {"kind": "dcgan", "latent": 2}
+
+    def test_persons(self, run, place):
+        status, out, _ = run(f"--data data.npz --groups patient --recipe tiny.toml --out run {TINY}")
+        assert status == 0
+        assert "any one person, with all their records" in out
+        assert load(place / "run").privacy.unit == "person"
+
+    def test_released_labels_and_pictures(self, run, place):
+        status, *_ = run(
+            "--data data.npz --recipe tiny.toml --labels released --out run --accountant rdp "
+            "--picture-every 5 --seed 1"
+        )
+        assert status == 0
+        assert list((place / "run" / "samples").glob("step-*.png"))
+
+    def test_the_embedded_digits(self, run, place):
+        status, *_ = run(f"--data digits --noise-multiplier 5 --steps 3 --out run {TINY}")
+        assert status == 0
+        assert load(place / "run").image_shape == (1, 8, 8)
+
+    def test_a_folder_with_brackets_in_its_name(self, run, place):
+        status, out, _ = run(f"--data data.npz --recipe tiny.toml {TINY} --out", "a[bold]b")
+        assert status == 0
+        assert "a[bold]b/release" in out
+        assert load(place / "a[bold]b")
+
+    def test_a_shared_ledger(self, run, place, refused):
+        command = f"--data data.npz --recipe tiny.toml --ledger all.jsonl {TINY}"
+        assert run(f"{command} --out first")[0] == 0
+        assert "has no room for this run" in refused(f"{command} --out second")
+        assert not (place / "first" / "ledger.jsonl").exists()
+
+
+class TestHelpAndDryRun:
+    def test_help_has_an_example(self, run):
+        status, out, _ = run("--help")
+        assert status == 0
+        assert "dpsinkhorn train --data digits --epsilon 10 --out runs/digits" in " ".join(out.split())
+
+    def test_help_is_quick(self):
+        """It loads neither PyTorch nor the accountants."""
+        code = (
+            "import sys\n"
+            "from dpsinkhorn.cli import main\n"
+            "for args in (['--help'], ['train', '--help'], ['privacy', 'epsilon', '--help']):\n"
+            "    try:\n        main(args)\n    except SystemExit as left:\n        assert not left.code\n"
+            "slow = {'torch', 'scipy', 'dp_accounting', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+            "assert not slow, slow\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.parametrize("options", ["", "--out run", "--ledger all.jsonl --out run"])
+    def test_nothing_is_written(self, run, place, options):
+        before = snapshot(place)
+        status, out, err = run(f"--data data.npz --recipe tiny.toml --dry-run --accountant rdp {options}")
+        assert (status, err) == (0, "")
+        words = " ".join(out.split())
+        for part in ("nothing was trained, written or spent", "noise multiplier", "epsilon, delta", "MiB"):
+            assert part in words
+        assert snapshot(place) == before
+
+    def test_json(self, run, place):
+        before = snapshot(place)
+        status, out, err = run("--data data.npz --recipe tiny.toml --dry-run --json")
+        assert (status, err) == (0, "")
+        plan = json.loads(out)
+        assert plan["steps"] == 12
+        assert plan["epsilon"] > 0
+        assert plan["estimated_seconds"] >= 0
+        assert plan["estimated_memory_mib"] > 0
+        assert snapshot(place) == before
+
+    def test_of_a_run_that_was_begun(self, run, place):
+        command = Command(
+            f"train --data {place}/data.npz --recipe {place}/long.toml --out {place}/run".split(), place
+        )
+        command.until(lambda: (place / "run" / "statistics.jsonl").exists())
+        assert command.kill_after(0)
+        before = snapshot(place)
+        status, out, _ = run("--out run --resume --dry-run --json")
+        assert status == 0
+        assert json.loads(out)["steps"] == 500
+        assert snapshot(place) == before
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ("--delta 0.02", "delta 0.02 is not below 1/records = 0.011"),
+            ("--delta 0.04 --groups patient", "1/persons"),
+            ("--seed 1", "NOT for release"),
+            ("--mechanism image", "is not a valid guarantee; what holds is"),
+        ],
+    )
+    def test_are_one_line(self, run, options, words):
+        status, _, err = run(f"--data data.npz --recipe tiny.toml --dry-run --accountant rdp {options}")
+        assert status == 0
+        assert err.startswith("dpsinkhorn: warning: ")
+        assert err.count("\n") == 1
+        assert words in err
+
+    def test_without_privacy(self, run, place):
+        status, out, err = run(f"--data data.npz --recipe tiny.toml --mechanism none --out run --json {TINY}")
+        assert status == 0
+        assert "trains WITHOUT privacy" in err
+        found = json.loads(out)
+        assert found["epsilon"] is None
+        assert not found["releasable"]
+        assert "NOT FOR RELEASE" in (place / "run" / "release" / "README.md").read_text().upper()
+
+    def test_names_read_off_private_labels_stay_inside(self, run, place):
+        images, labels, _ = tiny_arrays()
+        np.savez(place / "named.npz", images=images, labels=np.array(["ant", "bee", "cat"])[labels])
+        status, _, err = run(f"--data named.npz --recipe tiny.toml --out run {TINY}")
+        assert status == 0
+        assert "stay out of the release; state them with --classes" in err
+        assert all(b"bee" not in content for content in snapshot(place / "run" / "release").values())
+        status, _, err = run(f"--data named.npz --classes ant,bee,cat --recipe tiny.toml --out stated {TINY}")
+        assert (status, err) == (0, "")
+        assert load(place / "stated").class_names == ("ant", "bee", "cat")
+
+    def test_none_where_all_is_well(self, run):
+        assert run("--data data.npz --recipe tiny.toml --dry-run --accountant rdp")[2] == ""
+
+
+def test_progress_is_silent_where_nobody_looks(run):
+    """stderr is no terminal here: nothing but warnings."""
+    _, _, err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")
+    assert err == ""
+
+
+def test_progress_on_a_terminal(place):
+    """Steps, ε spent of the budget, time left."""
+    master, slave = pty.openpty()
+    shown = []
+
+    def watch():
+        with contextlib.suppress(OSError):  # the other end was closed
+            while text := os.read(master, 4096):
+                shown.append(text)
+
+    reader = threading.Thread(target=watch, daemon=True)
+    reader.start()
+    command = Command(begin(place, "--steps 150"), place, terminal=os.ttyname(slave))
+    command.process.join(60)
+    os.close(slave)
+    reader.join(10)
+    assert command.process.exitcode == 0
+    text = b"".join(shown).decode()
+    budget = read_ledger(place / "run" / "ledger.jsonl").budget.epsilon
+    assert "150/150" in text
+    assert f"of {budget:g}" in text
+    assert "left" in text
+    os.close(master)

@@ -1,0 +1,84 @@
+"""`dpsinkhorn train --resume`: what it goes on with, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from dpsinkhorn import load
+from support.processes import Command
+from support.runs import tiny_arrays
+from support.train_command import TINY, begin
+
+
+class TestResume:
+    @pytest.fixture
+    def begun(self, place):
+        """A run that was killed in the middle."""
+
+        def begun(*options):
+            command = Command(begin(place, *options), place)
+            command.until(lambda: (place / "run" / "statistics.jsonl").exists())
+            assert command.kill_after(0.05)
+            return place / "run"
+
+        return begun
+
+    def test_from_another_folder(self, begun, run, monkeypatch, tmp_path_factory):
+        folder = begun()
+        monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        assert run("--resume --out", folder)[0] == 0
+        assert load(folder).privacy.releasable
+
+    def test_relative_paths_are_kept_in_full(self, run, place):
+        np.save(place / "pixels.npy", tiny_arrays()[0])
+        np.save(place / "classes.npy", tiny_arrays()[1])
+        status, *_ = run(f"--data pixels.npy --label classes.npy --recipe tiny.toml --out run {TINY}")
+        assert status == 0
+        source = json.loads((place / "run" / "run.json").read_text())["source"]
+        assert source == {"data": str(place / "pixels.npy"), "label": str(place / "classes.npy")}
+
+    @pytest.mark.parametrize(
+        "option", ["--epsilon 5", "--steps 5", "--seed 1", "--labels released", "--records 9", "--unlabelled"]
+    )
+    def test_what_was_settled_stays(self, begun, refused, option):
+        begun()
+        name = option.split()[0]
+        assert f"{name} was settled when the run began" in refused(f"--out run --resume {option}")
+
+    def test_other_data_are_refused(self, begun, refused, place):
+        begun()
+        images, labels, groups = tiny_arrays(records=91, persons=30)
+        np.savez(place / "other.npz", images=images, labels=labels, patient=groups)
+        assert "not the data of the run: records: 91" in refused("--out run --resume --data other.npz")
+
+    def test_damage(self, begun, refused):
+        folder = begun()
+        path = folder / "checkpoint.safetensors"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:200])
+        assert "is not a checkpoint that can be read" in refused("--out run --resume")
+        path.write_bytes(whole.replace(b'"version":"1"', b'"version":"8"'))
+        assert "is a checkpoint of version 8, not 1" in refused("--out run --resume")
+        path.write_bytes(whole)
+        settings = (folder / "run.json").read_text()
+        (folder / "run.json").write_text(settings[:50])
+        assert "run.json cannot be read" in refused("--out run --resume")
+        (folder / "run.json").write_text(settings)
+        ledger = (folder / "ledger.jsonl").read_bytes()
+        (folder / "ledger.jsonl").write_bytes(ledger.replace(b'"steps":1', b'"steps":0', 1))
+        assert "ledger" in refused("--out run --resume")
+
+    def test_two_at_once(self, place, refused):
+        command = Command(begin(place, "--steps 100000"), place)
+        command.until(lambda: (place / "run" / "statistics.jsonl").exists())
+        command.send(signal.SIGSTOP)  # it holds the ledger, and writes nothing while we look
+        try:
+            line = refused("--out run --resume")
+            assert "is open for writing elsewhere" in line
+        finally:
+            command.send(signal.SIGCONT)
+            assert command.kill_after(0)
