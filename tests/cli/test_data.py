@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpsinkhorn.cli import main
 from dpsinkhorn.data import KNOWN
 
 
@@ -21,17 +20,6 @@ def folder(tmp_path, monkeypatch):
         files = tuple(replace(file, urls=("http://127.0.0.1:9/",)) for file in known.files)
         monkeypatch.setitem(KNOWN, name, replace(known, system_places=(), files=files))
     return tmp_path / "data"
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*command: str):
-        with pytest.raises(SystemExit) as left:
-            main(list(command))
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

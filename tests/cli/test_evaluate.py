@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from dpsinkhorn.cli import main
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import downstream_utility, images_of
 from dpsinkhorn.generators import MLPConfig, build_generator, draw_latents
@@ -20,16 +20,10 @@ from support.releases import CONFIGS, EPSILON, not_private, statement, trained, 
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
+def run(run, monkeypatch, tmp_path):
+    """Run `dpsinkhorn evaluate ARGUMENTS`."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # no Inception weights of this machine
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(["evaluate", *(str(argument) for argument in arguments)])
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
+    return partial(run, "evaluate")
 
 
 @pytest.fixture(scope="module")

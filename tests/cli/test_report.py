@@ -6,10 +6,10 @@ import json
 import os
 import re
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from dpsinkhorn import load
 from dpsinkhorn.cli import main
@@ -17,15 +17,8 @@ from support.html import check_page, read_page, rows
 from support.processes import Command
 from support.runs import RECIPE, tiny_arrays
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = np.array(["SECRETA", "SECRETB", "SECRETC"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def call(*arguments):
@@ -72,13 +65,9 @@ def place(trained, tmp_path):
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*arguments):
-        status = call("report", *arguments)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+def run(run):
+    """Run `dpsinkhorn report ARGUMENTS`."""
+    return partial(run, "report")
 
 
 def undated(path):

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import partial
 
 import pytest
 
-from dpsinkhorn.cli import main
 from support.processes import Command
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
+def run(run, monkeypatch, tmp_path):
+    """Run `dpsinkhorn reproduce ARGUMENTS`."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # no Inception weights of this machine
     monkeypatch.setenv("DPSINKHORN_DATA", str(tmp_path / "data"))
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(["reproduce", *(str(argument) for argument in arguments)])
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
+    return partial(run, "reproduce")
 
 
 def test_one_row_of_a_table(run, tmp_path):

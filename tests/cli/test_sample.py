@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dpsinkhorn.cli import main
 from dpsinkhorn.release import format_epsilon, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(["sample", *(str(argument) for argument in arguments)])
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
+def run(run):
+    """Run `dpsinkhorn sample ARGUMENTS`."""
+    return partial(run, "sample")
 
 
 @pytest.fixture(scope="module")

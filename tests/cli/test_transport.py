@@ -6,13 +6,13 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dpsinkhorn.cli import main
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.transport import Clouds, DirectMechanism, read_points
 
@@ -20,14 +20,9 @@ KEYS = {"cost", "interval", "epsilon", "delta", "method", "predicted_error", "ad
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main(["transport", *(str(argument) for argument in arguments)])
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
+def run(run):
+    """Run `dpsinkhorn transport ARGUMENTS`."""
+    return partial(run, "transport")
 
 
 @pytest.fixture
