@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 try:
-    import triton  # type: ignore[import-not-found]
-    import triton.language as tl  # type: ignore[import-not-found]
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
     AVAILABLE = False
 else:
@@ -18,7 +18,7 @@ _PER_PROGRAM = 128
 
 if AVAILABLE:
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _rotate(word, shift: tl.constexpr):  # type: ignore[no-untyped-def]
         return (word << shift) | (word >> (32 - shift))
 
@@ -34,7 +34,7 @@ if AVAILABLE:
         b = _rotate(b ^ c, 7)
         return a, b, c, d
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _kernel(setup, out, blocks, size: tl.constexpr):  # type: ignore[no-untyped-def]
         block = tl.program_id(0) * size + tl.arange(0, size)
         zero = (block * 0).to(tl.uint32)
