@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from dpsinkhorn.training.sanitizers.base import tidy
 from dpsinkhorn.training.sanitizers.fixed import Drawn
 from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid
 
-__all__ = ["HeldRecords", "Records", "facts_of"]
+__all__ = ["Drawable", "HeldRecords", "Records", "facts_of", "has_room"]
 
 _AT_ONCE = 2**14  # records that are converted together
 _FLOAT32_BITS = 23  # a grid as coarse as this is exact in float32
@@ -83,6 +84,26 @@ class HeldRecords:
         return Drawn(steps, indices.div(self.count, rounding_mode="floor"), rows, self.kinds[rows])
 
 
+class Drawable(Protocol):
+    """Records that steps can draw from."""
+
+    def draw(self, rate: float, noise: NoiseSource) -> Sample:
+        """A Poisson sample."""
+        ...
+
+    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
+        """All of them, ready for steps in fixed shapes, where that can be."""
+        ...
+
+
+def has_room(records: int, pixels: int, size: int, device: torch.device) -> bool:
+    """Whether all records, each number of `size` bytes, take no more than half of what is free on a GPU."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return records * pixels * size <= free // 2
+
+
 class Records:
     """A data set from which steps draw. On a GPU all of it is held there, in the type of its file."""
 
@@ -125,10 +146,8 @@ class Records:
             kinds = self._labels
         pixels = math.prod(self._dataset.image_shape)
         dtype = torch.float64 if on_the_grid and grid_bits(pixels) > _FLOAT32_BITS else torch.float32
-        if self._device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            if self._units * pixels * dtype.itemsize > free // 2:
-                return None
+        if not has_room(self._units, pixels, dtype.itemsize, self._device):
+            return None
         order = torch.argsort(kinds, stable=True)
         points = torch.empty(self._units, pixels, dtype=dtype, device=self._device)
         for at in range(0, self._units, _AT_ONCE):

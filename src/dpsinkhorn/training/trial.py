@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from dpsinkhorn.privacy import SeededNoise, poisson_sample
+from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import HeldRecords, has_room
 from dpsinkhorn.training.sanitizers import Sample
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps import generate, training_labels
+from dpsinkhorn.training.steps import make_steps
 
 __all__ = ["Estimate", "try_plan"]
 
@@ -30,37 +34,59 @@ class Estimate:
 
 
 def try_plan(plan: Plan, device: torch.device) -> Estimate:
-    """Time a few steps of a plan on uniform noise in place of the data: nothing private is touched."""
-    state = TrainingState(replace(plan, seed=0), device)
-    sanitizer = build_sanitizer(plan)
-    uniform = (1.0 / plan.facts.classes,) * plan.facts.classes if plan.facts.classes else ()
-    n = plan.generated
+    """Time a few steps of a plan on uniform noise in place of the data: nothing private is touched.
+
+    They are taken as in a training: on a GPU where they can be captured, by the hundred.
+    """
+    tried = replace(plan, seed=0)
+    state = TrainingState(tried, device)
+    classes = plan.facts.classes
+    uniform = (1.0 / classes,) * classes if classes else ()
+    state.generator.train()
+    steps = make_steps(
+        tried, state, _MadeUp(plan, device), build_sanitizer(plan), uniform, horizon=plan.steps
+    )
     times = []
-    for _ in range(_WARM_UP + _TIMED):
+    for _ in range(_WARM_UP + (_TIMED if steps.multiple == 1 else 1)):
         _wait(device)
         started = time.monotonic()
-        sample = _made_up_sample(plan, device)
-        labels = training_labels(plan, n, uniform, state.random, device)
-        points, labels = generate(state, sanitizer, n, labels)
-        state.optimizer.zero_grad(set_to_none=True)
-        sanitizer.backward(points, labels, sample, state.parameters, state.noise)
-        state.optimizer.step()
+        steps.take(steps.multiple)
         _wait(device)
-        times.append(time.monotonic() - started)
+        times.append((time.monotonic() - started) / steps.multiple)
     return Estimate(plan.steps * min(times[_WARM_UP:]), _peak_memory(device))
 
 
-def _made_up_sample(plan: Plan, device: torch.device) -> Sample:
-    facts = plan.facts
-    units = poisson_sample(facts.units, plan.sampling_rate, SeededNoise(0), device=device)
-    each = max(1, round(facts.records / facts.units))
-    owners = units.repeat_interleave(each)
-    c, h, w = facts.image_shape
-    return Sample(
-        points=torch.rand(len(owners), c * h * w, device=device) * 2 - 1,
-        labels=torch.randint(facts.classes, (len(owners),), device=device) if facts.classes else None,
-        groups=owners if facts.grouped else None,
-    )
+class _MadeUp:
+    """Uniform noise in the place of private records, as many as there are."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self._facts, self._device = plan.facts, device
+        self._pixels = math.prod(plan.facts.image_shape)
+
+    def draw(self, rate: float, noise: NoiseSource) -> Sample:
+        """A Poisson sample."""
+        facts = self._facts
+        units = poisson_sample(facts.units, rate, noise, device=self._device)
+        owners = units.repeat_interleave(max(1, round(facts.records / facts.units)))
+        return Sample(
+            points=self._points(len(owners)),
+            labels=self._labels(len(owners)) if facts.classes else None,
+            groups=owners if facts.grouped else None,
+        )
+
+    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
+        """All records, where they are no persons' and fit into memory."""
+        if self._facts.grouped or not has_room(self._facts.units, self._pixels, 4, self._device):
+            return None
+        points = self._points(self._facts.units)
+        kinds = self._labels(len(points)).sort().values if classes else torch.zeros_like(points[:, 0]).long()
+        return HeldRecords(points, kinds, torch.float64 if on_the_grid else torch.float32)
+
+    def _points(self, count: int) -> Tensor:
+        return torch.rand(count, self._pixels, device=self._device) * 2 - 1
+
+    def _labels(self, count: int) -> Tensor:
+        return torch.randint(self._facts.classes, (count,), device=self._device)
 
 
 def _wait(device: torch.device) -> None:

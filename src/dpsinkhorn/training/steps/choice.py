@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.records import Drawable
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sanitizer
 from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.state import TrainingState
@@ -20,7 +20,7 @@ __all__ = ["make_steps"]
 def make_steps(
     plan: Plan,
     state: TrainingState,
-    records: Records,
+    records: Drawable,
     sanitizer: Sanitizer,
     probabilities: tuple[float, ...],
     *,

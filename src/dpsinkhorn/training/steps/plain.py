@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.records import Drawable
 from dpsinkhorn.training.sanitizers import Sanitizer
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import generate, training_labels
@@ -21,7 +21,7 @@ class PlainSteps:
         self,
         plan: Plan,
         state: TrainingState,
-        records: Records,
+        records: Drawable,
         sanitizer: Sanitizer,
         probabilities: tuple[float, ...],
         *,
