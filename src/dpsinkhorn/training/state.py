@@ -113,8 +113,13 @@ class TrainingState:
             torch._foreach_copy_(mine, theirs)
             self._begun = True
         self.averaged.n_averaged += 1
+        buffers: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for own, other in zip(target.buffers(), source.buffers(), strict=True):
-            own.copy_(other)
+            owns, others = buffers.setdefault(own.dtype, ([], []))
+            owns.append(own)
+            others.append(other)
+        for owns, others in buffers.values():
+            torch._foreach_copy_(owns, others)
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
