@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dpsinkhorn.ot import L1L2, Problem, solve
 from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient
+from graph_time import microseconds
 from workloads import CLASSES, LABEL_WEIGHT, images, synthetic_images
 
 REGULARIZATION, GENERATED, RESAMPLED = 0.05, 50, 20
@@ -47,30 +48,10 @@ def make_step(count: int, capacity: int, seed: int, blur: float) -> Step:
     return Step(x, labels, y, y_labels, number, RESAMPLED)
 
 
-def microseconds(launch: Callable[[], object]) -> float:
-    """Median time of one launch inside a graph of many."""
-    for _ in range(3):
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
-            launch()
-    times = []
-    for _ in range(20):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return statistics.median(times[3:])
-
-
 def report(name: str, launch: Callable[[], object]) -> None:
     """Print the time, or the error in full."""
     try:
-        print(f"  {name:44s} {microseconds(launch):9.1f} µs", flush=True)
+        print(f"  {name:44s} {microseconds(launch, LAUNCHES):9.1f} µs", flush=True)
     except Exception:
         print(f"  {name:44s} FAILED", flush=True)
         traceback.print_exc()

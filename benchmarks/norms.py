@@ -15,7 +15,6 @@ import argparse
 import copy
 import functools
 import itertools
-import statistics
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsinkhorn.generators.kernels import Tiling, available, fused_norm
+from graph_time import microseconds
 
 LAYERS = [(256, 7, 7), (128, 14, 14), (64, 28, 28)]
 KINDS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -32,30 +32,6 @@ PASSES = 10  # in a graph
 SLOPE = 0.2
 
 Way = Callable[[Tensor, nn.BatchNorm2d], Tensor]
-
-
-def microseconds(work: Callable[[], object]) -> float:
-    """Median time of one pass inside a graph of several."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(PASSES):
-            work()
-    times = []
-    for _ in range(20):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / PASSES)
-    return statistics.median(times[3:])
 
 
 def plain(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
@@ -88,8 +64,8 @@ def measure(name: str, way: Way, x: Tensor, norm: nn.BatchNorm2d, dy: Tensor) ->
     """Print times and distances, or the error in full; the time of both passes, None where it failed."""
     try:
         errors = distances(way, x, norm, dy)
-        whole = microseconds(lambda: both(way, x, norm, dy))
-        first = microseconds(lambda: forward(way, x, norm))
+        whole = microseconds(lambda: both(way, x, norm, dy), PASSES)
+        first = microseconds(lambda: forward(way, x, norm), PASSES)
     except Exception:
         print(f"  {name:34s} FAILED", flush=True)
         traceback.print_exc(file=sys.stdout)
@@ -140,7 +116,7 @@ def main() -> None:
             nn.init.normal_(norm.weight)
             nn.init.normal_(norm.bias)
             to = torch.empty_like(dy)
-            least = 4 * microseconds(functools.partial(to.copy_, dy))  # a copy moves them twice
+            least = 4 * microseconds(functools.partial(to.copy_, dy), PASSES)  # a copy moves them twice
             print(f"{kind}, {images} x {list(layer)}; as copies of the same bytes {least:.1f} µs")
             ways: dict[str, Way] = {"PyTorch": plain}
             for tiling in tilings:
