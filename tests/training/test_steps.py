@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, Recor
 from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.sanitizers.pairs import on_grid
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps import FixedSteps, PlainSteps, make_steps
+from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from support.runs import tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -101,6 +102,28 @@ def test_every_record_is_laid_out_once(device):
         assert inputs["rows"][step][there].sort().values.tolist() == rows.tolist()
         kinds = inputs["kinds"][step][:, None].expand_as(there)[there]
         assert torch.equal(kinds, held.kinds[inputs["rows"][step][there]])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_empty_sample_leaves_the_stated_noise(device):
+    n, steps = 12, 200
+    sanitizer = record_sanitizer(SquaredEuclidean(), 0, self_weight=0.0)
+    fixed = sanitizer.fixed(Setting(n, None, 40.0, held_records(90, 0, device)))
+    nothing = held_records(90, 0, device).drawn(torch.empty(0, dtype=torch.int64, device=device), steps)
+    inputs, fits = fixed.lay(nothing)
+    assert fits.all()
+    cells = normal_cells(SeededNoise(4), (steps, n, PIXELS), device=device)
+    points = generated_points(n, device)
+    released = torch.stack(
+        [
+            fixed.gradient(points, None, {name: value[step] for name, value in inputs.items()}, cells[step])
+            for step in range(steps)
+        ]
+    )
+    stated = 1.5 * 0.3 / 40  # σ C / B
+    deviation = 1 / math.sqrt(2 * released.numel())  # of an estimated standard deviation, relatively
+    assert abs(float(released.double().std()) / stated - 1) < 5 * deviation
+    assert abs(float(released.double().mean())) < 5 * stated / math.sqrt(released.numel())
 
 
 @pytest.mark.parametrize("bad", [-1, CLASSES, 2**40])
@@ -257,6 +280,36 @@ class TestTraining:
             steps.take(40)
             moved.append(float((self.weights(state) - before).norm()))
         assert 0.7 < moved[0] / moved[1] < 1.4
+
+    def test_no_noise_and_no_latents_are_used_twice(self, monkeypatch):
+        """Over blocks of which the last is shorter, with steps in between that find no room."""
+        state, steps = self.steps_of(steps=29)
+        steps.multiple = 8
+        used, rendered = [], []
+        real, render = steps._fixed.gradient, captured.render
+        lay = steps._fixed.lay
+        monkeypatch.setattr(
+            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) != 5)
+        )
+
+        def gradient(_, points, labels, inputs, cells):
+            used.append(cells.clone())
+            return real(points, labels, inputs, cells)
+
+        def remember(*given):
+            rendered.append(given[3].clone())
+            return render(*given)
+
+        monkeypatch.setattr(type(steps._fixed), "gradient", gradient)
+        monkeypatch.setattr(captured, "render", remember)
+        steps.take(16)
+        steps.take(13)
+        assert state.step == len(rendered) == 29
+        assert len(used) == 29 - 3
+        for draws in (used, rendered):
+            every = torch.stack(draws).flatten(1)
+            assert len(every.unique(dim=0)) == len(every)
+            assert all(part.any() for part in every)
 
     def test_steps_without_room_are_taken_in_the_ordinary_way(self, monkeypatch):
         state, steps = self.steps_of()
