@@ -24,6 +24,14 @@ class Generator(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.classes, config.embedding) if config.classes else None
 
+    @property
+    def products(self) -> list[str]:
+        """Names of the parameters that are used in products and convolutions only, as they are.
+
+        Where these compute in a reduced precision, copies in it can stand in for such parameters.
+        """
+        return []
+
     def forward(self, latents: Tensor, labels: Tensor | None = None) -> Tensor:
         """Images (n, channels, height, width) in [-1, 1] of latents (n, latent) and labels (n,)."""
         if latents.ndim != 2 or latents.shape[1] != self.config.latent:

@@ -51,6 +51,11 @@ class DCGAN(Generator):
                 self.layers.append(activation(config.activation))
             before = after
 
+    @property
+    def products(self) -> list[str]:
+        layers = self.layers.named_children()
+        return [f"layers.{name}.weight" for name, layer in layers if isinstance(layer, nn.ConvTranspose2d)]
+
     def render(self, inputs: Tensor) -> Tensor:
         images = self._first(inputs)
         layers = iter(list(self.layers)[1:-1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,9 @@ from torch.optim.swa_utils import AveragedModel
 from dpsinkhorn.generators import Generator, build_generator
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training import flat_adam
 from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.flat_adam import FlatAdam
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import OptimizerSettings
 
@@ -53,7 +56,9 @@ class TrainingState:
         self.averaged: AveragedModel | None = None
         if settings.ema is not None:
             self.averaged = AveragedModel(self.generator)
-        self.optimizer = _optimizer(self.parameters, settings, device)
+        self.optimizer = _optimizer(self.generator, settings, device)
+        self.gradients: list[Tensor] = []
+        """Those of the last step, one for each parameter."""
         # latents and labels are public in the analysis; they only must not repeat
         self.random = torch.Generator(device)
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
@@ -77,11 +82,25 @@ class TrainingState:
         """Whether `update` can be captured in a graph."""
         return isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
 
+    @property
+    def reduced(self) -> bool:
+        """Whether the generator computes in bfloat16: the recipe wants it, and the device is fast at it."""
+        return self._settings.precision == "bfloat16" and _has_bfloat16(self.device)
+
     def precision(self) -> torch.autocast:
         """Within it the generator computes in what the recipe asks for, if the device is fast at it."""
-        reduced = self._settings.precision == "bfloat16" and _has_bfloat16(self.device)
         # No cache: a cast weight that a captured graph found there would never be cast again.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=reduced, cache_enabled=False)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.reduced, cache_enabled=False)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters as a step may use them: those that layers would cast one by one, cast at once.
+
+        A step that uses them takes its gradients in them, and hands these to `update`.
+        """
+        named: dict[str, Tensor] = dict(self.generator.named_parameters())
+        if self.reduced and isinstance(self.optimizer, FlatAdam):
+            named.update(zip(self.generator.products, self.optimizer.cast(torch.bfloat16), strict=True))
+        return named
 
     def rate_at(self, step: int, horizon: int) -> float:
         """The learning rate of a step of a run that ends after `horizon` steps."""
@@ -89,18 +108,31 @@ class TrainingState:
             return self._settings.learning_rate
         return self._settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
 
-    def update(self, rate: float | Tensor) -> None:
-        """A step of the optimizer by the gradients that the parameters have, and of the average."""
+    def update(self, rate: float | Tensor, gradients: Sequence[Tensor] | None = None) -> None:
+        """A step of the optimizer and the average, by the parameters' own gradients unless others are given."""
+        if gradients is None:
+            gradients = [cast(Tensor, parameter.grad) for parameter in self.parameters]
+        # both optimizers want all of a parameter's tensors laid out alike
+        self.gradients = [
+            _as_laid_out(gradient, parameter)
+            for gradient, parameter in zip(gradients, self.parameters, strict=True)
+        ]
+        if isinstance(self.optimizer, FlatAdam):
+            self.optimizer.take(self.gradients, torch.as_tensor(rate, device=self.device))
+        else:
+            self._plain_update(rate)
+        if self.averaged is not None:
+            self._average()
+
+    def _plain_update(self, rate: float | Tensor) -> None:
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].copy_(torch.as_tensor(rate))
             else:
                 group["lr"] = float(rate)
-        for parameter in self.parameters:  # the fused optimizer wants all of a parameter's tensors alike
-            parameter.grad = _as_laid_out(parameter.grad, parameter)
         self.optimizer.step()
-        if self.averaged is not None:
-            self._average()
 
     def _average(self) -> None:
         """As `AveragedModel.update_parameters`, without asking the device how many steps there were."""
@@ -176,22 +208,22 @@ class TrainingState:
 
 
 def _optimizer(
-    parameters: list[nn.Parameter], settings: OptimizerSettings, device: torch.device
+    generator: Generator, settings: OptimizerSettings, device: torch.device
 ) -> torch.optim.Optimizer:
+    parameters = list(generator.parameters())
     if settings.algorithm == "sgd":
         return torch.optim.SGD(
             parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
         )
-    cuda = device.type == "cuda"  # there it can be captured in a graph, and its rate is on the device
-    return torch.optim.Adam(
-        parameters,
-        lr=torch.tensor(settings.learning_rate, device=device) if cuda else settings.learning_rate,
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-        foreach=None if cuda else True,
-        fused=cuda,
-        capturable=cuda,
-    )
+    options: dict[str, Any] = {"betas": settings.betas, "weight_decay": settings.weight_decay}
+    if device.type != "cuda":
+        return torch.optim.Adam(parameters, lr=settings.learning_rate, foreach=True, **options)
+    # On a GPU it can be captured in a graph, and its rate is on the device.
+    rate = torch.tensor(settings.learning_rate, device=device)
+    if not flat_adam.AVAILABLE:
+        return torch.optim.Adam(parameters, lr=rate, fused=True, capturable=True, **options)
+    leading = [generator.get_parameter(name) for name in generator.products]
+    return FlatAdam(parameters, rate, leading, **options)
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -202,11 +234,11 @@ def _has_bfloat16(device: torch.device) -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
-def _as_laid_out(value: Tensor | None, parameter: Tensor) -> Tensor | None:
+def _as_laid_out(value: Tensor, parameter: Tensor) -> Tensor:
     """The values in the same order in memory as the parameter's, where they are not a single number."""
-    if value is None or value.shape != parameter.shape or value.stride() == parameter.stride():
+    if value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
-    return torch.empty_like(parameter, requires_grad=False).copy_(value)
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -89,7 +89,7 @@ def backpropagate(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Para
         parameter.grad = value
 
 
-def pulled_back(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
+def pulled_back(points: Tensor, gradient: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The gradient in the parameters of a loss whose gradient in the points is ``gradient``."""
     parts = torch.autograd.grad(
         points, list(parameters), gradient.to(points.dtype), allow_unused=True, materialize_grads=True

@@ -18,7 +18,7 @@ from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords
 from dpsinkhorn.training.sanitizers import Sample, Sanitizer
-from dpsinkhorn.training.sanitizers.base import backpropagate
+from dpsinkhorn.training.sanitizers.base import pulled_back
 from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
@@ -78,7 +78,7 @@ class FixedSteps:
         self._shapes: dict[str, torch.Size] = {}
         self._capture = capture
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._gradients: list[Tensor | None] = []
+        self._gradients: list[Tensor] = []
         self._taken = 0
         if capture:
             self._steps_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -194,7 +194,7 @@ class FixedSteps:
             with torch.cuda.graph(graph, stream=self._steps_stream, capture_error_mode="thread_local"):
                 self._body()
             self._graph = graph
-            self._gradients = [parameter.grad for parameter in self._state.parameters]
+            self._gradients = self._state.gradients
             graph.replay()
         self._taken += 1
 
@@ -203,11 +203,11 @@ class FixedSteps:
         inputs = self._read()
         labels = inputs.pop("labels", self._labels)
         latents, rate, cells = inputs.pop("latents"), inputs.pop("rate"), inputs.pop("cells", None)
-        points = render(state, self._sanitizer, self._plan.generated, latents, labels)
+        weights = state.weights()
+        points = render(state, self._sanitizer, self._plan.generated, latents, labels, weights)
         with torch.no_grad():
             gradient = self._fixed.gradient(points, labels, inputs, cells)
-        backpropagate(points, gradient, state.parameters)
-        state.update(rate)
+        state.update(rate, pulled_back(points, gradient, list(weights.values())))
         self._slot.add_(1)
 
     def _plain_step(self, block: _Block, step: int) -> None:
@@ -222,7 +222,6 @@ class FixedSteps:
         state.update(block.inputs["rate"][step])
         self._slot.add_(1)
         if self._graph is not None:  # whoever reads gradients later finds those of the graph
-            for parameter, kept in zip(state.parameters, self._gradients, strict=True):
-                assert kept is not None
-                assert parameter.grad is not None
-                parameter.grad = kept.copy_(parameter.grad)
+            for kept, gradient in zip(self._gradients, state.gradients, strict=True):
+                kept.copy_(gradient)
+            state.gradients = self._gradients

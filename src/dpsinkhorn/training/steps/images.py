@@ -24,16 +24,25 @@ def generate(
 
 
 def render(
-    state: TrainingState, sanitizer: Sanitizer, n: int, latents: Tensor, labels: Tensor | None
+    state: TrainingState,
+    sanitizer: Sanitizer,
+    n: int,
+    latents: Tensor,
+    labels: Tensor | None,
+    weights: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """The points of latents: a graph is kept of those whose gradient is used."""
+    """The points of latents: a graph is kept of those whose gradient is used.
+
+    With `weights`, the generator computes with these in place of its parameters.
+    """
     parts = [slice(None)]
     if len(latents) > n and not sanitizer.resampled_learn:
         parts = [slice(0, n), slice(n, None)]
     points: list[Tensor] = []
     for rows in parts:
         with torch.set_grad_enabled(not points), state.precision():
-            images = state.generator(latents[rows], None if labels is None else labels[rows])
+            given = (latents[rows], None if labels is None else labels[rows])
+            images: Tensor = torch.func.functional_call(state.generator, weights or {}, given)
         points.append(images.flatten(1))
     return points[0] if len(points) == 1 else torch.cat(points)
 
