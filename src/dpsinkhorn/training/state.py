@@ -109,7 +109,7 @@ class TrainingState:
         return self._settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
 
     def update(self, rate: float | Tensor, gradients: Sequence[Tensor] | None = None) -> None:
-        """A step of the optimizer and the average, by the parameters' own gradients unless others are given."""
+        """A step of the optimizer and the average, by the parameters' own gradients or by those given."""
         if gradients is None:
             gradients = [cast(Tensor, parameter.grad) for parameter in self.parameters]
         # both optimizers want all of a parameter's tensors laid out alike
