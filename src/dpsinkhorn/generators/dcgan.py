@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dpsinkhorn.generators.base import Generator, activation
 from dpsinkhorn.generators.configs import DCGANConfig
-from dpsinkhorn.generators.kernels import available, fused_norm, supported
+from dpsinkhorn.generators.kernels import available, fused_last, fused_norm, last_supported, supported
 
 __all__ = ["DCGAN"]
 
@@ -56,7 +56,18 @@ class DCGAN(Generator):
         layers = self.layers.named_children()
         return [f"layers.{name}.weight" for name, layer in layers if isinstance(layer, nn.ConvTranspose2d)]
 
+    def finished(self, inputs: Tensor) -> Tensor:
+        images = self._hidden(inputs)
+        layer = cast(nn.ConvTranspose2d, self.layers[-1])
+        if available(images.device) and last_supported(images, layer):
+            return fused_last(images, layer, self.config.image_shape[1:]).to(inputs.dtype)
+        return self._cropped_tanh(self._last(images), inputs.dtype)
+
     def render(self, inputs: Tensor) -> Tensor:
+        return self._last(self._hidden(inputs))
+
+    def _hidden(self, inputs: Tensor) -> Tensor:
+        """What goes into the last layer."""
         images = self._first(inputs)
         layers = iter(list(self.layers)[1:-1])
         for layer in layers:
@@ -65,7 +76,7 @@ class DCGAN(Generator):
                 next(layers)  # the activation is in it
             else:
                 images = layer(images)
-        return self._last(images)
+        return images
 
     def _first(self, inputs: Tensor) -> Tensor:
         """The first layer, whose input is one pixel, as what it is: a matrix product. Far faster on a GPU."""

@@ -1,5 +1,14 @@
-"""Triton kernels for CUDA: BatchNorm and activation in one, for training."""
+"""Triton kernels for CUDA, for training: BatchNorm and activation in one; the last layer, crop and tanh."""
 
+from dpsinkhorn.generators.kernels.fold import LastTiling, fused_last, last_supported
 from dpsinkhorn.generators.kernels.norm import Tiling, available, fused_norm, supported
 
-__all__ = ["Tiling", "available", "fused_norm", "supported"]
+__all__ = [
+    "LastTiling",
+    "Tiling",
+    "available",
+    "fused_last",
+    "fused_norm",
+    "last_supported",
+    "supported",
+]
