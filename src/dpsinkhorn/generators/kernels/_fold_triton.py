@@ -24,7 +24,7 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _tanh(z):  # type: ignore[no-untyped-def]
-        """Within 5e-7 of it, relatively: a series where 1 - e would cancel."""
+        """Within 1e-6 of it, relatively: a series where 1 - e would cancel."""
         near = tl.minimum(tl.maximum(z, -0.25), 0.25)
         square = near * near
         series = 62.0 / 2835.0
