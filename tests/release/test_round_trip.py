@@ -14,7 +14,7 @@ from PIL import Image
 from scipy import stats
 
 import dpsinkhorn
-from dpsinkhorn.generators import draw_latents
+from dpsinkhorn.generators import Variation, draw_latents
 from dpsinkhorn.release import ReleaseError, copy_release, format_epsilon, load, to_uint8, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained
 
@@ -307,32 +307,30 @@ class TestStatement:
         assert "seed" in statement(seeded=True).summary
 
 
-class TestGrain:
+class TestVariation:
     def test_pixels_get_noise_of_the_stated_size(self, tmp_path):
         config = dataclasses.replace(CONFIGS["mlp"], grain=0.05)
         release = written(tmp_path / "r", config)
-        smooth, labels = release.sample(400, seed=1, grain=0)
+        smooth, labels = release.sample(400, seed=1, variation=Variation())
         grainy, same = release.sample(400, seed=1)
         assert np.array_equal(labels, same)
         inside = (smooth > 40) & (smooth < 215)  # six deviations from where pixels are clamped
         assert inside.sum() > 1000
         moved = (grainy.astype(float) - smooth)[inside] / 127.5
         assert abs(moved.mean()) < 5 * 0.05 / np.sqrt(inside.sum())
-        assert moved.std() == pytest.approx(0.05, rel=0.1)
+        assert moved.std() == pytest.approx(0.05 / np.sqrt(3), rel=0.1)  # uniform up to 0.05
 
     def test_it_replays_and_can_be_asked_for(self, tmp_path):
         release = written(tmp_path / "r", CONFIGS["mlp"])
-        assert release.config.grain == 0
-        first, second = (release.sample(20, seed=3, grain=0.2)[0] for _ in range(2))
+        assert not release.config.variation
+        asked = Variation(warp=1.0, sharpen=1.0, grain=0.2)
+        first, second = (release.sample(20, seed=3, variation=asked)[0] for _ in range(2))
         assert np.array_equal(first, second)
         assert not np.array_equal(first, release.sample(20, seed=3)[0])
-        for bad in (-0.1, 1.5, float("nan"), True):
-            with pytest.raises(ReleaseError, match="grain must be a number from 0 to 1"):
-                release.sample(2, grain=bad)
 
     def test_the_card_says_so(self, tmp_path):
-        config = dataclasses.replace(CONFIGS["mlp"], grain=0.05)
+        config = dataclasses.replace(CONFIGS["mlp"], grain=0.05, warp=0.5)
         written(tmp_path / "r", config)
-        assert "standard deviation 0.05" in (tmp_path / "r" / "README.md").read_text()
+        assert "at random (warp 0.5, grain 0.05)" in (tmp_path / "r" / "README.md").read_text()
         written(tmp_path / "s", CONFIGS["mlp"])
-        assert "standard deviation" not in (tmp_path / "s" / "README.md").read_text()
+        assert "at random" not in (tmp_path / "s" / "README.md").read_text()

@@ -40,10 +40,10 @@ def sample(
     fast: Annotated[
         bool, typer.Option("--fast", help="bfloat16: twice as fast on processors that have it; less exact.")
     ] = False,
-    grain: Annotated[
-        float | None,
-        typer.Option(help="Noise on the pixels, from 0 to 1; the release's own unless given. 0: smooth."),
-    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Images as rendered, without the release's warp, sharpening and grain."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -53,6 +53,7 @@ def sample(
 
         dpsinkhorn sample my-run/release --count 60000 --output samples.npz --grid samples.png
     """
+    from dpsinkhorn.generators import Variation
     from dpsinkhorn.release import ReleaseError, check_samples_path, grid_picture, load, write_samples
 
     try:
@@ -71,7 +72,7 @@ def sample(
                 seed=seed,
                 device=device,
                 precision="bfloat16" if fast else "float32",
-                grain=grain,
+                variation=Variation() if plain else None,
                 progress=lambda done: bar.advance(drawing, done),
             )
             writing = bar.add_task("writing", total=count)

@@ -16,7 +16,6 @@ from dpsinkhorn.generators.configs import (
     GeneratorConfig,
     GeneratorError,
     MLPConfig,
-    check_grain,
     config_from_json,
     config_to_json,
 )
@@ -26,6 +25,7 @@ from dpsinkhorn.generators.frozen import frozen_copy
 from dpsinkhorn.generators.inputs import check_probabilities, draw_labels, draw_latents
 from dpsinkhorn.generators.mlp import MLP
 from dpsinkhorn.generators.statistics import recompute_batch_statistics
+from dpsinkhorn.generators.variation import Variation
 
 __all__ = [
     "DCGAN",
@@ -37,8 +37,8 @@ __all__ = [
     "GeneratorConfig",
     "GeneratorError",
     "MLPConfig",
+    "Variation",
     "build_generator",
-    "check_grain",
     "check_probabilities",
     "choose_device",
     "config_from_json",

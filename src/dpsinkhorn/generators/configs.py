@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from dpsinkhorn.generators.errors import GeneratorError
+from dpsinkhorn.generators.variation import Variation
+
 __all__ = [
     "ACTIVATIONS",
     "BigGANConfig",
@@ -31,17 +34,12 @@ _LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 _LARGEST_ACTIVATIONS = 2**26  # of one layer and one image, in numbers
 
 
-class GeneratorError(ValueError):
-    """A config, or the input of a generator, that makes no sense: what is wrong and what to do."""
-
-
 @dataclass(frozen=True)
 class _Config:
     """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
 
-    `grain` is the standard deviation of Gaussian noise that is added to the pixels of samples, which are in
-    [-1, 1]: a public number, nothing of it is learned. Generators are smoother than real images, and
-    classifiers that never saw any grain stumble over it.
+    `warp`, `sharpen` and `grain` are what sampling adds to images, see `Variation`: public numbers, nothing
+    of it is learned.
     """
 
     kind: ClassVar[str]
@@ -50,6 +48,8 @@ class _Config:
     classes: int
     latent: int = 12
     embedding: int = 4
+    warp: float = 0.0
+    sharpen: float = 0.0
     grain: float = 0.0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class _Config:
         _check_int(self, "classes", 0, 2**16)
         _check_int(self, "latent", 1, 4096)
         _check_int(self, "embedding", 1, 4096)
-        check_grain(self.grain, GeneratorError)
+        _ = self.variation  # which checks its fields
         self._check_own_fields()
         if self.parameters > _LARGEST_PARAMETERS:
             raise GeneratorError(
@@ -65,6 +65,11 @@ class _Config:
             )
         if self.activations > _LARGEST_ACTIVATIONS:
             raise GeneratorError(f"this {self.kind} would need too much memory per image; make it smaller")
+
+    @property
+    def variation(self) -> Variation:
+        """What sampling adds to images."""
+        return Variation(self.warp, self.sharpen, self.grain)
 
     @property
     def inputs(self) -> int:
@@ -296,12 +301,6 @@ def _check_int(config: _Config, name: str, least: int, most: int) -> None:
     value = getattr(config, name)
     if type(value) is not int or not least <= value <= most:
         raise GeneratorError(f"{name} must be a whole number from {least} to {most}, not {str(value)[:40]}")
-
-
-def check_grain(value: object, error: type[ValueError]) -> None:
-    """Raise `error` unless this is a grain."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise error(f"grain must be a number from 0 to 1, not {str(value)[:40]}")
 
 
 def _check_bool(config: _Config, name: str) -> None:

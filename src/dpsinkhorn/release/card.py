@@ -42,12 +42,12 @@ def model_card(release: Release) -> str:
     if release.class_names:
         rows = "\n".join(f"| {number} | {_cell(name)} |" for number, name in enumerate(release.class_names))
         names = f"\n## Classes\n\n| label | name |\n|---|---|\n{rows}\n"
-    grain = ""
-    if config.grain:
-        grain = (
-            f"\nSampling adds noise of standard deviation {config.grain:g} to pixels in [-1, 1], a public "
-            "number; "
-            "`release.sample(1000, grain=0)` leaves it out."
+    varied = ""
+    if config.variation:
+        values = ", ".join(f"{name} {value:g}" for name, value in vars(config.variation).items() if value)
+        varied = (
+            f"\nSampling changes every image a little at random ({values}), by these public numbers; "
+            "`release.sample(1000, variation=Variation())` leaves that out."
         )
     notes = "".join(f"- {note}\n" for note in release.privacy.notes)
     notes = notes and f"{notes}\n"
@@ -98,7 +98,7 @@ text only; loading them runs none of their content.
 ## The network
 
 {config.kind}, {config.parameters:,} parameters, latent of {config.latent} numbers uniform on (0, 1); \
-`config.json` has the rest.{grain}
+`config.json` has the rest.{varied}
 """
 
 

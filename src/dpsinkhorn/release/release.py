@@ -17,7 +17,7 @@ from torch import Tensor
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
-    check_grain,
+    Variation,
     choose_device,
     draw_labels,
     draw_latents,
@@ -69,7 +69,7 @@ class Release:
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
-        grain: float | None = None,
+        variation: Variation | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
         """Draw images, and their labels.
@@ -78,14 +78,14 @@ class Release:
             count: How many.
             labels: `None` draws them from the release's own distribution, a number asks for images of that
                 class, an array of `count` numbers for one image each.
-            seed: The same seed gives the same images, on the same machine and device, and with grain at the
-                same `batch_size`; `None` draws afresh.
+            seed: The same seed gives the same images, on the same machine and device, and with a variation at
+                the same `batch_size`; `None` draws afresh.
             batch_size: Images per pass; by default what suits the device.
             device: By default the GPU where there is one.
             precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
                 moves pixels by less than a grey level on average, and by some at most.
-            grain: Standard deviation of the noise on the pixels, in [-1, 1]; by default the release's own. 0
-                gives the smooth images that the generator renders.
+            variation: Small random changes to every image; by default the release's own. `Variation()` gives
+                images as the generator renders them.
             progress: Called with the number of images of every finished pass.
 
         Returns:
@@ -103,8 +103,7 @@ class Release:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
-        noise = self.config.grain if grain is None else grain
-        check_grain(noise, ReleaseError)
+        varied = self.config.variation if variation is None else variation
         where = choose_device(device, ReleaseError)
         draws = torch.Generator()
         if seed is None:
@@ -114,9 +113,9 @@ class Release:
         chosen = self._labels(int(count), labels, draws)
         latents = draw_latents(int(count), self.config.latent, draws)
 
-        grains = torch.Generator(where)
-        if noise:
-            grains.manual_seed(int(torch.randint(2**62, (), generator=draws)))
+        variations = torch.Generator(where)
+        if varied:
+            variations.manual_seed(int(torch.randint(2**62, (), generator=draws)))
 
         network = self._network(where)
         channels, height, width = self.image_shape
@@ -124,13 +123,12 @@ class Release:
         images = np.empty((count, *size), dtype=np.uint8)
         step = batch_size or _batch_size(self.config, where)
         cast = torch.autocast(where.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-        with torch.inference_mode(), cast:
+        with torch.inference_mode():
             for start in range(0, count, step):
                 rows = slice(start, start + step)
-                smooth = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
-                if noise:
-                    smooth += noise * torch.randn(smooth.shape, generator=grains, device=where)
-                images[rows] = to_uint8(smooth)
+                with cast:
+                    plain = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
+                images[rows] = to_uint8(varied(plain, variations))
                 if progress is not None:
                     progress(len(images[rows]))
         return images, None if chosen is None else chosen.numpy()

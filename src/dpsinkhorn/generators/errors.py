@@ -1,0 +1,7 @@
+"""What is raised for a config, or the input of a generator, that makes no sense."""
+
+__all__ = ["GeneratorError"]
+
+
+class GeneratorError(ValueError):
+    """A config, or the input of a generator, that makes no sense: what is wrong and what to do."""
