@@ -15,6 +15,7 @@ from dpsinkhorn.generators.configs import (
     DCGANConfig,
     GeneratorConfig,
     GeneratorError,
+    MixtureConfig,
     MLPConfig,
     config_from_json,
     config_to_json,
@@ -23,6 +24,7 @@ from dpsinkhorn.generators.dcgan import DCGAN
 from dpsinkhorn.generators.devices import choose_device
 from dpsinkhorn.generators.frozen import frozen_copy
 from dpsinkhorn.generators.inputs import check_probabilities, draw_labels, draw_latents
+from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.mlp import MLP
 from dpsinkhorn.generators.statistics import recompute_batch_statistics
 from dpsinkhorn.generators.variation import Variation
@@ -37,6 +39,8 @@ __all__ = [
     "GeneratorConfig",
     "GeneratorError",
     "MLPConfig",
+    "Mixture",
+    "MixtureConfig",
     "Variation",
     "build_generator",
     "check_probabilities",
@@ -73,4 +77,6 @@ def _build(config: GeneratorConfig) -> Generator:
             return BigGAN(config)
         case MLPConfig():
             return MLP(config)
+        case MixtureConfig():
+            return Mixture(config)
     raise GeneratorError(f"not the config of a generator: {type(config).__name__}")

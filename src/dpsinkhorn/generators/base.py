@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.generators.config_base import NetworkConfig
 from dpsinkhorn.generators.configs import GeneratorConfig, GeneratorError
 
 __all__ = ["Generator"]
 
 
 class Generator(nn.Module):
-    """A network from latents, and labels where it has classes, to images in [-1, 1].
+    """A function of latents, and labels where it has classes, to images in [-1, 1].
 
-    A subclass implements `render`; it never sees the labels, only the latents with the embedded label
-    beside them.
+    A network implements `render`; it never sees the labels, only the latents with the embedded label beside
+    them. What is no network has its own `images`.
     """
 
     config: GeneratorConfig
@@ -22,7 +23,9 @@ class Generator(nn.Module):
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.classes, config.embedding) if config.classes else None
+        self.embedding: nn.Embedding | None = None
+        if isinstance(config, NetworkConfig) and config.classes:
+            self.embedding = nn.Embedding(config.classes, config.embedding)
 
     @property
     def products(self) -> list[str]:
@@ -38,15 +41,19 @@ class Generator(nn.Module):
             raise GeneratorError(
                 f"latents must have shape (n, {self.config.latent}), not {tuple(latents.shape)}"
             )
-        if (labels is None) != (self.embedding is None):
-            need = "takes no labels" if self.embedding is None else "needs labels"
+        if (labels is None) == bool(self.config.classes):
+            need = "needs labels" if self.config.classes else "takes no labels"
             raise GeneratorError(f"this generator has {self.config.classes} classes and {need}")
+        if labels is not None and labels.shape != latents.shape[:1]:
+            raise GeneratorError(
+                f"labels must have shape ({len(latents)},), one per latent, not {tuple(labels.shape)}"
+            )
+        return self.images(latents, labels)
+
+    def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
+        """As `forward`, of latents and labels that were checked."""
         inputs = latents
         if labels is not None and self.embedding is not None:
-            if labels.shape != latents.shape[:1]:
-                raise GeneratorError(
-                    f"labels must have shape ({len(latents)},), one per latent, not {tuple(labels.shape)}"
-                )
             inputs = torch.cat([latents, self.embedding(labels).to(latents.dtype)], dim=1)
         return self.finished(inputs)
 

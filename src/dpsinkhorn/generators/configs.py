@@ -13,8 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from dpsinkhorn.generators.config_base import (
+    ACTIVATIONS,
+    Config,
+    NetworkConfig,
+    check_activation,
+    check_bool,
+    check_int,
+)
 from dpsinkhorn.generators.errors import GeneratorError
-from dpsinkhorn.generators.variation import Variation
 
 __all__ = [
     "ACTIVATIONS",
@@ -23,84 +30,13 @@ __all__ = [
     "GeneratorConfig",
     "GeneratorError",
     "MLPConfig",
+    "MixtureConfig",
     "config_from_json",
     "config_to_json",
 ]
 
-ACTIVATIONS = ("relu", "leaky_relu")
-
-_LARGEST_SIDE = 512
-_LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
-_LARGEST_ACTIVATIONS = 2**26  # of one layer and one image, in numbers
-
-
 @dataclass(frozen=True)
-class _Config:
-    """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
-
-    `warp`, `sharpen` and `grain` are what sampling adds to images, see `Variation`: public numbers, nothing
-    of it is learned.
-    """
-
-    kind: ClassVar[str]
-
-    image_shape: tuple[int, int, int]
-    classes: int
-    latent: int = 12
-    embedding: int = 4
-    warp: float = 0.0
-    sharpen: float = 0.0
-    grain: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_shape(self.image_shape)
-        _check_int(self, "classes", 0, 2**16)
-        _check_int(self, "latent", 1, 4096)
-        _check_int(self, "embedding", 1, 4096)
-        _ = self.variation  # which checks its fields
-        self._check_own_fields()
-        if self.parameters > _LARGEST_PARAMETERS:
-            raise GeneratorError(
-                f"this {self.kind} would have {self.parameters:,} parameters; make it smaller"
-            )
-        if self.activations > _LARGEST_ACTIVATIONS:
-            raise GeneratorError(f"this {self.kind} would need too much memory per image; make it smaller")
-
-    @property
-    def variation(self) -> Variation:
-        """What sampling adds to images."""
-        return Variation(self.warp, self.sharpen, self.grain)
-
-    @property
-    def inputs(self) -> int:
-        """Numbers per image that enter the network: the latent and, with classes, the embedded label."""
-        return self.latent + (self.embedding if self.classes else 0)
-
-    @property
-    def points(self) -> int:
-        """Numbers per image: channels x height x width."""
-        return math.prod(self.image_shape)
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers are trained."""
-        return self.classes * self.embedding + self._network_parameters
-
-    @property
-    def activations(self) -> int:
-        """How many numbers the largest layer has per image: what decides the memory of a batch."""
-        raise NotImplementedError
-
-    @property
-    def _network_parameters(self) -> int:
-        raise NotImplementedError
-
-    def _check_own_fields(self) -> None:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class DCGANConfig(_Config):
+class DCGANConfig(NetworkConfig):
     """Four transposed convolutions, as in the papers.
 
     The first takes latent and label to `4 width` channels at a quarter of the image's size (7 x 7 for 28 x
@@ -129,10 +65,10 @@ class DCGANConfig(_Config):
         """Channels after each layer."""
         return 4 * self.width, 2 * self.width, self.width, self.image_shape[0]
 
-    def _check_own_fields(self) -> None:
-        _check_int(self, "width", 1, 1024)
-        _check_bool(self, "batch_norm")
-        _check_activation(self.activation)
+    def _check_network(self) -> None:
+        check_int(self, "width", 1, 1024)
+        check_bool(self, "batch_norm")
+        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -147,7 +83,7 @@ class DCGANConfig(_Config):
 
 
 @dataclass(frozen=True)
-class BigGANConfig(_Config):
+class BigGANConfig(NetworkConfig):
     """Residual blocks in the manner of BigGAN, as the papers use for faces.
 
     A linear layer to `depth` channels at the start size; `blocks` blocks, each with two 3 x 3 convolutions
@@ -180,11 +116,11 @@ class BigGANConfig(_Config):
         _, height, width = self.image_shape
         return math.ceil(height / factor), math.ceil(width / factor)
 
-    def _check_own_fields(self) -> None:
-        _check_int(self, "depth", 1, 1024)
-        _check_int(self, "blocks", 1, 16)
-        _check_bool(self, "batch_norm")
-        _check_activation(self.activation)
+    def _check_network(self) -> None:
+        check_int(self, "depth", 1, 1024)
+        check_int(self, "blocks", 1, 16)
+        check_bool(self, "batch_norm")
+        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -201,7 +137,7 @@ class BigGANConfig(_Config):
 
 
 @dataclass(frozen=True)
-class MLPConfig(_Config):
+class MLPConfig(NetworkConfig):
     """Fully connected layers, for small images such as 8 x 8 digits.
 
     >>> MLPConfig(image_shape=(1, 8, 8), classes=10, hidden=(128,)).parameters
@@ -214,14 +150,14 @@ class MLPConfig(_Config):
     batch_norm: bool = True
     activation: str = "relu"
 
-    def _check_own_fields(self) -> None:
+    def _check_network(self) -> None:
         sizes = self.hidden
         if type(sizes) is not tuple or not 1 <= len(sizes) <= 16:
             raise GeneratorError("hidden must be a tuple of 1 to 16 layer sizes")
         if not all(type(size) is int and 1 <= size <= 65536 for size in sizes):
             raise GeneratorError("hidden layer sizes must be whole numbers from 1 to 65536")
-        _check_bool(self, "batch_norm")
-        _check_activation(self.activation)
+        check_bool(self, "batch_norm")
+        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -236,10 +172,65 @@ class MLPConfig(_Config):
         return max(*self.hidden, self.points)
 
 
-GeneratorConfig: TypeAlias = DCGANConfig | BigGANConfig | MLPConfig
+@dataclass(frozen=True)
+class MixtureConfig(Config):
+    """A mixture of Gaussians for each class, on the low frequencies of images: no network.
+
+    An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
+    coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel. All components of
+    a class have the same covariance.
+
+    >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
+    >>> config.coefficients, config.latent
+    (210, 211)
+    """
+
+    kind: ClassVar[str] = "mixture"
+
+    components: int = 32
+    frequencies: int = 20
+
+    @property
+    def kinds(self) -> int:
+        """Mixtures: one for each class, one where there are none."""
+        return max(1, self.classes)
+
+    @property
+    def bands(self) -> tuple[int, int]:
+        """Frequencies downwards and across that occur."""
+        _, height, width = self.image_shape
+        return min(height, self.frequencies), min(width, self.frequencies)
+
+    @property
+    def coefficients(self) -> int:
+        """Numbers that describe an image, over all channels."""
+        down, across = self.bands
+        return self.image_shape[0] * sum(min(across, self.frequencies - i) for i in range(down))
+
+    @property
+    def latent(self) -> int:
+        """One number chooses the component, the others the deviation."""
+        return self.coefficients + 1
+
+    def _check_own_fields(self) -> None:
+        _, height, width = self.image_shape
+        check_int(self, "components", 1, 4096)
+        check_int(self, "frequencies", 1, height + width - 1)
+
+    @property
+    def parameters(self) -> int:
+        k = self.coefficients
+        return self.kinds * (self.components + (self.components + 1 + k) * k)
+
+    @property
+    def activations(self) -> int:
+        return 4 * max(self.points, self.latent, self.components)
+
+
+GeneratorConfig: TypeAlias = DCGANConfig | BigGANConfig | MLPConfig | MixtureConfig
 
 _KINDS: dict[str, type[GeneratorConfig]] = {
-    kind.kind: kind for kind in (DCGANConfig, BigGANConfig, MLPConfig)
+    kind.kind: kind for kind in (DCGANConfig, BigGANConfig, MLPConfig, MixtureConfig)
 }
 
 
@@ -263,7 +254,7 @@ def config_from_json(data: Any) -> GeneratorConfig:
     64
     >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
     Traceback (most recent call last):
-    dpsinkhorn.generators.configs.GeneratorError: a dcgan has no field 'heads'
+    dpsinkhorn.generators.errors.GeneratorError: a dcgan has no field 'heads'
     """
     if not isinstance(data, Mapping):
         raise GeneratorError("the config of a generator must be a table of fields")
@@ -285,29 +276,3 @@ def config_from_json(data: Any) -> GeneratorConfig:
     return config(**values)
 
 
-def _check_shape(shape: Any) -> None:
-    if type(shape) is not tuple or len(shape) != 3 or not all(type(size) is int for size in shape):
-        raise GeneratorError("image_shape must be three whole numbers: channels, height, width")
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise GeneratorError(f"images have 1 or 3 channels, not {channels}")
-    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise GeneratorError(
-            f"images are from 1 x 1 to {_LARGEST_SIDE} x {_LARGEST_SIDE}, not {height} x {width}"
-        )
-
-
-def _check_int(config: _Config, name: str, least: int, most: int) -> None:
-    value = getattr(config, name)
-    if type(value) is not int or not least <= value <= most:
-        raise GeneratorError(f"{name} must be a whole number from {least} to {most}, not {str(value)[:40]}")
-
-
-def _check_bool(config: _Config, name: str) -> None:
-    if type(getattr(config, name)) is not bool:
-        raise GeneratorError(f"{name} must be true or false")
-
-
-def _check_activation(value: Any) -> None:
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise GeneratorError(f"activation must be one of {', '.join(ACTIVATIONS)}")

@@ -1,0 +1,108 @@
+"""A mixture of Gaussians for each class, on the low frequencies of images."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.generators.base import Generator
+from dpsinkhorn.generators.configs import MixtureConfig
+
+__all__ = ["Mixture", "cosines", "places"]
+
+_STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
+
+
+class Mixture(Generator):
+    """Chooses a component by the first latent, deviates from its centre by the others; see `MixtureConfig`.
+
+    Parameters, for each class: `weights` (K,) of the components, in any unit; `centres` (K, k) and `middles`
+    (k,), the components' and the whole class's, as coefficients of the cosine transform of pixels in [0, 1];
+    `factors` F (k, k), with F Fᵀ the covariance within a component. Sampling has no use for `middles`:
+    training has.
+    """
+
+    config: MixtureConfig
+    _down: Tensor
+    _across: Tensor
+    _places: Tensor
+
+    def __init__(self, config: MixtureConfig) -> None:
+        super().__init__(config)
+        kinds, components, k = config.kinds, config.components, config.coefficients
+        middles = 0.1 * torch.randn(kinds, k)
+        self.weights = nn.Parameter(torch.ones(kinds, components))
+        self.middles = nn.Parameter(middles)
+        self.centres = nn.Parameter(middles.unsqueeze(1) + 0.1 * torch.randn(kinds, components, k))
+        self.factors = nn.Parameter(0.1 * torch.eye(k).repeat(kinds, 1, 1))
+        # public, and the same for all generators of a config: not a part of what is stored
+        _, height, width = config.image_shape
+        down, across = config.bands
+        self.register_buffer("_down", cosines(height, down).float(), persistent=False)
+        self.register_buffer("_across", cosines(width, across).float(), persistent=False)
+        self.register_buffer("_places", places(config), persistent=False)
+
+    def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
+        if labels is None:
+            labels = torch.zeros(len(latents), dtype=torch.int64, device=latents.device)
+        chosen = self._chosen(latents[:, 0], labels)
+        centres = self.centres.flatten(0, 1).index_select(0, labels * self.config.components + chosen)
+        pixels = self._pixels(centres + self._deviations(latents[:, 1:], labels))
+        return (2 * pixels.clamp(0, 1) - 1).to(latents.dtype)
+
+    def _chosen(self, uniform: Tensor, labels: Tensor) -> Tensor:
+        """The component of each image, (n,): by the inverse of the weights' distribution function."""
+        ends = self.weights.detach().double().clamp(min=0).cumsum(1)
+        ends = ends / ends[:, -1:].clamp(min=torch.finfo(torch.float64).tiny)
+        passed = ends.index_select(0, labels) <= uniform.double().unsqueeze(1)
+        return passed.sum(1).clamp(max=self.config.components - 1)
+
+    def _deviations(self, uniform: Tensor, labels: Tensor) -> Tensor:
+        """F z of each image's class, (n, k), with z standard normal."""
+        inside = uniform.float().clamp(_STEP, 1 - _STEP)
+        normal = math.sqrt(2) * torch.erfinv(2 * inside - 1)
+        order = torch.argsort(labels, stable=True)
+        counts = torch.bincount(labels, minlength=self.config.kinds).tolist()
+        parts = [
+            normal[rows] @ self.factors[kind].T
+            for kind, rows in enumerate(torch.split(order, counts))
+            if len(rows)
+        ]
+        if not parts:
+            return normal
+        return torch.empty_like(normal).index_copy(0, order, torch.cat(parts).float())
+
+    def _pixels(self, coefficients: Tensor) -> Tensor:
+        """The inverse cosine transform, (n, channels, height, width)."""
+        channels = self.config.image_shape[0]
+        down, across = self.config.bands
+        spectrum = coefficients.new_zeros(len(coefficients), channels, down * across)
+        spectrum = spectrum.index_copy(2, self._places, coefficients.view(len(coefficients), channels, -1))
+        return self._down.T @ spectrum.view(-1, channels, down, across) @ self._across
+
+
+def cosines(size: int, count: int) -> Tensor:
+    """The first `count` vectors of the orthonormal cosine basis (DCT-II), (count, size), in float64.
+
+    >>> basis = cosines(8, 8)
+    >>> torch.allclose(basis @ basis.T, torch.eye(8, dtype=torch.float64))
+    True
+    """
+    at = torch.arange(size, dtype=torch.float64) + 0.5
+    basis = torch.cos(math.pi / size * torch.arange(count, dtype=torch.float64).unsqueeze(1) * at)
+    basis *= math.sqrt(2 / size)
+    basis[0] *= math.sqrt(0.5)
+    return basis
+
+
+def places(config: MixtureConfig) -> Tensor:
+    """Where the coefficients (i, j) with i + j < m lie in a flattened table of all in the config's bands.
+
+    >>> places(MixtureConfig(image_shape=(1, 4, 4), classes=0, frequencies=2)).tolist()
+    [0, 1, 2]
+    """
+    down, across = config.bands
+    total = torch.arange(down).unsqueeze(1) + torch.arange(across)
+    return (total < config.frequencies).flatten().nonzero().flatten()
