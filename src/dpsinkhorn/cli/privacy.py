@@ -27,6 +27,7 @@ _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave t
 
 class MechanismName(str, enum.Enum):
     record = "record"
+    moments = "moments"
     batch = "batch"
     image = "image"
     parameter = "parameter"
@@ -92,7 +93,7 @@ def epsilon_command(
     """
     from dpsinkhorn.privacy import epsilon
 
-    rate = parse_rate(sampling_rate, batch_size, records)
+    rate = _rate(mechanism, parse_rate(sampling_rate, batch_size, records))
     noise = _required(noise_multiplier, "--noise-multiplier")
     count = _required(steps, "--steps")
     if rate is None:
@@ -126,7 +127,7 @@ def calibrate_command(
     """
     from dpsinkhorn.privacy import CalibrationError, calibrate
 
-    rate = parse_rate(sampling_rate, batch_size, records)
+    rate = _rate(mechanism, parse_rate(sampling_rate, batch_size, records))
     count_rows = _rows(mechanism, rows)
     if sum(value is None for value in (noise_multiplier, rate, steps)) != 1:
         raise BadInputError(
@@ -238,6 +239,14 @@ def _rows(mechanism: MechanismName, rows: int | None) -> int:
         raise BadInputError("--mechanism image needs --rows, the number of generated images of a step")
     _check_count(rows, "--rows")
     return rows
+
+
+def _rate(mechanism: MechanismName, rate: float | None) -> float | None:
+    if mechanism is not MechanismName.moments:
+        return rate
+    if rate not in (None, 1.0):
+        raise BadInputError(f"--mechanism moments takes all records in every step: no sampling rate of {rate:g}")
+    return 1.0
 
 
 def parse_rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 
 class Mechanism(str, enum.Enum):
     record = "record"
+    moments = "moments"
     batch = "batch"
     image = "image"
     parameter = "parameter"
@@ -87,7 +88,7 @@ def train(
         float | None, typer.Option("--noise-multiplier", help="Noise / sensitivity, in place of --epsilon.")
     ] = None,
     generator: Annotated[
-        str | None, typer.Option("--generator", help="dcgan, biggan or mlp, in place of the recipe's.")
+        str | None, typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's.")
     ] = None,
     image: ImageOption = None,
     label: LabelOption = None,
@@ -322,7 +323,8 @@ def _plan(
     name: MechanismName | None = None if mechanism is None else mechanism.value
     chosen = choose_recipe(dataset.image_shape, recipe=recipe, mechanism=name, settings=changes)
     if generator is not None and generator != chosen.generator.get("kind"):
-        chosen = chosen.with_generator({"kind": generator, "latent": chosen.generator.get("latent", 12)})
+        latent = {} if generator == "mixture" else {"latent": chosen.generator.get("latent", 12)}
+        chosen = chosen.with_generator({"kind": generator, **latent})
     if epsilon is not None and changes["privacy"].get("noise_multiplier") is not None:
         raise BadInputError("give --epsilon or --noise-multiplier, not both: one follows from the other")
     return make_plan(

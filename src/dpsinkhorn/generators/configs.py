@@ -177,8 +177,8 @@ class MixtureConfig(Config):
     """A mixture of Gaussians for each class, on the low frequencies of images: no network.
 
     An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
-    coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel. All components of
-    a class have the same covariance.
+    coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel: all of them, where
+    that is height + width - 1 or more. All components of a class have the same covariance.
 
     >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
     >>> config.coefficients, config.latent
@@ -213,9 +213,8 @@ class MixtureConfig(Config):
         return self.coefficients + 1
 
     def _check_own_fields(self) -> None:
-        _, height, width = self.image_shape
         check_int(self, "components", 1, 4096)
-        check_int(self, "frequencies", 1, height + width - 1)
+        check_int(self, "frequencies", 1, 4096)
 
     @property
     def parameters(self) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "ImageMechanism",
     "LaplaceMechanism",
     "Mechanism",
+    "MomentsMechanism",
     "NonPrivate",
     "ParameterMechanism",
     "RecordMechanism",
@@ -234,3 +235,33 @@ class RecordMechanism(_Gaussian):
     @property
     def sensitivity(self) -> float:
         return math.hypot(self.clip, self.appended)
+
+
+@dataclass(frozen=True)
+class MomentsMechanism(_Gaussian):
+    """Mechanism `moments`: a sum over all records, each one's contribution scaled to a norm of at most 1.
+
+    What is summed differs from step to step: coefficients and counts, or squares of deviations, clipped at
+    `clip` before they are scaled. All of a step's sums together are one release, with noise σ per coordinate
+    of the scaled sum. Nothing is sampled. Proof: docs/proofs/moments.md.
+
+    >>> MomentsMechanism(clip=7.0, noise_multiplier=2.0).noise_std
+    2.0
+    """
+
+    clip: float
+    noise_multiplier: float
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        return 1.0
+
+    def sampled(self, sampling_rate: float, steps: int) -> Charge:
+        """The cost of `steps` steps; every record is in every one of them."""
+        if sampling_rate != 1:
+            raise ValueError(f"moments takes all records: sampling_rate must be 1, not {sampling_rate}")
+        return super().sampled(sampling_rate, steps)

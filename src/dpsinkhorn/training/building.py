@@ -6,9 +6,11 @@ import math
 
 import torch
 
+from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.privacy import (
     BatchMechanism,
     ImageMechanism,
+    MomentsMechanism,
     ParameterMechanism,
     RecordMechanism,
     SeededNoise,
@@ -18,6 +20,7 @@ from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.sanitizers import (
     BatchSanitizer,
     ImageSanitizer,
+    Moments,
     NonPrivateSanitizer,
     ParameterSanitizer,
     RecordSanitizer,
@@ -30,11 +33,15 @@ __all__ = ["build_sanitizer", "check_sanitizer", "largest_sample"]
 _LEAST_ROOM = 2**20
 
 
-def build_sanitizer(plan: Plan) -> Sanitizer:
+def build_sanitizer(plan: Plan) -> Sanitizer | Moments:
     """The sanitizer of a plan: its mechanism is `plan.mechanism`, so what is charged is what is done."""
     loss, classes = plan.recipe.loss, plan.facts.classes
     mechanism = plan.mechanism
     try:
+        if isinstance(mechanism, MomentsMechanism):
+            config = plan.generator_config
+            assert isinstance(config, MixtureConfig)  # as the plan saw to
+            return Moments(mechanism, config, largest_sample(plan))
         if isinstance(mechanism, RecordMechanism):
             return RecordSanitizer(
                 mechanism,

@@ -18,7 +18,7 @@ from dpsinkhorn.privacy import Ledger
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.sanitizers import Sanitizer
+from dpsinkhorn.training.sanitizers import Moments, Sanitizer
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
 
@@ -87,7 +87,7 @@ def train(
     plan: Plan,
     state: TrainingState,
     records: Records,
-    sanitizer: Sanitizer,
+    sanitizer: Sanitizer | Moments,
     reservation: Reservation,
     probabilities: tuple[float, ...],
     *,
@@ -104,6 +104,8 @@ def train(
             "not replay; resume it where it began, or begin another run"
         )
     state.way = steps.way
+    # steps of `moments` are few, and each costs a large part of the budget: none is to be lost by a crash
+    most = 1 if isinstance(sanitizer, Moments) else _LARGEST_BLOCK
     wanted = 1
     state.generator.train()
     while state.step < horizon:
@@ -117,7 +119,7 @@ def train(
         norm = _norm(state.gradients)
         seconds = time.monotonic() - started
         yield Block(state.step, horizon, seconds, granted, norm)
-        wanted = _next_block(granted, seconds)
+        wanted = min(most, _next_block(granted, seconds))
 
 
 def _norm(gradients: list[torch.Tensor]) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpsinkhorn.generators import GeneratorConfig, config_from_json
+from dpsinkhorn.generators import GeneratorConfig, MixtureConfig, config_from_json
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
@@ -24,6 +24,7 @@ from dpsinkhorn.privacy import (
     GaussianMechanism,
     ImageMechanism,
     Mechanism,
+    MomentsMechanism,
     NonPrivate,
     ParameterMechanism,
     RecordMechanism,
@@ -98,6 +99,8 @@ class Plan:
             return ImageMechanism(clip, sigma, rows=self.generated)
         if privacy.mechanism == "parameter":
             return ParameterMechanism(clip, sigma)
+        if privacy.mechanism == "moments":
+            return MomentsMechanism(clip, sigma)
         return NonPrivate()
 
     @property
@@ -189,7 +192,7 @@ class Plan:
             **values,
         )
         _check_numbers(plan)
-        _ = plan.generator_config  # raises where there is no such generator
+        _check_generator(plan)
         return plan
 
 
@@ -230,6 +233,30 @@ def _check_numbers(plan: Plan) -> None:
     for name, fine in right.items():
         if not fine:
             raise TrainingError(f"plan.{name} is out of range")
+
+
+def _check_generator(plan: Plan) -> None:
+    """Refuse a generator that cannot make these images, or be trained in this way."""
+    config, privacy, facts = plan.generator_config, plan.recipe.privacy, plan.facts
+    moments = privacy.mechanism == "moments"
+    if moments != isinstance(config, MixtureConfig):
+        raise TrainingError(
+            f"the mechanism {privacy.mechanism} cannot train a {config.kind}: moments and a generator of kind "
+            "mixture belong together"
+        )
+    if not moments:
+        return
+    assert isinstance(config, MixtureConfig)
+    least = 3 if config.components == 1 else 4
+    problems = {
+        "protects records, and these data name persons; use the mechanism record": facts.grouped,
+        "takes all records in every step; set the sampling rate to 1": plan.sampling_rate != 1,
+        f"needs at least {least} steps: means, covariance, centres, covariances": plan.steps < least,
+        "has no weights to average; leave optimizer.ema out": plan.recipe.optimizer.ema is not None,
+    }
+    for problem, there in problems.items():
+        if there:
+            raise TrainingError(f"the mechanism moments {problem}")
 
 
 def make_plan(
@@ -284,7 +311,7 @@ def make_plan(
         labels=_label_probabilities(labels, facts.classes),
         seed=seed,
     )
-    _ = plan.generator_config  # raises where the recipe's generator cannot make these images
+    _check_generator(plan)
     if privacy.mechanism == "none":
         if budget_epsilon is not None:
             raise TrainingError(

@@ -36,11 +36,12 @@ __all__ = [
     "recipe_names",
 ]
 
-MechanismName = Literal["record", "batch", "image", "parameter", "none"]
+MechanismName = Literal["record", "moments", "batch", "image", "parameter", "none"]
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
-_PAPER_RECIPES = {
+_DEFAULTS = {
+    "moments": "mixture",
     "batch": "paper-first-mnist",
     "image": "paper-final-mnist",
     "parameter": "paper-parameter",
@@ -262,7 +263,7 @@ def choose_recipe(
 def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -> str:
     channels, height, width = image_shape
     if mechanism != "record":
-        return _PAPER_RECIPES[mechanism]
+        return _DEFAULTS[mechanism]
     if channels * height * width <= 256:
         return "digits"
     return "grey" if channels == 1 else "colour"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,9 +21,10 @@ from dpsinkhorn.training.sanitizers.base import tidy
 from dpsinkhorn.training.sanitizers.fixed import Drawn
 from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid
 
-__all__ = ["Drawable", "HeldRecords", "Records", "facts_of", "has_room"]
+__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room"]
 
 _AT_ONCE = 2**14  # records that are converted together
+_NUMBERS = 2**22  # pixels that go through together when all records do
 _FLOAT32_BITS = 23  # a grid as coarse as this is exact in float32
 
 
@@ -95,6 +97,10 @@ class Drawable(Protocol):
         """All of them, ready for steps in fixed shapes, where that can be."""
         ...
 
+    def every(self) -> Iterator[Sample]:
+        """All of them, some at a time."""
+        ...
+
 
 def has_room(records: int, pixels: int, size: int, device: torch.device) -> bool:
     """Whether all records, each number of `size` bytes, take no more than half of what is free on a GPU."""
@@ -102,6 +108,11 @@ def has_room(records: int, pixels: int, size: int, device: torch.device) -> bool
         return True
     free, _ = torch.cuda.mem_get_info(device)
     return records * pixels * size <= free // 2
+
+
+def at_a_time(image_shape: tuple[int, int, int]) -> int:
+    """How many records go through together when all of them do."""
+    return max(1, min(_AT_ONCE, _NUMBERS // math.prod(image_shape)))
 
 
 class Records:
@@ -154,6 +165,17 @@ class Records:
             some = self._points(order[at : at + _AT_ONCE])
             points[at : at + _AT_ONCE] = on_grid(some) if on_the_grid else tidy(some)
         return HeldRecords(points, kinds[order], torch.float64 if on_the_grid else dtype)
+
+    def every(self) -> Iterator[Sample]:
+        """All records, in their order, as many at a time as take little memory."""
+        many = at_a_time(self._dataset.image_shape)
+        for at in range(0, self._dataset.records, many):
+            rows = torch.arange(at, min(at + many, self._dataset.records), device=self._device)
+            yield Sample(
+                points=self._points(rows),
+                labels=None if self._labels is None else self._labels[rows],
+                groups=None if self._groups is None else self._groups[rows],
+            )
 
     def labels(self) -> tuple[Tensor | None, Tensor | None]:
         """All labels and groups, for a release of class frequencies."""

@@ -6,6 +6,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +16,7 @@ from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords, has_room
+from dpsinkhorn.training.records import HeldRecords, at_a_time, has_room
 from dpsinkhorn.training.sanitizers import Sample
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
@@ -81,6 +82,13 @@ class _MadeUp:
         points = self._points(self._facts.units)
         kinds = self._labels(len(points)).sort().values if classes else torch.zeros_like(points[:, 0]).long()
         return HeldRecords(points, kinds, torch.float64 if on_the_grid else torch.float32)
+
+    def every(self) -> Iterator[Sample]:
+        """All records, some at a time."""
+        many = at_a_time(self._facts.image_shape)
+        for at in range(0, self._facts.records, many):
+            count = min(many, self._facts.records - at)
+            yield Sample(self._points(count), self._labels(count) if self._facts.classes else None)
 
     def _points(self, count: int) -> Tensor:
         return torch.rand(count, self._pixels, device=self._device) * 2 - 1

@@ -3,6 +3,7 @@
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer
 from dpsinkhorn.training.sanitizers.class_counts import LabelFrequencies, release_label_frequencies
 from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer, ImageSanitizer
+from dpsinkhorn.training.sanitizers.moments import Moments
 from dpsinkhorn.training.sanitizers.nonprivate import NonPrivateSanitizer
 from dpsinkhorn.training.sanitizers.parameter import ParameterSanitizer
 from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
@@ -12,6 +13,7 @@ __all__ = [
     "BatchSanitizer",
     "ImageSanitizer",
     "LabelFrequencies",
+    "Moments",
     "NonPrivateSanitizer",
     "ParameterSanitizer",
     "Potentials",

@@ -4,6 +4,7 @@ from dpsinkhorn.training.steps.base import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
 from dpsinkhorn.training.steps.choice import make_steps
 from dpsinkhorn.training.steps.images import generate, training_labels
+from dpsinkhorn.training.steps.moments import MomentSteps
 from dpsinkhorn.training.steps.plain import PlainSteps
 
-__all__ = ["FixedSteps", "PlainSteps", "Steps", "generate", "make_steps", "training_labels"]
+__all__ = ["FixedSteps", "MomentSteps", "PlainSteps", "Steps", "generate", "make_steps", "training_labels"]

@@ -6,12 +6,13 @@ import torch
 
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sanitizer
+from dpsinkhorn.training.sanitizers import Moments, RecordSanitizer, Sanitizer
 from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.base import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
 from dpsinkhorn.training.steps.images import labels_are_fixed, training_labels, with_resampled
+from dpsinkhorn.training.steps.moments import MomentSteps
 from dpsinkhorn.training.steps.plain import PlainSteps
 
 __all__ = ["make_steps"]
@@ -21,7 +22,7 @@ def make_steps(
     plan: Plan,
     state: TrainingState,
     records: Drawable,
-    sanitizer: Sanitizer,
+    sanitizer: Sanitizer | Moments,
     probabilities: tuple[float, ...],
     *,
     horizon: int,
@@ -32,6 +33,8 @@ def make_steps(
     Both take the same steps, in law and in what they cost. `capture=False` takes steps in fixed shapes,
     one by one, on any device: for tests.
     """
+    if isinstance(sanitizer, Moments):
+        return MomentSteps(state, records, sanitizer, horizon=horizon)
     if capture is None:
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:

@@ -1,0 +1,196 @@
+"""Mechanism `moments`: clipped sums over all records, noised. Where its privacy barrier stands.
+
+An image becomes the low frequencies of its cosine transform, f. In a step every record contributes its
+deviation from the nearest of some public centres of its class, clipped, and a count of 1; or the outer product
+of that deviation with itself.
+
+All of it is computed in whole multiples of public steps, so coarse that float64 holds every sum exactly. So a
+record's contribution is the same bits in whatever company, its norm is at most what it should be, and no
+margin for rounding is left to prove: docs/proofs/moments.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.generators.mixture import cosines, places
+from dpsinkhorn.privacy.mechanisms import MomentsMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
+from dpsinkhorn.training.sanitizers.base import Sample
+from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid
+from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN
+
+_DIGITS = 53  # binary digits of float64
+_SLACK = 2.0**-40  # more than the roundings in scaling a vector
+_PIXELS = 784  # of the image that the clipping bound is stated for
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a step on deviations releases, noised: in units of the radius, and of records."""
+
+    deviations: Tensor  # (classes, K, k)
+    counts: Tensor  # (classes, K)
+
+
+class Moments:
+    """Noised sums over all records of a data set.
+
+    Args:
+        mechanism: clip and noise.
+        config: of the mixture that is fitted.
+        max_records: the most records that there may be, public; sums are exact for up to as many.
+
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> config = MixtureConfig(image_shape=(1, 4, 4), classes=0, components=1, frequencies=2)
+    >>> moments = Moments(MomentsMechanism(clip=7.0, noise_multiplier=0.01), config, max_records=2**20)
+    >>> black = [Sample(-torch.ones(50, 16))]
+    >>> sums = moments.deviations(black, torch.zeros(1, 1, 3), moments.radius, SeededNoise(0))
+    >>> sums.counts.round()
+    tensor([[50.]], dtype=torch.float64)
+    """
+
+    def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
+        self.mechanism = mechanism
+        self.config = config
+        self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
+        """R, of deviations, in pixels from 0 to 1."""
+        # 2^half bounds the norm of an image; see the proof for the others
+        self._half = ((config.points - 1).bit_length() + 1) // 2
+        self._bits = 25 - self._half
+        self._unit_bits = (_DIGITS - (max_records - 1).bit_length()) // 2
+        self._bound = 1 - math.sqrt(config.coefficients) * 2.0 ** -(self._unit_bits + 1) - _SLACK
+        if self._bound < 1 - LARGEST_MARGIN:
+            raise ValueError(
+                f"generator: float64 cannot keep sums of up to {max_records} records of "
+                f"{config.coefficients} numbers exact; lower frequencies"
+            )
+        k = config.coefficients
+        for numbers in (config.kinds * k * (k + 1) // 2, config.kinds * config.components * (k + 1)):
+            gaussian_std(1.0, mechanism.noise_multiplier, numbers)  # raises where noise has no room for as many
+        _, height, width = config.image_shape
+        down, across = config.bands
+        self._across_bits = _DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2
+        self._middle_bits = (_DIGITS - 1 - self._half) // 2
+        self._across = _rounded(cosines(width, across), self._across_bits)
+        self._down = _rounded(cosines(height, down), self._middle_bits)
+        self._places = places(config)
+
+    # ---- what is released
+
+    def deviations(
+        self, records: Iterable[Sample], centres: Tensor, radius: float, noise: NoiseSource
+    ) -> Sums:
+        """Sums of clipped deviations from the nearest of a class's centres, (classes, K, k), and counts."""
+        sums, counts = self._deviations(records, centres, radius)
+        together = torch.cat([sums, counts.unsqueeze(-1)], dim=-1)
+        # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
+        released = self._noised(together, math.sqrt(2), together.numel(), noise)
+        return Sums(released[..., :-1], released[..., -1])
+
+    def squares(
+        self, records: Iterable[Sample], centres: Tensor, noise: NoiseSource, *, pooled: bool
+    ) -> Tensor:
+        """Sums of v vᵀ over clipped deviations v, (classes, k, k), or (1, k, k) over all classes."""
+        total = self._squares(records, centres, pooled=pooled)
+        k = total.shape[-1]
+        rows, columns = torch.triu_indices(k, k, 1, device=total.device)
+        numbers = len(total) * k * (k + 1) // 2
+        # The Frobenius norm counts what is above the diagonal twice, so half the variance belongs there.
+        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), 1.0, numbers, noise)
+        above = self._noised(total[:, rows, columns], math.sqrt(0.5), numbers, noise)
+        released = torch.diag_embed(diagonal)
+        released[:, rows, columns] = above
+        released[:, columns, rows] = above
+        return released
+
+    def _noised(self, values: Tensor, sensitivity: float, numbers: int, noise: NoiseSource) -> Tensor:
+        return add_gaussian(
+            values,
+            sensitivity=sensitivity * self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+            coordinates=numbers,
+        )
+
+    # ---- exact sums over records
+
+    def _deviations(
+        self, records: Iterable[Sample], centres: Tensor, radius: float
+    ) -> tuple[Tensor, Tensor]:
+        centres = self._on_grid(centres)
+        sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
+        for kind, units, nearest in self._units(records, centres, radius):
+            sums[kind].index_add_(0, nearest, units)
+            counts[kind].index_add_(0, nearest, torch.ones_like(units[:, 0]))
+        return sums, counts
+
+    def _squares(self, records: Iterable[Sample], centres: Tensor, *, pooled: bool) -> Tensor:
+        centres = self._on_grid(centres)
+        k = centres.shape[-1]
+        total = centres.new_zeros(1 if pooled else len(centres), k, k)
+        for kind, units, _ in self._units(records, centres, self.radius):
+            total[0 if pooled else kind] += units.T @ units
+        return total
+
+    def _units(
+        self, records: Iterable[Sample], centres: Tensor, radius: float
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Classes, the clipped deviations of some of their records over the radius, and the centres' places."""
+        for sample in records:
+            coefficients = self.coefficients(sample.points)
+            for kind, rows in self._by_class(sample):
+                own = coefficients if rows is None else coefficients[rows]
+                nearest = _nearest(own, centres[kind])
+                yield kind, self._clipped(own - centres[kind][nearest], radius), nearest
+
+    def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor | None]]:
+        """Rows of each class; a record whose label is no class is in none."""
+        if not self.config.classes:
+            yield 0, None
+            return
+        assert sample.labels is not None
+        for kind in range(self.config.classes):
+            rows = (sample.labels == kind).nonzero().flatten()
+            if len(rows):
+                yield kind, rows
+
+    def _clipped(self, deviations: Tensor, radius: float) -> Tensor:
+        """Deviations over the radius, shortened to a norm of at most 1, on a grid."""
+        norms = (deviations * deviations).sum(-1, keepdim=True).sqrt()  # of exact sums
+        scale = (self._bound / norms).clamp_(max=1 / radius)
+        return _rounded(deviations * scale, self._unit_bits)
+
+    def coefficients(self, points: Tensor) -> Tensor:
+        """The low frequencies of images in [-1, 1], (n, k), of pixels from 0 to 1, on the grid."""
+        channels, height, width = self.config.image_shape
+        pixels = on_grid(points).add_(1).mul_(0.5)
+        pixels = pixels.view(-1, width)
+        across, down = self._across.to(pixels), self._down.to(pixels)
+        half = _rounded(pixels @ across.T, self._middle_bits).view(-1, height, len(across))
+        spectrum = _rounded(down @ half, self._bits).view(len(points), channels, -1)
+        return spectrum[:, :, self._places.to(pixels.device)].flatten(1)
+
+    def _on_grid(self, centres: Tensor) -> Tensor:
+        """Centres, which are public, brought to where images are, and onto their grid."""
+        finite = torch.nan_to_num(centres.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
+        most = 2.0**self._half
+        norms = torch.linalg.vector_norm(finite, dim=-1, keepdim=True)
+        return _rounded(finite * (most / norms).clamp_(max=1.0), self._bits)
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """The place of the nearest centre, (n,): the first of several. Exact on the grid."""
+    if len(centres) == 1:
+        return torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    return (2 * (points @ centres.T) - (centres * centres).sum(1)).argmax(1)
+
+
+def _rounded(values: Tensor, bits: int) -> Tensor:
+    return (values * 2.0**bits).round_().mul_(2.0**-bits)
