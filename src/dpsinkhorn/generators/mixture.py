@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dpsinkhorn.generators.base import Generator
 from dpsinkhorn.generators.configs import MixtureConfig
 
-__all__ = ["Mixture", "cosines", "places"]
+__all__ = ["Mixture", "bands", "cosines", "places"]
 
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 
@@ -106,3 +106,15 @@ def places(config: MixtureConfig) -> Tensor:
     down, across = config.bands
     total = torch.arange(down).unsqueeze(1) + torch.arange(across)
     return (total < config.frequencies).flatten().nonzero().flatten()
+
+
+def bands(config: MixtureConfig) -> Tensor:
+    """The frequency i + j of every coefficient, (k,).
+
+    >>> bands(MixtureConfig(image_shape=(3, 4, 4), classes=0, frequencies=2)).tolist()
+    [0, 1, 1, 0, 1, 1, 0, 1, 1]
+    """
+    _, across = config.bands
+    at = places(config)
+    frequencies = at.div(across, rounding_mode="floor") + at % across
+    return frequencies.repeat(config.image_shape[0])

@@ -6,7 +6,8 @@ term outweighs that, and draws them together. Both gradients are clipped, so tha
 the distance is 2Δ, over all rows 2Δ√n, the most that there can be. In `record` the one record has a share of
 the full norm C. So the pair of data sets is a worst case at any sampling rate: a sound ε is nearly reached.
 
-The release is what `backward` leaves as gradient: the code that trains, with its noise.
+The release is what `backward` leaves as gradient: the code that trains, with its noise. `moments` has no
+images and no sampling; there it is a clipped deviation and a count, of one record or of none.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
     Charge,
     ImageMechanism,
+    MomentsMechanism,
     ParameterMechanism,
     RecordMechanism,
     SecureNoise,
@@ -39,6 +42,7 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.sanitizers import (
     BatchSanitizer,
     ImageSanitizer,
+    Moments,
     ParameterSanitizer,
     RecordSanitizer,
     Sample,
@@ -46,14 +50,15 @@ from dpsinkhorn.training.sanitizers import (
 
 __all__ = ["AuditedMechanism", "StepAudit", "StepGame", "StepSetting", "audit_step"]
 
-AuditedMechanism: TypeAlias = Literal["record", "batch", "image", "parameter"]
-AuditedSanitizer: TypeAlias = RecordSanitizer | BatchSanitizer | ImageSanitizer | ParameterSanitizer
+AuditedMechanism: TypeAlias = Literal["record", "moments", "batch", "image", "parameter"]
+AuditedSanitizer: TypeAlias = RecordSanitizer | Moments | BatchSanitizer | ImageSanitizer | ParameterSanitizer
 Scores: TypeAlias = npt.NDArray[np.float64]
 Watch: TypeAlias = Callable[[int], None]
 
 _CLIP = 1e-3  # far below the gradients here, so that everything is clipped
 _REGULARIZATION = 1.0
 _ROWS = 4
+_ORIGIN = torch.zeros(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,11 @@ class StepSetting:
     """Generated images; an even number."""
 
     def __post_init__(self) -> None:
-        if self.mechanism not in ("record", "batch", "image", "parameter"):
-            raise AuditError(f"mechanism must be record, batch, image or parameter, not {self.mechanism!r}")
+        if self.mechanism not in get_args(AuditedMechanism):
+            known = ", ".join(get_args(AuditedMechanism))
+            raise AuditError(f"mechanism must be one of {known}, not {self.mechanism!r}")
+        if self.mechanism == "moments" and self.sampling_rate != 1:
+            raise AuditError("moments takes all records in every step: its sampling rate is 1")
         if not 0 < self.sampling_rate <= 1:
             raise AuditError(f"sampling_rate must be above 0 and at most 1, not {self.sampling_rate}")
         if self.steps < 1:
@@ -82,8 +90,10 @@ class StepSetting:
             raise AuditError(f"noise_multiplier must be a positive number, not {self.noise_multiplier}")
 
     @property
-    def released(self) -> RecordMechanism | BatchMechanism | ImageMechanism:
+    def released(self) -> RecordMechanism | MomentsMechanism | BatchMechanism | ImageMechanism:
         """What a step releases."""
+        if self.mechanism == "moments":
+            return MomentsMechanism(_CLIP, self.noise_multiplier)
         if self.mechanism == "record":
             return RecordMechanism(_CLIP, self.noise_multiplier)
         if self.mechanism == "batch":
@@ -95,6 +105,9 @@ class StepSetting:
     def build(self) -> AuditedSanitizer:
         """The sanitizer that is audited."""
         mechanism, cost = self.released, SquaredEuclidean()
+        if isinstance(mechanism, MomentsMechanism):
+            pixel = MixtureConfig(image_shape=(1, 1, 1), classes=0, components=1, frequencies=1)
+            return Moments(mechanism, pixel, max_records=100)
         if isinstance(mechanism, RecordMechanism):
             return RecordSanitizer(mechanism, cost, _REGULARIZATION, expected_batch=1.0, max_sample=100)
         if isinstance(mechanism, ImageMechanism):
@@ -160,6 +173,11 @@ class StepGame:
 
     def _release(self, present: bool, noise: NoiseSource) -> Tensor:
         """One step by the real code: Poisson sample, gradient, clip, noise."""
+        if isinstance(self._sanitizer, Moments):
+            sums = self._sanitizer.deviations(
+                [Sample(self._record[: int(present)])], _ORIGIN, self._sanitizer.radius, noise
+            )
+            return _scaled(sums.deviations, sums.counts)
         taken = poisson_sample(int(present), self.setting.sampling_rate, noise)
         images = self._images
         self._sanitizer.backward(images * 1, None, Sample(self._record[taken]), [images], noise)
@@ -182,11 +200,20 @@ class StepGame:
         return float(np.logaddexp(math.log1p(-rate), math.log(rate) + ratio).sum())
 
     def _quiet(self, record: Tensor) -> Tensor:
+        if isinstance(self._sanitizer, Moments):
+            return _scaled(
+                *self._sanitizer._deviations([Sample(record)], _ORIGIN, self._sanitizer.radius)
+            )
         images = self._images
         arguments = (images * 1, None, Sample(record))
         if isinstance(self._sanitizer, ParameterSanitizer):
             return self._sanitizer._clipped(*arguments, [images]).flatten()
         return self._sanitizer._clipped(*arguments).flatten()
+
+
+def _scaled(deviations: Tensor, counts: Tensor) -> Tensor:
+    """Both as one vector, of which a record changes at most 1."""
+    return torch.cat([deviations.flatten(), counts.flatten()]) / math.sqrt(2)
 
 
 @dataclass(frozen=True)

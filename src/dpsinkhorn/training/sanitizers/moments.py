@@ -174,7 +174,7 @@ class Moments:
         pixels = pixels.view(-1, width)
         across, down = self._across.to(pixels), self._down.to(pixels)
         half = _rounded(pixels @ across.T, self._middle_bits).view(-1, height, len(across))
-        spectrum = _rounded(down @ half, self._bits).view(len(points), channels, -1)
+        spectrum = _rounded(down @ half, self._bits).view(-1, channels, len(down) * len(across))
         return spectrum[:, :, self._places.to(pixels.device)].flatten(1)
 
     def _on_grid(self, centres: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.generators import Mixture
+from dpsinkhorn.generators.mixture import bands
 from dpsinkhorn.training.records import Drawable
 from dpsinkhorn.training.sanitizers.moments import Moments
 from dpsinkhorn.training.state import TrainingState
@@ -22,7 +23,8 @@ __all__ = ["MomentSteps"]
 
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
 _LEAST_VARIANCE = 1e-4  # of a coefficient
-_FLOOR = 0.3  # of the noise's largest eigenvalue: what is left of a variance that noise has drowned
+_VARIANCE_PRIOR = 0.5  # squared spread of variances about the mean of their band, relative to it
+_COVARIANCE_PRIOR = 0.01  # mean square of correlations
 _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
 _LEAST_SHARE = 0.1  # of a component, as a part of an even share
@@ -48,6 +50,7 @@ class MomentSteps:
         self._mixture = state.generator
         self._sigma = moments.mechanism.noise_multiplier
         self._radius = moments.radius
+        self._bands = bands(moments.config)
 
     def take(self, count: int) -> None:
         """Take `count` steps."""
@@ -88,9 +91,8 @@ class MomentSteps:
         middles = mixture.middles.unsqueeze(1)
         squares = self._moments.squares(self._records.every(), middles, state.noise, pooled=True)[0]
         scale = self._radius**2 / float(self._counts.sum())
-        values, vectors = torch.linalg.eigh(squares * scale)
-        edge = self._sigma * math.sqrt(2 * len(values)) * scale  # of the noise's eigenvalues
-        values = values.clamp(min=max(_LEAST_VARIANCE, _FLOOR * edge))
+        values, vectors = torch.linalg.eigh(self._smoothed(squares * scale, self._sigma * scale))
+        values = values.clamp(min=_LEAST_VARIANCE)
         mixture.factors.copy_((vectors * values.sqrt()).expand_as(mixture.factors))
         if self.components > 1:
             draws = torch.randn(mixture.centres.shape, generator=state.random, device=state.device).double()
@@ -119,17 +121,35 @@ class MomentSteps:
             self._records.every(), mixture.centres, self._state.noise, pooled=False
         ) * self._radius**2
         counts = self._counts.view(-1, 1, 1)
-        common = squares.sum(0) / counts.sum()
+        # independent noise on as many sums as there are classes
+        noise = self._sigma * math.sqrt(len(squares)) * self._radius**2 / float(counts.sum())
+        common = self._smoothed(squares.sum(0) / counts.sum(), noise)
         # Every class's own, shrunk towards the common one entry by entry, in the basis of that one.
         values, vectors = torch.linalg.eigh(common)
         own = vectors.T @ (squares / counts) @ vectors
         likely = values.clamp(min=_LEAST_VARIANCE)
         prior = _CLASS_PRIOR * likely.unsqueeze(1) * likely
-        noise = (self._radius**2 * self._sigma / counts).square()
+        variance = (self._radius**2 * self._sigma / counts).square()
         middle = torch.diag(values)
-        shrunk = middle + prior / (prior + noise) * (own - middle)
+        shrunk = middle + prior / (prior + variance) * (own - middle)
         own_values, own_vectors = torch.linalg.eigh(shrunk)
         mixture.factors.copy_(vectors @ own_vectors * own_values.clamp(min=0).sqrt().unsqueeze(1))
+
+    def _smoothed(self, covariance: Tensor, noise: float) -> Tensor:
+        """A noised covariance of all classes, shrunk to what is likely of images.
+
+        Variances are shrunk towards the mean of those of like frequency, covariances towards 0, each by how
+        much of it is noise, of standard deviation `noise` on variances.
+        """
+        bands = self._bands.to(covariance.device)
+        found = covariance.diagonal()
+        total = torch.zeros(int(bands.max()) + 1, dtype=found.dtype, device=found.device)
+        mean = total.index_add(0, bands, found) / total.index_add(0, bands, torch.ones_like(found))
+        likely = mean.clamp(min=_LEAST_VARIANCE)[bands]
+        prior = _VARIANCE_PRIOR * likely.square()
+        variances = likely + prior / (prior + noise**2) * (found - likely)
+        prior = _COVARIANCE_PRIOR * likely.unsqueeze(1) * likely
+        return torch.diag(variances) + (prior / (prior + noise**2 / 2) * covariance).fill_diagonal_(0)
 
     @property
     def components(self) -> int:
