@@ -12,6 +12,7 @@ from dpsinkhorn.generators import (
     BigGANConfig,
     DCGANConfig,
     GeneratorError,
+    MixtureConfig,
     MLPConfig,
     config_from_json,
     config_to_json,
@@ -21,6 +22,7 @@ GOOD = {
     "dcgan": config_to_json(DCGANConfig(image_shape=(1, 28, 28), classes=10)),
     "biggan": config_to_json(BigGANConfig(image_shape=(3, 32, 32), classes=2)),
     "mlp": config_to_json(MLPConfig(image_shape=(1, 8, 8), classes=10)),
+    "mixture": config_to_json(MixtureConfig(image_shape=(1, 28, 28), classes=10)),
 }
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -101,6 +103,13 @@ def test_not_a_config(data):
         ("mlp", {"hidden": [0]}),
         ("mlp", {"hidden": [True]}),
         ("mlp", {"hidden": 256}),
+        ("mixture", {"components": 0}),
+        ("mixture", {"components": 10**9}),
+        ("mixture", {"frequencies": 0}),
+        ("mixture", {"frequencies": 1.5}),
+        ("mixture", {"frequencies": 4096, "image_shape": [3, 512, 512]}),
+        ("mixture", {"classes": 65536}),
+        ("mixture", {"latent": 211}),
     ],
 )
 def test_absurd_sizes(kind, change):

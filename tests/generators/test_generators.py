@@ -14,6 +14,7 @@ from dpsinkhorn.generators import (
     BigGANConfig,
     DCGANConfig,
     GeneratorError,
+    MixtureConfig,
     MLPConfig,
     build_generator,
     config_from_json,
@@ -178,6 +179,61 @@ class TestBigGAN(GeneratorContract):
 
 class TestMLP(GeneratorContract):
     config = MLPConfig(image_shape=(1, 8, 8), classes=10, hidden=(16, 24))
+
+
+class TestMixture(GeneratorContract):
+    config = MixtureConfig(image_shape=(1, 8, 8), classes=10, components=3, frequencies=6)
+
+    @pytest.fixture(
+        params=["grey", "colour", "unconditional", "odd size", "all frequencies", "one component"]
+    )
+    def variant(self, request):
+        changes = {
+            "grey": {},
+            "colour": {"image_shape": (3, 8, 8)},
+            "unconditional": {"classes": 0},
+            "odd size": {"image_shape": (1, 9, 14)},
+            "all frequencies": {"frequencies": 15},
+            "one component": {"components": 1},
+        }
+        return config_from_json({**config_to_json(self.config), **changes[request.param]})
+
+    def test_every_parameter_gets_a_gradient(self, variant):
+        """Those that images depend on smoothly: a component is chosen or not, middles are for training."""
+        generator = build_generator(variant, seed=0)
+        latents, labels = inputs_of(variant, 200)
+        generator(latents, labels).square().sum().backward()
+        for name in ("centres", "factors"):
+            assert generator.get_parameter(name).grad.abs().max() > 0, name
+
+    def test_extreme_latents(self):
+        generator = build_generator(self.config, seed=0)
+        latents = torch.tensor([[0.0], [1.0], [0.5]]).expand(3, self.config.latent)
+        images = generator(latents, torch.tensor([0, 9, 4]))
+        assert bool(torch.isfinite(images).all())
+
+    def test_hostile_weights(self):
+        """Loading sees to it that numbers are finite; beyond that any of them render something."""
+        generator = build_generator(self.config, seed=0)
+        for values in (torch.zeros(10, 3), -torch.ones(10, 3), torch.full((10, 3), 3e38)):
+            with torch.no_grad():
+                generator.weights.copy_(values)
+                assert bool(torch.isfinite(generator(*inputs_of(self.config, 9))).all())
+
+    def test_a_batch_of_none(self):
+        generator = build_generator(self.config, seed=0)
+        latents, labels = torch.empty(0, self.config.latent), torch.empty(0, dtype=torch.int64)
+        assert generator(latents, labels).shape == (0, 1, 8, 8)
+
+    def test_coefficients_are_counted(self):
+        for height, width, frequencies, expected in (
+            (28, 28, 20, 210),
+            (8, 8, 15, 64),
+            (2, 9, 3, 5),
+            (1, 1, 9, 1),
+        ):
+            config = MixtureConfig(image_shape=(1, height, width), classes=0, frequencies=frequencies)
+            assert config.coefficients == expected == config.latent - 1
 
 
 class TestPapersShapes:

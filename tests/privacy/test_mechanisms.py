@@ -18,6 +18,7 @@ from dpsinkhorn.privacy import (
     LaplaceMechanism,
     Mechanism,
     MixedAdjacencyError,
+    MomentsMechanism,
     NonPrivate,
     ParameterMechanism,
     RecordMechanism,
@@ -35,6 +36,7 @@ GAUSSIANS = [
     ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=50),
     RecordMechanism(clip=6.0, noise_multiplier=2.0),
     RecordMechanism(clip=6.0, noise_multiplier=2.0, appended=1.5),
+    MomentsMechanism(clip=7.0, noise_multiplier=9.1),
     GaussianMechanism(sensitivity=0.3, noise_multiplier=4.0),
     GaussianMechanism(sensitivity=0.3, noise_multiplier=4.0, adjacency=Adjacency.REPLACE_ONE),
 ]
@@ -181,3 +183,14 @@ class TestJson:
     def test_events_without_a_json_form_raise(self):
         with pytest.raises(UnsupportedEventError):
             event_to_json(dp.UnsupportedDpEvent())
+
+
+def test_moments_takes_all_records():
+    mechanism = MomentsMechanism(clip=7.0, noise_multiplier=2.0)
+    assert mechanism.sensitivity == 1
+    assert epsilon(mechanism.sampled(1.0, 6), 1e-5) == pytest.approx(
+        epsilon(GaussianMechanism(1.0, 2.0).charge(6), 1e-5), rel=1e-4
+    )
+    for rate in (0.5, 1e-3, 0.0, 2.0, math.nan):
+        with pytest.raises(ValueError, match="sampling_rate"):
+            mechanism.sampled(rate, 1)

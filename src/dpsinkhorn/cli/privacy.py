@@ -245,7 +245,9 @@ def _rate(mechanism: MechanismName, rate: float | None) -> float | None:
     if mechanism is not MechanismName.moments:
         return rate
     if rate not in (None, 1.0):
-        raise BadInputError(f"--mechanism moments takes all records in every step: no sampling rate of {rate:g}")
+        raise BadInputError(
+            f"--mechanism moments takes all records in every step: no sampling rate of {rate:g}"
+        )
     return 1.0
 
 

@@ -88,7 +88,8 @@ def train(
         float | None, typer.Option("--noise-multiplier", help="Noise / sensitivity, in place of --epsilon.")
     ] = None,
     generator: Annotated[
-        str | None, typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's.")
+        str | None,
+        typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's."),
     ] = None,
     image: ImageOption = None,
     label: LabelOption = None,

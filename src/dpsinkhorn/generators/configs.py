@@ -35,6 +35,7 @@ __all__ = [
     "config_to_json",
 ]
 
+
 @dataclass(frozen=True)
 class DCGANConfig(NetworkConfig):
     """Four transposed convolutions, as in the papers.
@@ -273,5 +274,3 @@ def config_from_json(data: Any) -> GeneratorConfig:
         if name not in values and field.default is dataclasses.MISSING:
             raise GeneratorError(f"the config of a {kind} needs {name}")
     return config(**values)
-
-

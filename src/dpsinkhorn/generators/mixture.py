@@ -79,7 +79,8 @@ class Mixture(Generator):
         channels = self.config.image_shape[0]
         down, across = self.config.bands
         spectrum = coefficients.new_zeros(len(coefficients), channels, down * across)
-        spectrum = spectrum.index_copy(2, self._places, coefficients.view(len(coefficients), channels, -1))
+        own = coefficients.view(-1, channels, len(self._places))
+        spectrum = spectrum.index_copy(2, self._places, own)
         return self._down.T @ spectrum.view(-1, channels, down, across) @ self._across
 
 

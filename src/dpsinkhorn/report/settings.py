@@ -19,7 +19,7 @@ Rows = list[tuple[str, str]]
 
 _MECHANISMS = {
     "record": "record: each record's share of the gradient is clipped, and noise is added to their sum",
-    "moments": "moments: records' coefficients, counts and squares are clipped, and noise is added to their sums",
+    "moments": "moments: each record's deviation, count or square is clipped, and noise is added to the sums",
     "batch": "batch: the gradient of a step is clipped as a whole, and noise is added to it",
     "image": "image: the gradient of each generated image is clipped on its own, and noise is added to it",
     "parameter": "parameter: the gradient of the network's parameters is clipped, and noise is added to it",

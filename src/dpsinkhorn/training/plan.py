@@ -241,8 +241,8 @@ def _check_generator(plan: Plan) -> None:
     moments = privacy.mechanism == "moments"
     if moments != isinstance(config, MixtureConfig):
         raise TrainingError(
-            f"the mechanism {privacy.mechanism} cannot train a {config.kind}: moments and a generator of kind "
-            "mixture belong together"
+            f"the mechanism {privacy.mechanism} cannot train a {config.kind}: moments and a generator of "
+            "kind mixture belong together"
         )
     if not moments:
         return

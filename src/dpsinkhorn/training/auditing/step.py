@@ -201,9 +201,7 @@ class StepGame:
 
     def _quiet(self, record: Tensor) -> Tensor:
         if isinstance(self._sanitizer, Moments):
-            return _scaled(
-                *self._sanitizer._deviations([Sample(record)], _ORIGIN, self._sanitizer.radius)
-            )
+            return _scaled(*self._sanitizer._deviations([Sample(record)], _ORIGIN, self._sanitizer.radius))
         images = self._images
         arguments = (images * 1, None, Sample(record))
         if isinstance(self._sanitizer, ParameterSanitizer):

@@ -1,8 +1,8 @@
 """Mechanism `moments`: clipped sums over all records, noised. Where its privacy barrier stands.
 
 An image becomes the low frequencies of its cosine transform, f. In a step every record contributes its
-deviation from the nearest of some public centres of its class, clipped, and a count of 1; or the outer product
-of that deviation with itself.
+deviation from the nearest of some public centres of its class, clipped, and a count of 1; or the product of
+that deviation with itself, v vᵀ.
 
 All of it is computed in whole multiples of public steps, so coarse that float64 holds every sum exactly. So a
 record's contribution is the same bits in whatever company, its norm is at most what it should be, and no
@@ -73,7 +73,9 @@ class Moments:
             )
         k = config.coefficients
         for numbers in (config.kinds * k * (k + 1) // 2, config.kinds * config.components * (k + 1)):
-            gaussian_std(1.0, mechanism.noise_multiplier, numbers)  # raises where noise has no room for as many
+            gaussian_std(
+                1.0, mechanism.noise_multiplier, numbers
+            )  # raises where noise has no room for as many
         _, height, width = config.image_shape
         down, across = config.bands
         self._across_bits = _DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2
@@ -121,9 +123,7 @@ class Moments:
 
     # ---- exact sums over records
 
-    def _deviations(
-        self, records: Iterable[Sample], centres: Tensor, radius: float
-    ) -> tuple[Tensor, Tensor]:
+    def _deviations(self, records: Iterable[Sample], centres: Tensor, radius: float) -> tuple[Tensor, Tensor]:
         centres = self._on_grid(centres)
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
         for kind, units, nearest in self._units(records, centres, radius):
@@ -142,7 +142,7 @@ class Moments:
     def _units(
         self, records: Iterable[Sample], centres: Tensor, radius: float
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Classes, the clipped deviations of some of their records over the radius, and the centres' places."""
+        """Classes, clipped deviations of some of their records over the radius, and their centres' places."""
         for sample in records:
             coefficients = self.coefficients(sample.points)
             for kind, rows in self._by_class(sample):

@@ -24,7 +24,7 @@ __all__ = ["MomentSteps"]
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
 _LEAST_VARIANCE = 1e-4  # of a coefficient
 _VARIANCE_PRIOR = 0.5  # squared spread of variances about the mean of their band, relative to it
-_COVARIANCE_PRIOR = 0.01  # mean square of correlations
+_COVARIANCE_PRIOR = 0.003  # mean square of correlations
 _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
 _LEAST_SHARE = 0.1  # of a component, as a part of an even share
@@ -117,9 +117,10 @@ class MomentSteps:
 
     def _find_covariances(self) -> None:
         mixture = self._mixture
-        squares = self._moments.squares(
-            self._records.every(), mixture.centres, self._state.noise, pooled=False
-        ) * self._radius**2
+        squares = (
+            self._moments.squares(self._records.every(), mixture.centres, self._state.noise, pooled=False)
+            * self._radius**2
+        )
         counts = self._counts.view(-1, 1, 1)
         # independent noise on as many sums as there are classes
         noise = self._sigma * math.sqrt(len(squares)) * self._radius**2 / float(counts.sum())

@@ -1,0 +1,368 @@
+"""Steps of `moments`: what is learnt, against slow references; runs, crashes and resumes; refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from dpsinkhorn import DPSinkhorn, load
+from dpsinkhorn.data import from_arrays, load_dataset
+from dpsinkhorn.generators import Mixture, MixtureConfig
+from dpsinkhorn.privacy import epsilon, read_ledger
+from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, loop, make_plan, records
+from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import MomentSteps, make_steps
+from dpsinkhorn.training.trial import try_plan
+from support.moment_oracles import low_frequencies
+from support.runs import (
+    AT_THE_END,
+    EVERY_BLOCK,
+    CrashError,
+    bits,
+    finished,
+    go_on,
+    header_step,
+    lines,
+    steps_on_record,
+    tiny_data,
+)
+
+CPU = torch.device("cpu")
+QUIET = {"sigma": 1e-3, "clip": 20.0}
+
+
+def recipe(*, steps=6, sigma=1.5, components=2, frequencies=4, clip=7.0, **sections):
+    return load_recipe("mixture").replace(
+        privacy={"steps": steps, "noise_multiplier": sigma, "clip": clip, **sections.pop("privacy", {})},
+        generator={"components": components, "frequencies": frequencies, **sections.pop("generator", {})},
+        **sections,
+    )
+
+
+def plan_of(data, *, seed=3, labels="uniform", accountant="rdp", records=None, **options):
+    return make_plan(
+        recipe(**options),
+        facts_of(data, records=records),
+        delta=1e-5,
+        accountant=accountant,
+        labels=labels,
+        seed=seed,
+    )
+
+
+def steps_of(data, plan, horizon=None):
+    state = TrainingState(plan, CPU)
+    steps = make_steps(
+        plan, state, Records(data, CPU), build_sanitizer(plan), (), horizon=horizon or plan.steps
+    )
+    assert isinstance(steps, MomentSteps)
+    return state, steps
+
+
+def all_digits():
+    return load_dataset("digits", split="train")
+
+
+def spectra(data, frequencies):
+    config = MixtureConfig(image_shape=data.image_shape, classes=data.classes, frequencies=frequencies)
+    return low_frequencies(config, data.points().numpy())
+
+
+class TestWhatIsLearnt:
+    """With noise of a thousandth, and wide bounds: textbook estimates, by numpy."""
+
+    def test_means_and_covariances_of_one_component(self):
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=1, steps=3, frequencies=8, **QUIET))
+        steps.take(3)
+        found = state.generator
+        values = spectra(data, 8)
+        for kind in range(10):
+            own = values[data.labels == kind]
+            np.testing.assert_allclose(found.middles[kind].detach(), own.mean(0), atol=2e-3)
+            np.testing.assert_allclose(found.centres[kind, 0].detach(), own.mean(0), atol=2e-3)
+            factor = found.factors[kind].detach().double().numpy()
+            np.testing.assert_allclose(factor @ factor.T, np.cov(own.T, bias=True), atol=2e-3)
+        np.testing.assert_allclose(found.weights.detach().sum(1), np.bincount(data.labels), rtol=1e-4)
+
+    def test_the_common_covariance(self):
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, steps=6, frequencies=5, **QUIET))
+        steps.take(2)
+        values = spectra(data, 5)
+        own = np.concatenate([values[data.labels == c] - values[data.labels == c].mean(0) for c in range(10)])
+        for factor in state.generator.factors.detach().double().numpy():
+            np.testing.assert_allclose(factor @ factor.T, own.T @ own / len(own), atol=2e-3)
+
+    def test_centres_are_moved_as_by_k_means(self):
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=4, steps=8, frequencies=6, **QUIET))
+        steps.take(2)
+        found = state.generator
+        values, compared = spectra(data, 6), 0
+        for _ in range(5):
+            before = found.centres.detach().double().numpy().copy()
+            assert np.abs(before - before[:, :1]).max() > 0.1
+            steps.take(1)
+            for kind in range(10):
+                own = values[data.labels == kind]
+                nearest = ((own[:, None] - before[kind]) ** 2).sum(2).argmin(1)
+                counts = np.bincount(nearest, minlength=4)
+                if counts.min() < 0.1 * len(own) / 4:
+                    continue  # small components are held down; this comparison is not about them
+                mine = np.stack([own[nearest == j].mean(0) for j in range(4)])
+                np.testing.assert_allclose(found.centres[kind].detach(), mine, atol=5e-3)
+                np.testing.assert_allclose(found.weights[kind].detach(), counts, rtol=2e-3)
+                compared += 1
+        assert compared > 30
+        steps.take(1)
+        assert state.step == 8
+
+    def test_samples_have_the_moments_of_the_data(self):
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=1, steps=3, frequencies=3, **QUIET))
+        steps.take(3)
+        mixture = state.generator
+        draws = torch.Generator().manual_seed(0)
+        latents = torch.rand(20_000, mixture.config.latent, generator=draws)
+        labels = torch.zeros(20_000, dtype=torch.int64)
+        with torch.no_grad():
+            spread = mixture._deviations(latents[:, 1:], labels).numpy()
+        expected = np.cov(spectra(data, 3)[data.labels == 0].T, bias=True)
+        np.testing.assert_allclose(np.cov(spread.T), expected, atol=0.05)
+
+    def test_components_are_drawn_by_their_weights(self):
+        config = MixtureConfig(image_shape=(1, 4, 4), classes=2, components=3, frequencies=2)
+        mixture = Mixture(config)
+        with torch.no_grad():
+            mixture.weights.copy_(torch.tensor([[1.0, 0.0, 3.0], [0.0, 5.0, 0.0]]))
+        labels = torch.arange(40_000) % 2
+        chosen = mixture._chosen(torch.rand(40_000, generator=torch.Generator().manual_seed(0)), labels)
+        shares = torch.bincount(chosen[labels == 0], minlength=3) / 20_000
+        np.testing.assert_allclose(shares, [0.25, 0, 0.75], atol=0.02)
+        assert (chosen[labels == 1] == 1).all()
+
+    def test_digits_at_epsilon_10(self):
+        """Logistic regression on what was drawn, tested on real digits that were never trained on."""
+        train, test = all_digits(), load_dataset("digits", split="test")
+        model = DPSinkhorn(10.0, 1e-5, recipe="mixture", value_range=train.value_range, random_state=0)
+        images, labels = model.fit(train.images, train.labels).sample(5000)
+        assert 9.9 < model.privacy_.epsilon <= 10
+        assert model.privacy_.mechanism == "moments"
+        classifier = LogisticRegression(max_iter=500).fit(images.reshape(5000, -1) / 255, labels)
+        real = np.asarray(test.images, dtype=np.float64).reshape(len(test.images), -1) / 16
+        assert classifier.score(real, test.labels) > 0.88
+
+
+class TestOddData:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            tiny_data(labelled=False),
+            tiny_data(records=1, classes=1),
+            tiny_data(records=3),
+            from_arrays(np.zeros((20, 4, 4), np.uint8), np.zeros(20, np.int64), classes=5),
+            from_arrays(np.random.default_rng(0).integers(0, 65536, (60, 4, 5, 3), dtype=np.uint16)),
+            from_arrays(np.random.default_rng(0).random((30, 1, 1)), np.arange(30) % 2, value_range=(0, 1)),
+        ],
+        ids=["unlabelled", "one record", "one of each", "empty classes", "colour, 16 bit", "one pixel"],
+    )
+    def test_trains_and_draws(self, tmp_path, data):
+        run = finished(tmp_path / "run", plan_of(data, seed=None), data)
+        release = load(run.folder)
+        images, labels = release.sample(50)
+        assert len(images) == 50
+        assert (labels is None) == (data.labels is None)
+        assert release.releasable
+
+    def test_class_frequencies_can_be_released(self, tmp_path):
+        images = np.random.default_rng(0).integers(0, 255, (400, 4, 4), dtype=np.uint8)
+        data = from_arrays(images, (np.arange(400) % 4 == 0).astype(np.int64))
+        run = finished(tmp_path / "run", plan_of(data, labels="released", seed=None), data)
+        assert load(run.folder).label_probabilities == pytest.approx((0.75, 0.25), abs=0.3)
+
+    def test_a_dry_run(self):
+        data = all_digits()
+        for options in ({}, {"components": 1, "steps": 3}):
+            assert try_plan(plan_of(data, **options), CPU).seconds > 0
+
+
+class TestRuns:
+    def test_two_runs_are_equal(self, tmp_path):
+        data = tiny_data()
+        plan = plan_of(data)
+        finished(tmp_path / "a", plan, data)
+        finished(tmp_path / "b", plan, data, saving=AT_THE_END)
+        assert bits(tmp_path / "a") == bits(tmp_path / "b")
+        finished(tmp_path / "c", dataclasses.replace(plan, seed=4), data)
+        assert bits(tmp_path / "a")["release"] != bits(tmp_path / "c")["release"]
+
+    @pytest.mark.parametrize("labels", ["uniform", "released"])
+    def test_interrupted_equals_uninterrupted(self, tmp_path, labels):
+        data = tiny_data()
+        plan = plan_of(data, labels=labels)
+        finished(tmp_path / "whole", plan, data)
+        interrupted = 0
+        for trial in range(4):
+            choices = random.Random(trial)
+            folder = tmp_path / f"broken-{trial}"
+            interrupted += go_on(folder, plan, data, 0.4, choices, saving=AT_THE_END)
+            assert bits(folder) == bits(tmp_path / "whole")
+            assert steps_on_record(folder / "ledger.jsonl", plan.step_charge) == plan.steps
+        assert interrupted >= 4
+
+    @pytest.mark.parametrize("trial", range(4))
+    def test_a_lost_step_of_a_secure_run_is_charged_anew(self, tmp_path, monkeypatch, trial):
+        """Every pass over the records finds itself paid for; a run that lost steps ends with fewer."""
+        data = tiny_data()
+        plan = plan_of(data, seed=None, accountant="pld")
+        folder, choices = tmp_path / "run", random.Random(trial)
+        used = []
+        real = records.Records.every
+
+        def every(self):
+            used.append(1)
+            assert len(used) <= steps_on_record(folder / "ledger.jsonl", plan.step_charge)
+            if choices.random() < 0.3:
+                raise CrashError
+            return real(self)
+
+        monkeypatch.setattr(records.Records, "every", every)
+        run, crashes = Run.create(folder, plan), 0
+        while True:
+            try:
+                assert run.train(data, saving=AT_THE_END)
+                break
+            except CrashError:
+                crashes += 1
+                run = Run.resume(folder)
+            except TrainingError:  # all of the budget went into steps that were lost
+                break
+        on_record = steps_on_record(folder / "ledger.jsonl", plan.step_charge)
+        assert on_record == len(used) == plan.steps
+        assert header_step(folder) == plan.steps - crashes
+        if run.done:
+            privacy = load(folder).privacy
+            total = read_ledger(folder / "ledger.jsonl").total()
+            assert privacy.epsilon == pytest.approx(epsilon(total, plan.delta, "pld"), rel=1e-9)
+            assert privacy.epsilon <= plan.budget_epsilon
+
+    def test_a_step_is_saved_as_soon_as_it_is_taken(self, tmp_path):
+        data = tiny_data()
+        plan = plan_of(data, seed=None)
+        run, seen = Run.create(tmp_path / "run", plan), []
+
+        def watch(progress):
+            seen.append((progress.block.step, progress.block.steps))
+            if len(seen) == 4:
+                raise CrashError
+            return False
+
+        with pytest.raises(CrashError):
+            run.train(data, saving=AT_THE_END, watch=watch)
+        assert seen == [(1, 1), (2, 1), (3, 1), (4, 1)]
+        assert header_step(run.folder) == 3
+
+    def test_statistics(self, tmp_path):
+        data = tiny_data()
+        finished(tmp_path / "run", plan_of(data), data, saving=EVERY_BLOCK)
+        found = lines(tmp_path / "run")
+        assert [line["step"] for line in found] == [1, 2, 3, 4, 5, 6]
+        assert all(line["gradient_norm"] > 0 for line in found)
+
+    @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 5])
+    def test_a_run_that_ends_early_still_has_a_generator(self, horizon):
+        data = tiny_data()
+        plan = plan_of(data)
+        state, steps = steps_of(data, plan, horizon=horizon)
+        steps.take(horizon)
+        for name, value in state.generator.state_dict().items():
+            assert bool(torch.isfinite(value).all()), name
+
+    def test_private_data_are_seen_through_noised_sums_only(self, monkeypatch):
+        """With the sums replaced by fixed ones, nothing that is learnt depends on the records."""
+        from dpsinkhorn.training.sanitizers import moments
+
+        monkeypatch.setattr(moments, "add_gaussian", lambda values, **_: torch.ones_like(values))
+        learnt = []
+        for seed in (0, 1):
+            data = tiny_data(seed=seed)
+            state, steps = steps_of(data, plan_of(data))
+            steps.take(6)
+            learnt.append(state.generator.state_dict())
+        assert all(torch.equal(learnt[0][name], learnt[1][name]) for name in learnt[0])
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"privacy": {"sampling_rate": 0.5}}, "sampling rate"),
+            ({"steps": 3}, "at least 4 steps"),
+            ({"steps": 2, "components": 1}, "at least 3 steps"),
+            ({"optimizer": {"ema": 0.9}}, "ema"),
+            ({"privacy": {"mechanism": "record"}}, "belong together"),
+            ({"generator": {"components": 0}}, "components"),
+            ({"generator": {"latent": 12}}, "no field 'latent'"),
+            ({"generator": {"components": 4096, "frequencies": 4096}}, None),
+        ],
+    )
+    def test_settings(self, options, words):
+        data = tiny_data()
+        if words is None:
+            plan_of(data, **options)
+            return
+        with pytest.raises(TrainingError, match=words) as error:
+            plan_of(data, **options)
+        assert "\n" not in str(error.value)
+
+    def test_persons(self):
+        with pytest.raises(TrainingError, match="persons; use the mechanism record"):
+            plan_of(tiny_data(persons=20))
+
+    def test_another_generator(self):
+        data = tiny_data()
+        other = load_recipe("digits").replace(
+            privacy={"mechanism": "moments", "sampling_rate": 1.0, "noise_multiplier": 1.0}
+        )
+        with pytest.raises(TrainingError, match="mixture"):
+            make_plan(other, facts_of(data))
+
+    def test_a_plan_that_was_edited(self):
+        data = tiny_data()
+        plan = plan_of(data)
+        edited = plan.to_json()
+        edited["sampling_rate"] = 0.5
+        with pytest.raises(TrainingError, match="sampling rate"):
+            type(plan).from_json(edited)
+
+    def test_too_much_for_exact_sums(self, tmp_path):
+        data = tiny_data(labelled=False, shape=(64, 64))
+        plan = plan_of(data, frequencies=80, components=1, records=2**40)
+        with pytest.raises(TrainingError, match="lower frequencies"):
+            Run.create(tmp_path / "run", plan)
+        assert not (tmp_path / "run").exists()
+
+
+def test_blocks_are_of_one_step(monkeypatch):
+    """However quick they are: each costs a large part of the budget."""
+    monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: 1000)
+    data = tiny_data()
+    plan = plan_of(data)
+    state = TrainingState(plan, CPU)
+
+    class Free:
+        def reserve(self, _step, wanted):
+            return wanted
+
+    blocks = list(
+        loop.train(plan, state, Records(data, CPU), build_sanitizer(plan), Free(), (1 / 3,) * 3, horizon=6)
+    )
+    assert [block.steps for block in blocks] == [1] * 6
