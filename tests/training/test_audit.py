@@ -22,7 +22,7 @@ from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
 from support.runs import tiny_data, tiny_recipe
 from support.sanitizer_oracles import record_sum
 
-KINDS = ("record", "batch", "image", "parameter")
+KINDS = ("record", "moments", "batch", "image", "parameter")
 
 
 def noise_for(kind: str, effective: float, rows: int = 4) -> float:

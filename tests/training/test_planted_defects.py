@@ -26,12 +26,15 @@ from dpsinkhorn.training.sanitizers import (
     record,
     shares,
 )
+from support import moment_defects
 from support.defects import ROOT, failing, rewrite
 
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/training/test_sanitizers.py"
 REPLAY = "tests/training/test_run_replay.py"
 SECURE = "tests/training/test_run_secure.py"
+MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
+MOMENTS = "tests/training/test_sanitizers_moments.py"
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,49 @@ DEFECTS = (
         nan_past_the_clip,
         ("tests/training/test_sanitizers_sinkhorn.py::TestClipping::test_what_is_not_finite_becomes_zero",),
     ),
+    Defect(
+        "noise left out, `moments`",
+        moment_defects.without_noise,
+        (f"{MOMENTS}::TestNoise::test_variances",),
+        ("moments",),
+    ),
+    Defect(
+        "too little noise above the diagonal, `moments`",
+        moment_defects.little_noise_above_the_diagonal,
+        (f"{MOMENTS}::TestNoise::test_variances",),
+    ),
+    Defect(
+        "counts without noise, `moments`",
+        moment_defects.true_counts,
+        (f"{MOMENTS}::TestNoise::test_variances",),
+    ),
+    Defect(
+        "clipping left out, `moments`",
+        moment_defects.without_clipping,
+        tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
+        ("moments",),
+    ),
+    Defect(
+        "clipping by coordinate where it must be joint, `moments`",
+        moment_defects.clipped_by_coordinate,
+        tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
+    ),
+    Defect(
+        "sums that are not exact, `moments`",
+        moment_defects.off_the_grid,
+        tuple(
+            f"{MOMENTS}::TestExact::test_sums_do_not_depend_on_order_or_company[{step}]"
+            for step in MOMENT_STEPS
+        ),
+    ),
+    Defect(
+        "the true number of records in a normaliser, `moments`",
+        moment_defects.true_normaliser,
+        (
+            "tests/training/test_steps_moments.py::TestRuns::"
+            "test_private_data_are_seen_through_noised_sums_only",
+        ),
+    ),
 )
 
 
@@ -331,7 +377,7 @@ def test_the_audit_exceeds_the_claim_with_the_defect(
     assert found.bound > found.claimed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "moments"])
 def test_the_audit_stays_within_the_claim_without(kind: str):
     found = audited(kind)
     assert 0 < found.bound < found.claimed

@@ -172,6 +172,18 @@ class TestExact:
             moments_of((1, 64, 64), classes=0, frequencies=60, most=2**40)
         assert "\n" not in str(error.value)
 
+    @pytest.mark.parametrize("clip", [1e-40, 1e40])
+    def test_a_clip_out_of_range_is_refused(self, clip):
+        with pytest.raises(ValueError, match="clip"):
+            moments_of(clip=clip)
+
+    @pytest.mark.parametrize("clip", [1e-28, 1e28])
+    def test_an_extreme_clip(self, clip):
+        moments = moments_of(clip=clip)
+        pairs = neighbours(torch.zeros(10, 64), torch.arange(10))
+        for step in STEPS:
+            farthest(moments, step, pairs)
+
 
 class TestNoise:
     """With no records at all, what is released is the noise."""

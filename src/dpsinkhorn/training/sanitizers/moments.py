@@ -61,6 +61,8 @@ class Moments:
         self.config = config
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
+        if not 1e-30 <= self.radius <= 1e30:
+            raise ValueError(f"clip: expected a number from about 1e-30 to 1e30, got {mechanism.clip}")
         # 2^half bounds the norm of an image; see the proof for the others
         self._half = ((config.points - 1).bit_length() + 1) // 2
         self._bits = 25 - self._half

@@ -1,0 +1,53 @@
+"""Defects of `moments`, to be planted one at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpsinkhorn.training.sanitizers import Moments, moments
+from dpsinkhorn.training.steps import MomentSteps
+from support.defects import rewrite
+
+
+def without_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(moments, "add_gaussian", lambda values, **_: values)
+
+
+def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
+    """As if entries above the diagonal moved by a half at most."""
+    rewrite(patch, Moments, "squares", "math.sqrt(0.5)", "0.5")
+
+
+def true_counts(patch: pytest.MonkeyPatch) -> None:
+    """Sums are noised, the numbers of records beside them are not."""
+    rewrite(
+        patch, Moments, "deviations", "return Sums(released[..., :-1], released[..., -1])",
+        "return Sums(released[..., :-1], counts)",
+    )  # fmt: skip
+
+
+def without_clipping(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch, Moments, "_clipped", "(self._bound / norms).clamp_(max=1 / radius)",
+        "(norms * 0).add_(1 / radius)",
+    )  # fmt: skip
+
+
+def clipped_by_coordinate(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch, Moments, "_clipped", "(deviations * deviations).sum(-1, keepdim=True).sqrt()",
+        "deviations.abs()",
+    )  # fmt: skip
+
+
+def off_the_grid(patch: pytest.MonkeyPatch) -> None:
+    """Coefficients and centres with all their digits: sums depend on their order, and so do choices."""
+    patch.setattr(moments, "_rounded", lambda values, _bits: values)
+
+
+def true_normaliser(patch: pytest.MonkeyPatch) -> None:
+    """Means over the true number of records."""
+    rewrite(
+        patch, MomentSteps, "_find_means", "counts = sums.counts.clamp(min=least)",
+        "counts = sums.counts.clamp(min=sum(len(s.points) for s in self._records.every()) / 10)",
+    )  # fmt: skip
