@@ -394,7 +394,11 @@ def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
-        ("generated a step", f"{plan.generated:,}"),
+        *(
+            [("generated a step", f"{plan.generated:,}")]
+            if plan.recipe.privacy.mechanism != "moments"
+            else []
+        ),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         ("time", f"about {_duration(estimate.seconds)} on {device}"),
         ("memory", f"about {estimate.memory_bytes >> 20:,} MiB"),

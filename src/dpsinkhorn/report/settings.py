@@ -99,7 +99,7 @@ def recipe_rows(found: Findings) -> Rows:
     rows = [
         ("recipe", f"{recipe.name}: {recipe.description}" if ours else "the curator's own"),
         ("generator", f"{config.kind}, {config.parameters:,} parameters"),
-        ("images generated a step", f"{plan.generated:,}"),
+        *([] if _by_moments(recipe) else [("images generated a step", f"{plan.generated:,}")]),
         ("labels of generated images", _labels(found)),
     ]
     settings = recipe.to_json()
@@ -114,6 +114,8 @@ def recipe_rows(found: Findings) -> Rows:
 
 def _applies(section: str, name: str, recipe: Recipe) -> bool:
     """Whether a setting plays a part: a list of idle ones would only confuse."""
+    if _by_moments(recipe) and section != "generator":
+        return False
     record = recipe.privacy.mechanism == "record"
     idle = {
         ("generator", "kind"),  # has a row of its own
@@ -123,6 +125,11 @@ def _applies(section: str, name: str, recipe: Recipe) -> bool:
         *({("loss", "l1_weight")} if recipe.loss.cost != "l1l2" else ()),
     }
     return (section, name) not in idle
+
+
+def _by_moments(recipe: Recipe) -> bool:
+    """Whether there is neither a loss nor an optimizer, nor images in a step."""
+    return recipe.privacy.mechanism == "moments"
 
 
 def _labels(found: Findings) -> str:
