@@ -53,6 +53,21 @@ class TestEpsilon:
         sizes = result(f"{rest} --batch-size 50 --records 5000")
         assert fraction == decimal == sizes
 
+    def test_moments_takes_all_records(self, result, run):
+        found = result("privacy epsilon --mechanism moments --noise-multiplier 2 --steps 6")
+        assert found["sampling_rate"] == 1
+        assert (
+            found["epsilon"]
+            == result("privacy epsilon --mechanism record --noise-multiplier 2 --steps 6 --sampling-rate 1")[
+                "epsilon"
+            ]
+        )
+        back = result(f"privacy calibrate --mechanism moments --steps 6 --epsilon {found['epsilon']}")
+        assert back["noise_multiplier"] == pytest.approx(2, rel=1e-3)
+        status, out, err = run(f"privacy epsilon {SMALL} --mechanism moments")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "all records" in err
+
     @pytest.mark.parametrize("mechanism", ["record", "batch", "parameter"])
     def test_mechanisms_of_one_row_cost_the_same(self, result, mechanism):
         found = result(f"privacy epsilon {SMALL} --mechanism {mechanism}")

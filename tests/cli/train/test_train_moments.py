@@ -1,0 +1,87 @@
+"""`dpsinkhorn train --recipe mixture`: from data to release, refusals, and a process that is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from dpsinkhorn import load
+from dpsinkhorn.privacy import epsilon, read_ledger
+from support.processes import Command
+from support.runs import header
+from support.train_command import lines_so_far, steps_on_record
+
+MIXTURE = "--data data.npz --recipe mixture --epsilon 5 --accountant rdp --picture-every 0 --out run"
+
+
+def test_from_data_to_release(run, place):
+    status, _, err = run(MIXTURE)
+    assert (status, err) == (0, "")
+    release = load(place / "run")
+    assert release.privacy.mechanism == "moments"
+    assert release.privacy.releasable
+    assert 4.9 < release.privacy.epsilon <= 5
+    spent = read_ledger(place / "run" / "ledger.jsonl")
+    assert release.privacy.epsilon == pytest.approx(epsilon(spent.total(), 1e-5, "rdp"))
+    assert steps_on_record(place / "run") == 6
+    page = (place / "run" / "report.html").read_text(encoding="utf-8")
+    assert "moments: each record" in page
+    assert "learning rate" not in page  # there is none
+    card = (place / "run" / "release" / "README.md").read_text(encoding="utf-8")
+    assert "mixture" in card
+
+
+def test_the_mechanism_chooses_the_recipe(run, place):
+    status, _, err = run(
+        "--data data.npz --mechanism moments --epsilon 5 --accountant rdp --out run --steps 5"
+    )
+    assert (status, err) == (0, "")
+    assert load(place / "run").config.kind == "mixture"
+
+
+def test_a_dry_run(run, place):
+    status, out, err = run(MIXTURE.replace("--out run", "--dry-run --json"))
+    assert (status, err) == (0, "")
+    assert json.loads(out)["recipe"]["privacy"]["mechanism"] == "moments"
+    assert not (place / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--groups patient", "persons"),
+        ("--sampling-rate 0.5", "sampling rate"),
+        ("--steps 3", "at least 4 steps"),
+        ("--generator dcgan", "mixture"),
+        ("--clip 1e-40", "clip"),
+    ],
+)
+def test_refusals(refused, options, words):
+    assert words in refused(f"{MIXTURE} {options}")
+
+
+def test_a_mixture_by_another_mechanism(refused):
+    line = refused("--data data.npz --recipe tiny.toml --out run --generator mixture")
+    assert "belong together" in line
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_killed_and_resumed(run, place, after):
+    """kill -9: what was charged stays charged, and the run goes on from its last step."""
+    arguments = MIXTURE.replace("data.npz", str(place / "data.npz")).replace(
+        "--out run", f"--out {place}/run"
+    )
+    command = Command(["train", *arguments.split()], place)
+    command.until(lambda: len(lines_so_far(place)) >= after)
+    command.send(signal.SIGKILL)
+    command.wait()
+    status, _, err = run("--out run --resume")
+    if (place / "run" / "release").exists() and status == 2:
+        assert "finished" in err  # it was quicker than the kill
+        return
+    assert (status, err) == (0, "")
+    assert steps_on_record(place / "run") == 6
+    assert header(place / "run" / "checkpoint.safetensors")["step"] >= 5  # one may be lost, no more
+    assert load(place / "run").privacy.epsilon <= 5
