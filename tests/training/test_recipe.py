@@ -30,7 +30,7 @@ def test_every_recipe_loads_and_round_trips(name):
     facts = CELEBA if "celeba" in name or name == "colour" else MNIST
     if name == "digits":
         facts = Facts((1, 8, 8), 10, 1347, 1347)
-    config = make_plan(recipe.replace(privacy={"noise_multiplier": 2.0, "steps": 2}), facts).generator_config
+    config = make_plan(recipe.replace(privacy={"noise_multiplier": 2.0, "steps": 4}), facts).generator_config
     assert config.image_shape == facts.image_shape
 
 
