@@ -37,7 +37,7 @@ class Schedule:
         relaxation: factor on a small update, from 1 (Sinkhorn's) to 1.95.
         per_round: iterations of a round. Longer ones take fewer exponentials, but more iterations.
         ahead: how far potentials are carried on, from 0 (not) to 1 (along the whole line). Above 0.9, or
-            where the relaxation is above 1.85, the iteration can swing.
+            where the relaxation is above 1.8, the iteration can swing.
         tolerance: L1 error of the plan's marginals at which to stop early, once at λ. With 0, the default,
             the number of iterations, and so the time, does not depend on the records.
 
@@ -47,7 +47,7 @@ class Schedule:
 
     stages: int = 60
     iterations: int = 72
-    relaxation: float = 1.77
+    relaxation: float = 1.76
     per_round: int = 6
     ahead: float = 0.85
     tolerance: float = 0.0
