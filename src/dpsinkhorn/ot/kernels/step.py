@@ -16,7 +16,6 @@ from dpsinkhorn.ot.kernels._triton import AVAILABLE
 # Largest matrix that a program holds in its registers.
 MOST_ROWS, MOST_COLUMNS = 128, 256
 _NARROW = 64  # columns of the matrix where the number of records allows
-_LANES = 2  # threads that share a row of it
 _TILE, _TILE_PIXELS = 8, 128
 _POINTS, _PIXELS = 64, 64
 
@@ -220,6 +219,7 @@ class Step:
         """
         rows = max(16, _power(self.rows))
         wide = max(_NARROW, _power(self.width))
+        warps = warps or (4 if rows * wide <= 64 * 128 else 16)
         with _on(self.x.device):
             _plans.plans_kernel[(2,)](
                 costs,
@@ -236,11 +236,11 @@ class Step:
                 NARROW=_NARROW,
                 WIDE=wide,
                 LENGTH=schedule.per_round,
-                LANES=_LANES,
+                LANES=2 if warps <= 4 else 4,  # so that a thread per row and lane uses all warps
                 HOLD=rows <= 64,
                 STOPS=schedule.tolerance > 0,
                 FAST=self.x.is_cuda,
-                num_warps=warps or (4 if rows * wide <= 64 * 128 else 16),
+                num_warps=warps,
                 **self._sizes,
             )
 
