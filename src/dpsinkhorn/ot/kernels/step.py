@@ -41,12 +41,12 @@ class Schedule:
             the number of iterations, and so the time, does not depend on the records.
 
     >>> Schedule().iterations
-    72
+    78
     """
 
-    stages: int = 60
-    iterations: int = 72
-    relaxation: float = 1.76
+    stages: int = 66
+    iterations: int = 78
+    relaxation: float = 1.77
     per_round: int = 6
     ahead: float = 0.85
     tolerance: float = 0.0
