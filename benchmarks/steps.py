@@ -86,8 +86,10 @@ def measure(
     plan = make_plan(recipe, facts_of(data), budget_epsilon=None, seed=0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     result: dict[str, Any] = {"device": device_name(device), "generated": plan.generated}
+    before = 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()  # by an earlier measurement, such as libraries' workspaces
     taken = stepping(plan, data, device, captured=True)
     unit = taken.multiple
     taken.take(unit)
@@ -99,7 +101,7 @@ def measure(
     result["ms"] = round((time.perf_counter() - started) / wanted * 1e3, 4)
     result["kind"] = type(taken).__name__
     if device.type == "cuda":
-        result["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        result["peak_mb"] = round((torch.cuda.max_memory_allocated() - before) / 2**20)
         result["drawing_ms"] = drawing(taken)
         if profiled:
             profile(taken)
