@@ -148,7 +148,7 @@ def profile(steps: Any) -> list[tuple[str, float, float]]:
     count = min(20, steps.multiple)
     with profiler(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(count):
-            steps._step()
+            steps._steps(1)
         torch.cuda.synchronize()
     rows = [
         (row.key, row.self_device_time_total / count, row.count / count)
