@@ -6,7 +6,7 @@ how far both ways are from float64. Needs a CUDA device and Triton; what does no
 in full, the rest runs.
 
     python benchmarks/norms.py
-    python benchmarks/norms.py --images 500 --elements 2048 4096 8192 --parts 264 528 --warps 4 8
+    python benchmarks/norms.py --images 500 --sums 8192/16/132 4096/8/264 --gradient 4096/8/264 4096/8/528
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsinkhorn.generators.kernels import Tiling, available, fused_norm
+from dpsinkhorn.generators.kernels.norm import Cut
 from graph_time import microseconds
 
 LAYERS = [(256, 7, 7), (128, 14, 14), (64, 28, 28)]
@@ -67,14 +68,24 @@ def measure(name: str, way: Way, x: Tensor, norm: nn.BatchNorm2d, dy: Tensor) ->
         whole = microseconds(lambda: both(way, x, norm, dy), PASSES)
         first = microseconds(lambda: forward(way, x, norm), PASSES)
     except Exception:
-        print(f"  {name:34s} FAILED", flush=True)
+        print(f"  {name:48s} FAILED", flush=True)
         traceback.print_exc(file=sys.stdout)
         return None
     off = " ".join(f"{error:.0e}" for error in errors)
     limit = 1e-2 if x.dtype == torch.bfloat16 else 1e-4
     bad = "" if max(errors) < limit else "  WRONG"
-    print(f"  {name:34s} {whole:8.1f} µs, forward {first:8.1f} µs, off {off}{bad}", flush=True)
+    print(f"  {name:48s} {whole:8.1f} µs, forward {first:8.1f} µs, off {off}{bad}", flush=True)
     return None if bad else whole
+
+
+def cut(text: str) -> Cut:
+    """From elements/warps/programs."""
+    elements, warps, programs = map(int, text.split("/"))
+    return Cut(elements, warps, programs)
+
+
+def words(of: Cut) -> str:
+    return f"{of.elements}/{of.warps}/{of.programs}"
 
 
 def main() -> None:
@@ -84,9 +95,10 @@ def main() -> None:
     default = Tiling()
     parser.add_argument("--images", type=int, nargs="+", default=[70, 500])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--elements", type=int, nargs="+", default=[default.elements])
-    parser.add_argument("--parts", type=int, nargs="+", default=[default.parts])
-    parser.add_argument("--warps", type=int, nargs="+", default=[default.warps])
+    for name in ("sums", "apply", "gradient"):
+        own = [getattr(default, name)]
+        parser.add_argument(f"--{name}", type=cut, nargs="+", default=own, metavar="ELEMENTS/WARPS/PROGRAMS")
+    parser.add_argument("--channels", type=int, nargs="+", default=[default.channels])
     arguments = parser.parse_args()
     if not torch.cuda.is_available() or not available("cuda"):
         parser.exit(2, "needs a CUDA device and Triton\n")
@@ -96,8 +108,8 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton {triton.__version__}")
     print("off: output, gradients of x, weight, bias, running mean, running variance; relative to float64")
     tilings = [
-        Tiling(elements, warps, parts)
-        for elements, warps, parts in itertools.product(arguments.elements, arguments.warps, arguments.parts)
+        Tiling(*each)
+        for each in itertools.product(arguments.sums, arguments.apply, arguments.gradient, arguments.channels)
     ]
     failed = False
     for kind, images in itertools.product(arguments.kinds, arguments.images):
@@ -120,7 +132,8 @@ def main() -> None:
             print(f"{kind}, {images} x {list(layer)}; as copies of the same bytes {least:.1f} µs")
             ways: dict[str, Way] = {"PyTorch": plain}
             for tiling in tilings:
-                name = f"fused {tiling.elements}, {tiling.parts} parts, {tiling.warps} warps"
+                cuts = " ".join(map(words, (tiling.sums, tiling.apply, tiling.gradient)))
+                name = f"fused {cuts} x {tiling.channels}"
                 ways[name] = functools.partial(fused_norm, slope=SLOPE, tiling=tiling)
             for name, way in ways.items():
                 time = measure(name, way, x, norm, dy)
@@ -128,7 +141,7 @@ def main() -> None:
                 totals[name] = totals.get(name, 0.0) + (float("nan") if time is None else time)
         print(f"{kind}, {images} images, all three layers")
         for name, total in totals.items():
-            print(f"  {name:34s} {total:8.1f} µs, {totals['PyTorch'] / total:.2f} times as fast as PyTorch")
+            print(f"  {name:48s} {total:8.1f} µs, {totals['PyTorch'] / total:.2f} times as fast as PyTorch")
     sys.exit(1 if failed else 0)
 
 

@@ -106,26 +106,18 @@ def main() -> None:
 def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict[str, float]]:
     """Where the time of a step goes, beside what counting operations and bytes says it needs (H200)."""
     groups: dict[str, tuple[str, ...]] = {
-        "optimizer": ("multi_tensor_apply", "adam"),
-        "norms and activations": (
-            "moments_",
-            "statistics_",
-            "apply_kernel",
-            "sums_",
-            "totals_",
-            "norm_gradient",
-        ),
+        "optimizer": ("multi_tensor_apply", "adam", "CatArray"),
+        "last layer and tanh": ("last_",),
+        "norms and activations": ("moments_", "apply_kernel", "sums_", "norm_gradient"),
         "transport": ("costs_kernel", "plans_kernel", "gradient_kernel"),
         "clip and noise": ("_squares_kernel", "_release_kernel"),
-        "convolutions and products": ("xmma", "cutlass", "gemm", "wgrad", "dgrad", "splitK", "col2im"),
+        "convolutions and products": ("xmma", "cutlass", "gemm", "nvjet", "splitK", "grad_"),
     }
     images, shape = N + plan.generated * 2 // 5, (28, 28)
     pixels = shape[0] * shape[1]
     config = plan.generator_config
     first, second, third, _ = config.channels  # type: ignore[union-attr]
-    products = (
-        config.inputs * first * 49 + first * second * 16 * 49 + second * third * 16 * 196 + third * 9 * pixels
-    )
+    products = config.inputs * first * 49 + first * second * 16 * 49 + second * third * 16 * 196
     activations = (first * 49 + second * 196 + third * pixels) * images
     pairs = N * (50 + N) * pixels
     floors = {
@@ -133,6 +125,7 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
         "clip and noise": images * pixels * (4 + 8 + 8 + 8) / _BYTES,
         "optimizer": 7 * 4 * config.parameters / _BYTES,
         "norms and activations": 8 * 2 * activations / _BYTES,  # bfloat16: three passes forward, five back
+        "last layer and tanh": 3 * 2 * third * pixels * images / _BYTES,  # its input twice, its gradient once
         "convolutions and products": 3 * 2 * products * images / _BFLOAT16,
     }
     found = {

@@ -50,14 +50,12 @@ def main() -> None:
     if arguments.plot:
         plot(Path(arguments.plot[0]), Path(arguments.plot[1]))
     else:
-        rows = sweep(arguments.most_records)
-        if arguments.output:
-            arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
+        sweep(arguments.most_records, arguments.output)
 
 
-def sweep(most_records: int) -> list[dict[str, Any]]:
+def sweep(most_records: int, output: Path | None) -> None:
     """All settings, one after the other."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for recipe, sweeps in SWEEPS.items():
         base = BASE if recipe == RECORD else {**BASE, "generated": 50}
         for varied, values in sweeps.items():
@@ -73,7 +71,8 @@ def sweep(most_records: int) -> list[dict[str, Any]]:
                 torch.cuda.empty_cache()
                 rows.append({**setting, "varied": varied, **found})
                 print(json.dumps(rows[-1]), flush=True)
-    return rows
+                if output:
+                    output.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def one(setting: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +86,8 @@ def one(setting: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, dict[str, Any]] = {
         "loss": {"generated": generated, "generated_per_class": max(1, generated // 10)}
     }
-    return measure(setting["recipe"], data, settings, steps=64 if generated < 5000 else 8)
+    slow = generated >= (5000 if setting["recipe"] == RECORD else 500)
+    return measure(setting["recipe"], data, settings, steps=8 if slow else 64)
 
 
 def plot(source: Path, picture: Path) -> None:

@@ -86,8 +86,10 @@ def measure(
     plan = make_plan(recipe, facts_of(data), budget_epsilon=None, seed=0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     result: dict[str, Any] = {"device": device_name(device), "generated": plan.generated}
+    before = 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()  # by an earlier measurement, such as libraries' workspaces
     taken = stepping(plan, data, device, captured=True)
     unit = taken.multiple
     taken.take(unit)
@@ -99,7 +101,7 @@ def measure(
     result["ms"] = round((time.perf_counter() - started) / wanted * 1e3, 4)
     result["kind"] = type(taken).__name__
     if device.type == "cuda":
-        result["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
+        result["peak_mb"] = round((torch.cuda.max_memory_allocated() - before) / 2**20)
         result["drawing_ms"] = drawing(taken)
         if profiled:
             profile(taken)
@@ -146,7 +148,7 @@ def profile(steps: Any) -> list[tuple[str, float, float]]:
     count = min(20, steps.multiple)
     with profiler(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(count):
-            steps._step()
+            steps._steps(1)
         torch.cuda.synchronize()
     rows = [
         (row.key, row.self_device_time_total / count, row.count / count)

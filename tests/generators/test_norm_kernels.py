@@ -6,6 +6,7 @@ On a CUDA device, else in Triton's interpreter, in a process of its own.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import itertools
 import weakref
@@ -19,6 +20,7 @@ from torch.nn import functional
 from dpsinkhorn.generators import GeneratorError
 from dpsinkhorn.generators.kernels import Tiling, available, fused_norm, supported
 from dpsinkhorn.generators.kernels._triton import AVAILABLE
+from dpsinkhorn.generators.kernels.norm import Cut
 from support.kernels import (
     DEVICE,
     compile_for_a_gpu,
@@ -28,8 +30,14 @@ from support.kernels import (
     runs_kernels,
 )
 
-COARSE = Tiling(programs=1)
-SMALL = Tiling(elements=64, parts=3, programs=1)  # several tiles for each of several programs
+
+def tiling(elements: int, programs: int, channels: int = 8, writers: int = 2) -> Tiling:
+    writing = Cut(elements, 8, writers)
+    return Tiling(Cut(elements, 8, programs), writing, writing, channels)
+
+
+COARSE = tiling(4096, 1, channels=512, writers=1)
+SMALL = tiling(64, 3)  # several tiles for each of several programs
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-7}  # the interpreter cuts bfloat16 off
 
 
@@ -62,7 +70,7 @@ def assert_near(got: Tensor, expected: Tensor, relative: float, rounding: float 
     torch.testing.assert_close(got, expected, rtol=rounding, atol=atol)
 
 
-def assert_alike(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling, steps: int = 1) -> None:
+def assert_alike(x: Tensor, norm: nn.BatchNorm2d, slope: float, cut: Tiling, steps: int = 1) -> None:
     exact = copy.deepcopy(norm).double()
     rounding = ROUNDING[x.dtype]
     for step in range(steps):
@@ -70,7 +78,7 @@ def assert_alike(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling, 
         mine, other = x.clone().requires_grad_(), x.double().requires_grad_()
         norm.zero_grad()
         exact.zero_grad()
-        y, z = fused_norm(mine, norm, slope, tiling), exact(other)
+        y, z = fused_norm(mine, norm, slope, cut), exact(other)
         expected = functional.leaky_relu(z, slope)
         assert y.dtype == x.dtype
         assert y.shape == x.shape
@@ -91,34 +99,34 @@ def assert_alike(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling, 
 
 @runs_kernels
 @pytest.mark.parametrize(
-    ("shape", "slope", "tiling", "dtype"),
+    ("shape", "slope", "cut", "dtype"),
     [
         ((5, 8, 3, 3), 0.2, SMALL, torch.float32),
         ((5, 8, 3, 3), 0.0, SMALL, torch.bfloat16),
         ((1, 8, 2, 1), 0.0, SMALL, torch.float32),  # two rows, the fewest
-        ((2, 24, 5, 3), 0.0, Tiling(elements=128, parts=3, programs=1), torch.float32),  # padded channels
-        ((2, 40, 4, 4), 0.2, Tiling(elements=512, parts=2, programs=1), torch.float32),  # all tiles full
-        ((3, 64, 5, 5), 0.2, Tiling(elements=1024, parts=2, programs=1), torch.bfloat16),
+        ((2, 24, 5, 3), 0.0, tiling(128, 6, channels=16), torch.float32),  # padded channels
+        ((2, 40, 4, 4), 0.2, tiling(128, 4, channels=32), torch.float32),  # all tiles full
+        ((3, 64, 5, 5), 0.2, tiling(512, 4, channels=32, writers=6), torch.bfloat16),
         ((1, 256, 7, 7), 0.0, COARSE, torch.float32),
         ((1, 512, 3, 3), 0.2, COARSE, torch.bfloat16),
         ((2, 8, 4, 3), 0.2, Tiling(), torch.float32),  # fewer rows than programs wanted
     ],
 )
-def test_same_as_pytorch(shape: tuple[int, ...], slope: float, tiling: Tiling, dtype: torch.dtype):
-    assert_alike((2 * draw(*shape) + 1).to(dtype), make_norm(shape[1]), slope, tiling)
+def test_same_as_pytorch(shape: tuple[int, ...], slope: float, cut: Tiling, dtype: torch.dtype):
+    assert_alike((2 * draw(*shape) + 1).to(dtype), make_norm(shape[1]), slope, cut)
 
 
 @runs_kernels
 def test_every_number_of_rows():
     norm = make_norm(8)
-    tilings = itertools.cycle([SMALL, Tiling(elements=32, parts=4, programs=1)])
-    for rows, tiling in zip(range(3, 33, 5), tilings, strict=False):
+    cuts = itertools.cycle([SMALL, tiling(32, 4, writers=9)])
+    for rows, cut in zip(range(3, 33, 5), cuts, strict=False):
         x = draw(1, 8, rows, 1, seed=rows)
         exact = functional.relu(
             functional.batch_norm(x.double(), None, None, *map(Tensor.double, (norm.weight, norm.bias)), True)
         )
         with torch.no_grad():
-            assert_near(fused_norm(x, norm, 0.0, tiling), exact.detach(), 1e-5)
+            assert_near(fused_norm(x, norm, 0.0, cut), exact.detach(), 1e-5)
 
 
 @runs_kernels
@@ -156,6 +164,45 @@ def test_large_offset(outlier: bool):
     torch.testing.assert_close(norm.running_mean.double(), exact.mean(1), rtol=1e-6, atol=1e-6 * spread)
     exact = functional.batch_norm(x.double(), None, None, training=True)
     assert_near(y.detach(), exact, 1e-4)
+
+
+@runs_kernels
+def test_many_rows_beside_an_outlier():
+    """A program's first row is far off; only the rows that come by its place are seen from there."""
+    x = draw(1, 8, 1999, 1) + 1000
+    x[:, :, -1] = -1e4
+    norm = nn.BatchNorm2d(8, momentum=1.0).to(DEVICE)
+    with torch.no_grad():
+        fused_norm(x, norm, 1.0, tiling(256, 1))
+    exact = x.double().transpose(0, 1).flatten(1)
+    assert norm.running_var is not None
+    assert_near(norm.running_var, exact.var(1), 1e-4)
+
+
+@runs_kernels
+def test_layers_in_turn():
+    """Each on its own, all forward and then all backward, with calls in between: the same bits."""
+    sizes = [(16, SMALL), (24, tiling(64, 6, channels=16)), (8, SMALL)]
+    images = [draw(3, channels, 3, 3, seed=channels).requires_grad_() for channels, _ in sizes]
+
+    def run(order: list[int], between: bool) -> dict[int, tuple[Tensor, ...]]:
+        norms = {layer: make_norm(sizes[layer][0]) for layer in order}
+        outputs = {}
+        for layer in order:
+            outputs[layer] = fused_norm(images[layer], norms[layer], 0.2, sizes[layer][1])
+            if between:
+                with torch.no_grad():
+                    fused_norm(images[layer] + 1, make_norm(sizes[layer][0]), 0.2, sizes[layer][1])
+        found = {}
+        for layer in reversed(order):
+            inputs = [images[layer], norms[layer].weight, norms[layer].bias]
+            gradients = torch.autograd.grad(outputs[layer].square().sum(), inputs)
+            found[layer] = (outputs[layer].detach(), *gradients, *norms[layer].buffers())
+        return found
+
+    together = run([0, 1, 2], between=True)
+    for layer in range(3):
+        torch.testing.assert_close(together[layer], run([layer], between=False)[layer], rtol=0, atol=0)
 
 
 @runs_kernels
@@ -262,24 +309,76 @@ def test_replays_from_a_graph():
     assert norm.num_batches_tracked == 5
 
 
+@needs_cuda
+def test_the_second_kernel_waits_for_the_first():
+    """It may start early; the output must still be of its own input, in a graph and without."""
+    images = [draw(70, 64, 28, 28, seed=seed) * (seed + 1) for seed in range(3)]
+    norm, weights = make_norm(64), [draw(70, 64, 28, 28, seed=9)]
+    apart = dataclasses.replace(Tiling(), overlap=False)
+
+    def run(x: Tensor, cut: Tiling) -> tuple[Tensor, ...]:
+        y = fused_norm(x.requires_grad_(), norm, 0.2, cut)
+        return (y.detach(), *torch.autograd.grad(y, [x, norm.weight, norm.bias], weights))
+
+    expected = [run(x, apart) for x in images]
+    got = [run(images[step % 3], Tiling()) for step in range(30)]
+    for step, one in enumerate(got):
+        torch.testing.assert_close(one, expected[step % 3], rtol=0, atol=0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = [run(x, Tiling()) for x in images]
+    for _ in range(10):
+        graph.replay()
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@needs_cuda
+def test_two_streams_at_once():
+    shapes = [(70, 64, 28, 28), (70, 256, 7, 7)]
+    images = [draw(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+
+    norms = [[make_norm(shape[1]) for shape in shapes] for _ in range(21)]
+
+    def run(layer: int, time: int) -> tuple[Tensor, ...]:
+        x, norm = images[layer], norms[time][layer]
+        y = fused_norm(x, norm, 0.2)
+        return (y.detach(), *torch.autograd.grad(y, [x, norm.weight], x.detach()), *norm.buffers())
+
+    expected = [run(layer, 20) for layer in range(2)]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    got: list[tuple[int, tuple[Tensor, ...]]] = []
+    for time in range(20):
+        for layer, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                got.append((layer, run(layer, time)))
+    torch.cuda.synchronize()
+    for layer, found in got:
+        torch.testing.assert_close(found, expected[layer], rtol=0, atol=0)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
-    ("kind", "channels", "rows"), [("bf16", 64, 64), ("fp32", 256, 16), ("bf16", 24, 128)]
+    ("kind", "channels", "overlap"), [("bf16", 64, True), ("fp32", 256, True), ("bf16", 24, False)]
 )
 def test_compile_for_a_gpu(
-    kind: str, channels: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, channels: int, overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from dpsinkhorn.generators.kernels import _triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     types = dict.fromkeys(("x", "y", "dy", "dx"), f"*{kind}") | dict.fromkeys(("count", "number"), "i32")
     types |= dict.fromkeys(("eps", "momentum", "slope"), "fp32") | {"batches": "*i64"}
-    sizes = {"C": channels, "COLUMNS": 1 << (channels - 1).bit_length(), "ROWS": rows}
-    sizes |= {"PARTS": 512, "CHANNELS": 8, "TRACK": True}
-    for name in set(_triton.__all__) - {"AVAILABLE"}:
-        kernel = getattr(_triton, name)
+    cuts = {"moments": Tiling().sums, "sums": Tiling().sums, "apply": Tiling().apply}
+    cuts |= {"norm_gradient": Tiling().gradient}
+    assert {f"{name}_kernel" for name in cuts} == set(_triton.__all__) - {"AVAILABLE"}
+    columns = min(Tiling().channels, 1 << (channels - 1).bit_length())
+    for name, cut in cuts.items():
+        sizes = {"C": channels, "COLUMNS": columns, "ROWS": cut.elements // columns, "TRACK": True}
+        sizes |= {"PARTS": 256, "SUMMED": Tiling().sums.elements // columns, "OVERLAP": overlap}
+        kernel = getattr(_triton, f"{name}_kernel")
         constants = {key: value for key, value in sizes.items() if key in kernel.arg_names}
-        compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, constants, warps=8)
+        compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, constants, cut.warps)
 
 
 def test_what_they_do_not_have():
@@ -307,9 +406,12 @@ def test_what_they_do_not_have():
 
 
 def test_bad_tilings():
-    for wrong in ({"elements": 3000}, {"warps": 3}, {"parts": 0}, {"programs": -1}):
+    good = {"elements": 64, "warps": 8, "programs": 3}
+    for wrong in ({"elements": 3000}, {"warps": 3}, {"programs": 0}, {"programs": 3000}, {"elements": 0}):
         with pytest.raises(GeneratorError, match=next(iter(wrong))):
-            Tiling(**wrong)
+            Cut(**good | wrong)
+    with pytest.raises(GeneratorError, match="channels"):
+        Tiling(channels=24)
 
 
 def test_where_they_run():

@@ -174,7 +174,8 @@ def test_plans_of_digits_after_few_iterations(count: int):
     for plan, error in zip(plans, errors, strict=True):
         torch.testing.assert_close(plan.sum(1), torch.full((50,), 1 / 50).double(), rtol=1e-4, atol=0)
         off = (plan.sum(0) - 1 / plan.shape[1]).abs().sum()
-        torch.testing.assert_close(error.double(), off, rtol=1e-3, atol=1e-5)
+        # a GPU's own reciprocals and exponentials are exact to 2^-22 only, over several rounds
+        torch.testing.assert_close(error.double(), off, rtol=1e-3, atol=1e-4)
     assert errors.max() < 0.03
     _, rough = solved(step, costs, Schedule(stages=27, iterations=30, relaxation=1.0))
     assert rough[0] > 5 * errors[0]
@@ -183,7 +184,7 @@ def test_plans_of_digits_after_few_iterations(count: int):
 @runs_kernels
 def test_plans_of_digits_after_many_iterations():
     step, costs = digits(50, 20, 53)
-    long = Schedule(stages=300, iterations=800, relaxation=1.93, tolerance=3e-4)
+    long = Schedule(stages=300, iterations=800, tolerance=3e-4)
     plans, errors = solved(step, costs, long)
     assert errors.max() < 1e-3
     with warnings.catch_warnings():
@@ -195,30 +196,72 @@ def test_plans_of_digits_after_many_iterations():
 
 @needs_compiler
 def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from dpsinkhorn.ot.kernels import _triton
+    from dpsinkhorn.ot.kernels import _plans, _triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     sizes = {"N": 50, "CAPACITY": 128, "WIDTH": 128}
+    tiles = {"ROWS": 64, "NARROW": 64, "WIDE": 128, "LENGTH": 6}
     pixels = {"D": 784, "RESAMPLED": 20, "SQUARED": True, "PIXELS": 64}
     constants = {
-        "costs_kernel": {**sizes, **pixels, "CLASSES": 10, "ROWS": 8, "COLUMNS": 8},
-        "plans_kernel": {**sizes, "ROWS": 64, "NARROW": 64, "WIDE": 128, "CHECK": 4, "FAST": True},
-        "gradient_kernel": {**sizes, **pixels, "POINTS": 64},
+        _triton.costs_kernel: {**sizes, **pixels, "CLASSES": 10, "ROWS": 8, "COLUMNS": 8},
+        _plans.plans_kernel: {**sizes, **tiles, "LANES": 2, "HOLD": True, "STOPS": False, "FAST": True},
+        _triton.gradient_kernel: {**sizes, **pixels, "POINTS": 64},
     }
-    integers = {"x_labels": "*i64", "y_labels": "*i64", "count": "*i32", "stages": "i32", "iterations": "i32"}
-    numbers = ("l1_weight", "label_cost", "scale", "extra", "reach", "tolerance")
+    integers = {"x_labels": "*i64", "y_labels": "*i64", "count": "*i32"}
+    integers |= dict.fromkeys(("falls", "rounds"), "i32")
+    numbers = ("l1_weight", "label_cost", "scale", "extra", "ahead", "tolerance")
     types = integers | dict.fromkeys(numbers, "fp32")
-    for name, values in constants.items():
-        kernel = getattr(_triton, name)
-        compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, values, warps=8)
+    for kernel, values in constants.items():
+        compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, values, warps=4)
 
 
 @runs_kernels
 def test_stops_at_the_tolerance():
     step, costs = digits(20, 5, 20)
     plans, _ = solved(step, costs, Schedule(stages=40, iterations=400, tolerance=5.0))
-    same, _ = solved(step, costs, Schedule(stages=40, iterations=44, tolerance=0.0))
+    same, _ = solved(step, costs, Schedule(stages=40, iterations=48, tolerance=0.0))
     torch.testing.assert_close(plans, same, rtol=0, atol=0)
+    _, errors = solved(step, costs, Schedule(stages=40, iterations=4000, tolerance=1e-3))
+    assert 1e-6 < errors[0] <= 1e-3
+
+
+def hostile_costs() -> dict[str, Tensor]:
+    """Matrices (20, 20) that real records do not make."""
+    some = draw(20, 20, seed=0).abs() * 1000
+    far, infinite = some.clone(), some.clone()
+    far[3], far[:, 5] = 1e30, 1e20
+    infinite[3], infinite[:, 5] = float("inf"), float("inf")
+    return {
+        "equal": torch.zeros(20, 20),
+        "a permutation": 1e6 * (1 - torch.eye(20)),
+        "one for all": some + 1e6 * (torch.arange(20) > 0),
+        "huge": some * 1e32,
+        "tiny": some * 1e-40,
+        "far points": far,
+        "infinite": infinite,
+        "nan": some * float("nan"),
+    }
+
+
+@runs_kernels
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
+@pytest.mark.parametrize(
+    "kinds",
+    [("equal", "huge"), ("a permutation", "infinite"), ("one for all", "nan"), ("far points", "tiny")],
+    ids=" and ".join,
+)
+@pytest.mark.parametrize("schedule", [Schedule(18, 30), Schedule(6, 18, relaxation=1.95, ahead=1.0)])
+def test_plans_of_any_costs_are_bounded(kinds: tuple[str, str], schedule: Schedule):
+    step = make_step(20, 0, capacity=20, count=20, d=1)
+    costs = torch.stack([hostile_costs()[kind] for kind in kinds]).to(DEVICE)
+    for regularization in (1e-29, 0.05, 1e29):
+        plans, errors = step.buffer(), torch.empty(2, device=DEVICE)
+        step.plans(costs, regularization, schedule, plans, errors)
+        assert bool(torch.isfinite(plans).all())
+        assert plans.min() >= 0
+        assert plans.sum(2).max() <= 1.001 / 20
+        for kind, error in zip(kinds, errors, strict=True):
+            assert error < 1e-3 or kind not in ("equal", "a permutation")
 
 
 @needs_cuda
@@ -250,7 +293,15 @@ def test_bad_input():
             Step(*arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="regularization"):
         eq6_gradient(Step(x, None, y, None, count, 1), GroundCost(), 0.0)
-    for wrong in ({"stages": 0}, {"stages": 200}, {"relaxation": 2.0}, {"tolerance": -1.0}):
+    for wrong in (
+        {"stages": 0},
+        {"stages": 200},
+        {"relaxation": 1.96},
+        {"relaxation": float("nan")},
+        {"per_round": 0},
+        {"ahead": 1.1},
+        {"tolerance": -1.0},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Schedule(**wrong)  # type: ignore[arg-type]
 

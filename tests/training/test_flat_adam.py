@@ -131,7 +131,7 @@ def test_parameters_begin_at_whole_256_bytes():
 @needs_compiler
 def test_compile_for_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = flat_adam._kernel
+    kernel = flat_adam.adam_kernel
     tensors = ("parameters", "others", "means", "squares", "step", "rate")
     numbers = ("first", "second", "first_log", "second_log", "decay", "least")
     types = dict.fromkeys(tensors, "*fp32") | dict.fromkeys(numbers, "fp32")

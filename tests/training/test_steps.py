@@ -223,12 +223,12 @@ class Everything:
 
 
 class TestTraining:
-    def steps_of(self, *, steps=24, **changes):
+    def steps_of(self, *, steps=24, device=CPU, capture=False, **changes):
         data = tiny_data()
         plan = tiny_plan(data, "record", steps=steps, **changes)
-        state, records = TrainingState(plan, CPU), Records(data, CPU)
+        state, records = TrainingState(plan, device), Records(data, device)
         made = make_steps(
-            plan, state, records, build_sanitizer(plan), (1 / 3,) * 3, horizon=steps, capture=False
+            plan, state, records, build_sanitizer(plan), (1 / 3,) * 3, horizon=steps, capture=capture
         )
         return state, made
 
@@ -246,6 +246,31 @@ class TestTraining:
             assert state.step == 24
             ends.append(self.weights(state))
         assert all(torch.equal(ends[0], end) for end in ends[1:])
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_replayed_they_end_at_the_same_bits(self, monkeypatch):
+        """One at a time and several in a row, with steps in between that find no room."""
+        ends, norms = [], []
+        for capture in (False, True):
+            state, steps = self.steps_of(steps=90, device=torch.device("cuda"), capture=capture)
+            steps.multiple = 45
+            lay = type(steps._fixed).lay
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    type(steps._fixed),
+                    "lay",
+                    lambda own, drawn, lay=lay: (
+                        lay(own, drawn)[0],
+                        ~torch.isin(torch.arange(drawn.steps), torch.tensor([5, 23, 40])),
+                    ),
+                )
+                steps.take(90)
+            assert state.step == 90
+            assert not capture or len(steps._captured) == 2
+            ends.append(self.weights(state))
+            norms.append(torch.stack([gradient.float().norm() for gradient in state.gradients]))
+        assert torch.equal(*ends)
+        assert torch.equal(*norms)
 
     def test_a_seeded_run_is_not_resumed_in_another_way(self):
         """Steps already paid for are free only where they are the same steps."""

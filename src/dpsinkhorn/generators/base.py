@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.generators.config_base import NetworkConfig
-from dpsinkhorn.generators.configs import GeneratorConfig, GeneratorError
+from dpsinkhorn.generators.configs import GeneratorConfig
+from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Generator"]
 

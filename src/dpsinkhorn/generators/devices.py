@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dpsinkhorn.generators.configs import GeneratorError
+from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["choose_device"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators.configs import GeneratorError
+from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["check_probabilities", "draw_labels", "draw_latents"]
 

@@ -35,8 +35,9 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         epsilon: ε of the whole training, for adding or removing one record (or person, with `groups`).
         delta: δ; below one over the number of records.
         recipe: Name of a recipe, a TOML file or a `Recipe`; by default one that fits the images.
-        mechanism: Where the privacy barrier stands: `record`, `moments` (a mixture, without gradients), or the
-            papers' `batch`, `image`, `parameter`; or `none` for training without privacy (then `epsilon` is None).
+        mechanism: Where the privacy barrier stands: `record`, `moments` (a mixture, without gradients), or
+            the papers' `batch`, `image`, `parameter`; or `none` for training without privacy (then `epsilon`
+            is None).
         settings: Changes to the recipe by section, such as `{"privacy": {"steps": 500}}`.
         labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
             and charged) or a probability for each class.

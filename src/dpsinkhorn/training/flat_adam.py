@@ -26,7 +26,7 @@ _BLOCK = 1024
 if AVAILABLE:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _kernel(  # type: ignore[no-untyped-def]
+    def adam_kernel(  # type: ignore[no-untyped-def]
         parameters,
         leading,  # gradients of the first `split` numbers
         others,  # of the rest
@@ -141,7 +141,7 @@ class FlatAdam(torch.optim.Adam):
         self._step.add_(1)
         first, second = group["betas"]
         with torch.cuda.device(self.flat.device) if self.flat.is_cuda else contextlib.nullcontext():
-            _kernel[(triton.cdiv(len(self.flat), _BLOCK),)](
+            adam_kernel[(triton.cdiv(len(self.flat), _BLOCK),)](
                 self.flat,
                 leading,
                 others,

@@ -1,8 +1,16 @@
-"""The six GPU kernels of a fused BatchNorm and activation. Host code is in ``norm.py``.
+"""The four GPU kernels of a fused BatchNorm and activation. Host code is in ``norm.py``.
 
 Images are a matrix of ``count`` rows (pixels of all images) and C channels, row after row in memory. A tile
-is ROWS whole rows, padded to COLUMNS channels. Partial results, ``(2, programs, C)``, are combined by a
-kernel of their own in a fixed order: same input, same bits.
+is ROWS rows of COLUMNS neighbouring channels. The first axis of a grid goes over the channels, the second
+over the rows: its programs take every so many-th tile.
+
+Two kernels sum, and leave partial results, ``(2, programs of the second axis, C)``. Every program of the
+kernel that comes next adds up those of its own channels, all in the same fixed order: same input, same
+bits. That is less work than a launch in between, and no program waits for another.
+
+With OVERLAP the second kernel of a pair starts while the first one runs, and waits, before it reads partial
+results, until all of the first one's writes are there. What it reads before that must have been written
+before the first one started; so the first one must be launched the ordinary way.
 """
 
 from __future__ import annotations
@@ -18,20 +26,24 @@ else:
 __all__ = ["AVAILABLE"]
 
 if AVAILABLE:
-    __all__ += [
-        "apply_kernel",
-        "moments_kernel",
-        "norm_gradient_kernel",
-        "statistics_kernel",
-        "sums_kernel",
-        "totals_kernel",
-    ]
+    __all__ += ["apply_kernel", "moments_kernel", "norm_gradient_kernel", "sums_kernel"]
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _channels(at, C: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-        """A number per channel, 0 where there is none."""
-        c = tl.arange(0, COLUMNS)
+    def _channels(COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Those of the program."""
+        return tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _per_channel(at, C: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+        """A number per channel of the program, 0 where there is none."""
+        c = _channels(COLUMNS)
         return tl.load(at + c, mask=c < C, other=0.0).to(tl.float32)
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _keep(at, values, C: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Store a number per channel of the program."""
+        c = _channels(COLUMNS)
+        tl.store(at + c, values, mask=c < C)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _row_there(tile, count, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -39,20 +51,44 @@ if AVAILABLE:
         return (row >= 0) & (row < count)  # there is no tile before the first
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _there(tile, count, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+        there = _row_there(tile, count, ROWS)[:, None]
+        if C % COLUMNS != 0:
+            there = there & (_channels(COLUMNS) < C)[None, :]
+        return there
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _at(x, tile, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-        inside = tl.arange(0, ROWS)[:, None] * C + tl.arange(0, COLUMNS)[None, :]
+        inside = tl.arange(0, ROWS)[:, None] * C + _channels(COLUMNS)[None, :]
         return x + tile.to(tl.int64) * (ROWS * C) + inside
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _load(x, tile, count, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
         """A tile, 0 where nothing is there."""
-        there = _row_there(tile, count, ROWS)[:, None] & (tl.arange(0, COLUMNS) < C)[None, :]
+        there = _there(tile, count, C, COLUMNS, ROWS)
         return tl.load(_at(x, tile, C, COLUMNS, ROWS), mask=there, other=0.0)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _store(y, values, tile, count, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-        there = _row_there(tile, count, ROWS)[:, None] & (tl.arange(0, COLUMNS) < C)[None, :]
+        there = _there(tile, count, C, COLUMNS, ROWS)
         tl.store(_at(y, tile, C, COLUMNS, ROWS), values.to(y.dtype.element_ty), mask=there)
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _sum_both(one, other):  # type: ignore[no-untyped-def]
+        """Sums over the rows of two matrices; together they go through shared memory once."""
+        return tl.split(tl.sum(tl.join(one, other), axis=0))
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _load_parts(parts, number, C: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Both halves of the partial results, 0 beyond the last."""
+        p = tl.arange(0, PARTS)
+        c = _channels(COLUMNS)
+        at = parts + p[:, None] * C + c[None, :]
+        there = (p < number)[:, None]
+        if C % COLUMNS != 0:
+            there = there & (c < C)[None, :]
+        one = tl.load(at, mask=there, other=0.0)
+        return one, tl.load(at + number * C, mask=there, other=0.0)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def moments_kernel(  # type: ignore[no-untyped-def]
@@ -62,107 +98,136 @@ if AVAILABLE:
         C: tl.constexpr,
         COLUMNS: tl.constexpr,
         ROWS: tl.constexpr,
+        OVERLAP: tl.constexpr,
     ):
         """Mean, and sum of squares about it, of each channel over the tiles of a program.
 
-        Welford's recurrence runs in each place of the tile; the places are combined by Chan's formula.
-        Both see differences from the program's first row: a large common offset does no harm.
+        Each place of the tile sums differences from what the program's first tile has there, and their
+        squares. Few rows come by a place, so that little cancels, even where that first one is far from the
+        others. The places are combined by Chan's formula, in differences from the program's first row: a
+        large common offset does no harm.
 
         Tiles are taken from the last to the first: the last ones were written last, the first ones are read
-        next, by `apply_kernel`, and both are then likely to be in the cache.
+        next, by `apply_kernel`, and both are then likely to be in the cache. Only the very last tile can
+        have rows missing, so that after a program's first tile nothing is.
         """
-        part = tl.program_id(0)
-        number = tl.num_programs(0)
-        tile = (count + (ROWS - 1)) // ROWS - 1 - part
-        origin = _channels(x + tile.to(tl.int64) * (ROWS * C), C, COLUMNS)
-        seen = tl.zeros([ROWS], dtype=tl.float32)  # rows that came by each place
-        mean = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+        if OVERLAP:
+            tl.extra.cuda.gdc_launch_dependents()
+        part = tl.program_id(1)
+        number = tl.num_programs(1)
+        last = (count + (ROWS - 1)) // ROWS - 1
+        tile = last - part
+        first = _load(x, tile, count, C, COLUMNS, ROWS)
+        # Asked for two rounds before they are needed, so that memory always has something to do.
+        ahead = _load(x, tile - number, count, C, COLUMNS, ROWS)
+        later = _load(x, tile - 2 * number, count, C, COLUMNS, ROWS)
+        origin = _per_channel(x + tile.to(tl.int64) * (ROWS * C), C, COLUMNS)
+        there = _row_there(tile, count, ROWS)
+        missing = tl.maximum((tile + 1) * ROWS - count, 0)
+        base = tl.where(there[:, None], first.to(tl.float32), origin[None, :])
+        total = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
         squares = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
-        ahead = _load(x, tile, count, C, COLUMNS, ROWS)
+        rounds = tile // number  # after the first
+        tile -= number
         while tile >= 0:
-            values = ahead.to(tl.float32)
-            # Asked for a round before it is needed, so that memory always has something to do.
-            ahead = _load(x, tile - number, count, C, COLUMNS, ROWS)
-            there = _row_there(tile, count, ROWS)
-            seen += tl.where(there, 1.0, 0.0)
-            delta = tl.where(there[:, None], values - origin[None, :] - mean, 0.0)
-            step = delta * (1.0 / tl.maximum(seen, 1.0))[:, None]
-            mean += step
-            squares += delta * (delta - step)
+            off = ahead.to(tl.float32) - base
             tile -= number
-        middle = tl.sum(seen[:, None] * mean, axis=0) / tl.sum(seen, axis=0)
-        off = mean - middle[None, :]
-        squares += seen[:, None] * off * off
-        c = tl.arange(0, COLUMNS)
-        at = parts + part * C + c
-        tl.store(at, origin + middle, mask=c < C)
-        tl.store(at + number * C, tl.sum(squares, axis=0), mask=c < C)
+            ahead = later
+            later = _load(x, tile - number, count, C, COLUMNS, ROWS)
+            total += off
+            squares += off * off
+        seen = tl.where(there, 1.0, 0.0) + rounds  # rows that came by each place
+        share = total * (1.0 / tl.maximum(seen, 1.0))[:, None]
+        squares -= total * share
+        off = base - origin[None, :] + share  # of each place's mean
+        rows = ((rounds + 1) * ROWS - missing).to(tl.float32)
+        middle = tl.sum(seen[:, None] * off, axis=0) / rows
+        off -= middle[None, :]
+        at = parts + part * C
+        _keep(at, origin + middle, C, COLUMNS)
+        _keep(at + number * C, tl.sum(squares + seen[:, None] * off * off, axis=0), C, COLUMNS)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def statistics_kernel(  # type: ignore[no-untyped-def]
+    def _statistics(  # type: ignore[no-untyped-def]
         parts,
-        statistics,  # (2, C): mean and 1 / standard deviation
-        running_mean,
-        running_var,
-        batches,
+        number,
         count,
-        number,  # of parts
-        eps,
-        momentum,
-        TRACK: tl.constexpr,
         C: tl.constexpr,
-        ROWS: tl.constexpr,  # of a tile
+        COLUMNS: tl.constexpr,
         PARTS: tl.constexpr,
-        CHANNELS: tl.constexpr,  # of a program
+        SUMMED: tl.constexpr,
     ):
-        """Chan's formula over all parts at once, and the running statistics."""
+        """Mean, and sum of squares about it, of each channel, from those of the parts.
+
+        Chan's formula in differences from the last part's mean. All of that one's tiles are full, so that
+        what cancels is at most about as many times the result as there are parts, and hardly ever so much.
+        """
+        means, squares = _load_parts(parts, number, C, COLUMNS, PARTS)
+        origin = _per_channel(parts + (number - 1) * C, C, COLUMNS)
         p = tl.arange(0, PARTS)
-        c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-        c_there = c < C
-        there = (p < number)[:, None] & c_there[None, :]
-        at = parts + p[:, None] * C + c[None, :]
-        means = tl.load(at, mask=there, other=0.0)
-        squares = tl.load(at + number * C, mask=there, other=0.0)
-        origin = tl.load(parts + c, mask=c_there, other=0.0)
-        tiles = (count + (ROWS - 1)) // ROWS
-        rows = (tiles - p + (number - 1)) // number * ROWS  # of each part
-        rows -= tl.where(p == 0, tiles * ROWS - count, 0)  # which has the last tile
+        tiles = (count + (SUMMED - 1)) // SUMMED
+        rows = (tiles // number + tl.where(p < tiles % number, 1, 0)) * SUMMED  # of each part
+        rows -= tl.where(p == 0, tiles * SUMMED - count, 0)  # which has the last tile
         rows = tl.where(p < number, rows, 0).to(tl.float32)[:, None]
-        mean = origin + tl.sum(rows * (means - origin[None, :]), axis=0) / count
-        off = means - mean[None, :]
-        squares = tl.sum(squares + rows * off * off, axis=0)
-        tl.store(statistics + c, mean, mask=c_there)
-        tl.store(statistics + C + c, tl.rsqrt(squares / count + eps), mask=c_there)
-        if TRACK:
-            before = tl.load(running_mean + c, mask=c_there, other=0.0)
-            tl.store(running_mean + c, momentum * mean + (1.0 - momentum) * before, mask=c_there)
-            before = tl.load(running_var + c, mask=c_there, other=0.0)
-            var = squares / (count - 1)
-            tl.store(running_var + c, momentum * var + (1.0 - momentum) * before, mask=c_there)
-            if tl.program_id(0) == 0:
-                tl.store(batches, tl.load(batches) + 1)
+        off = means - origin[None, :]
+        share = rows * off
+        total, about = _sum_both(share, squares + share * off)
+        middle = total / count
+        return origin + middle, about - total * middle
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def apply_kernel(  # type: ignore[no-untyped-def]
         x,
         y,
-        statistics,
+        parts,
+        statistics,  # (2, C): mean and 1 / standard deviation
         weight,
         bias,
+        running_mean,
+        running_var,
+        batches,
         count,
+        number,  # of parts
         slope,
+        eps,
+        momentum,
+        TRACK: tl.constexpr,
         C: tl.constexpr,
         COLUMNS: tl.constexpr,
         ROWS: tl.constexpr,
+        PARTS: tl.constexpr,  # number, rounded up to a power of 2
+        SUMMED: tl.constexpr,  # rows of a tile of `moments_kernel`
+        OVERLAP: tl.constexpr,
     ):
-        """y = activation(normalised x), a tile per program."""
-        tile = tl.program_id(0)
-        values = _load(x, tile, count, C, COLUMNS, ROWS).to(tl.float32)
-        mean = _channels(statistics, C, COLUMNS)
-        scale = _channels(statistics + C, C, COLUMNS) * _channels(weight, C, COLUMNS)
-        shift = _channels(bias, C, COLUMNS)
-        z = (values - mean[None, :]) * scale[None, :] + shift[None, :]
-        _store(y, tl.where(z > 0, z, z * slope), tile, count, C, COLUMNS, ROWS)
+        """y = activation(normalised x). The first program of each channel keeps statistics and moves the
+        running ones on."""
+        tile = tl.program_id(1)
+        tiles = (count + (ROWS - 1)) // ROWS
+        ahead = _load(x, tile, count, C, COLUMNS, ROWS)
+        scale = _per_channel(weight, C, COLUMNS)
+        shift = _per_channel(bias, C, COLUMNS)
+        if OVERLAP:
+            tl.extra.cuda.gdc_wait()
+        mean, squares = _statistics(parts, number, count, C, COLUMNS, PARTS, SUMMED)
+        inverse = tl.rsqrt(squares / count + eps)
+        if tile == 0:
+            _keep(statistics, mean, C, COLUMNS)
+            _keep(statistics + C, inverse, C, COLUMNS)
+            if TRACK:
+                before = _per_channel(running_mean, C, COLUMNS)
+                _keep(running_mean, momentum * mean + (1.0 - momentum) * before, C, COLUMNS)
+                before = _per_channel(running_var, C, COLUMNS)
+                var = squares / (count - 1)
+                _keep(running_var, momentum * var + (1.0 - momentum) * before, C, COLUMNS)
+                if tl.program_id(0) == 0:
+                    tl.store(batches, tl.load(batches) + 1)
+        scale *= inverse
+        while tile < tiles:
+            z = (ahead.to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+            following = tile + tl.num_programs(1)
+            ahead = _load(x, following, count, C, COLUMNS, ROWS)
+            _store(y, tl.where(z > 0, z, z * slope), tile, count, C, COLUMNS, ROWS)
+            tile = following
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def sums_kernel(  # type: ignore[no-untyped-def]
@@ -177,86 +242,91 @@ if AVAILABLE:
         C: tl.constexpr,
         COLUMNS: tl.constexpr,
         ROWS: tl.constexpr,
+        OVERLAP: tl.constexpr,
     ):
         """Sums of dz and of dz (x - mean) over the tiles of a program; z is before the activation.
 
         The order of tiles, and the loads ahead of their use, are as in `moments_kernel`.
         """
-        part = tl.program_id(0)
-        number = tl.num_programs(0)
+        if OVERLAP:
+            tl.extra.cuda.gdc_launch_dependents()
+        part = tl.program_id(1)
+        number = tl.num_programs(1)
         tile = (count + (ROWS - 1)) // ROWS - 1 - part
-        mean = _channels(statistics, C, COLUMNS)
-        scale = _channels(statistics + C, C, COLUMNS) * _channels(weight, C, COLUMNS)
-        shift = _channels(bias, C, COLUMNS)
-        plain = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
-        product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
         ahead = _load(x, tile, count, C, COLUMNS, ROWS)
         dy_ahead = _load(dy, tile, count, C, COLUMNS, ROWS)
+        later = _load(x, tile - number, count, C, COLUMNS, ROWS)
+        dy_later = _load(dy, tile - number, count, C, COLUMNS, ROWS)
+        mean = _per_channel(statistics, C, COLUMNS)
+        scale = _per_channel(statistics + C, C, COLUMNS) * _per_channel(weight, C, COLUMNS)
+        shift = _per_channel(bias, C, COLUMNS)
+        plain = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+        product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
         while tile >= 0:
             centred = ahead.to(tl.float32) - mean[None, :]
             dz = dy_ahead.to(tl.float32)  # 0 in rows that are not there
             tile -= number
-            ahead = _load(x, tile, count, C, COLUMNS, ROWS)
-            dy_ahead = _load(dy, tile, count, C, COLUMNS, ROWS)
+            ahead = later
+            dy_ahead = dy_later
+            later = _load(x, tile - number, count, C, COLUMNS, ROWS)
+            dy_later = _load(dy, tile - number, count, C, COLUMNS, ROWS)
             z = centred * scale[None, :] + shift[None, :]
             dz = tl.where(z > 0, dz, dz * slope)
             plain += dz
             product += dz * centred
-        c = tl.arange(0, COLUMNS)
-        at = parts + part * C + c
-        tl.store(at, tl.sum(plain, axis=0), mask=c < C)
-        tl.store(at + number * C, tl.sum(product, axis=0), mask=c < C)
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def totals_kernel(  # type: ignore[no-untyped-def]
-        parts,
-        statistics,
-        weight_gradient,
-        bias_gradient,
-        number,  # of parts
-        C: tl.constexpr,
-        PARTS: tl.constexpr,
-        CHANNELS: tl.constexpr,  # of a program
-    ):
-        p = tl.arange(0, PARTS)
-        c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-        c_there = c < C
-        there = (p < number)[:, None] & c_there[None, :]
-        at = parts + p[:, None] * C + c[None, :]
-        plain = tl.load(at, mask=there, other=0.0)
-        product = tl.load(at + number * C, mask=there, other=0.0)
-        inverse = tl.load(statistics + C + c, mask=c_there, other=0.0)
-        tl.store(bias_gradient + c, tl.sum(plain, axis=0), mask=c_there)
-        tl.store(weight_gradient + c, tl.sum(product, axis=0) * inverse, mask=c_there)
+        plain, product = _sum_both(plain, product)
+        at = parts + part * C
+        _keep(at, plain, C, COLUMNS)
+        _keep(at + number * C, product, C, COLUMNS)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def norm_gradient_kernel(  # type: ignore[no-untyped-def]
         x,
         dy,
         dx,
+        parts,
         statistics,
         weight,
         bias,
         weight_gradient,
         bias_gradient,
         count,
+        number,  # of parts
         slope,
         C: tl.constexpr,
         COLUMNS: tl.constexpr,
         ROWS: tl.constexpr,
+        PARTS: tl.constexpr,  # number, rounded up to a power of 2
+        OVERLAP: tl.constexpr,
     ):
-        """dx = scale (dz - mean of dz - x̂ mean of dz x̂), a tile per program."""
-        tile = tl.program_id(0)
-        values = _load(x, tile, count, C, COLUMNS, ROWS).to(tl.float32)
-        dz = _load(dy, tile, count, C, COLUMNS, ROWS).to(tl.float32)
-        mean = _channels(statistics, C, COLUMNS)
-        inverse = _channels(statistics + C, C, COLUMNS)
-        scale = inverse * _channels(weight, C, COLUMNS)
-        shift = _channels(bias, C, COLUMNS)
-        common = _channels(bias_gradient, C, COLUMNS) / count
-        along = _channels(weight_gradient, C, COLUMNS) * inverse / count
-        centred = values - mean[None, :]
-        z = centred * scale[None, :] + shift[None, :]
-        dz = tl.where(z > 0, dz, dz * slope)
-        dz = scale[None, :] * (dz - common[None, :] - along[None, :] * centred)
-        _store(dx, dz, tile, count, C, COLUMNS, ROWS)
+        """dx = scale (dz - mean of dz - x̂ mean of dz x̂), and, by the first program of each channel, the
+        gradients of weight and bias."""
+        tile = tl.program_id(1)
+        tiles = (count + (ROWS - 1)) // ROWS
+        ahead = _load(x, tile, count, C, COLUMNS, ROWS)
+        dy_ahead = _load(dy, tile, count, C, COLUMNS, ROWS)
+        mean = _per_channel(statistics, C, COLUMNS)
+        inverse = _per_channel(statistics + C, C, COLUMNS)
+        scale = inverse * _per_channel(weight, C, COLUMNS)
+        shift = _per_channel(bias, C, COLUMNS)
+        if OVERLAP:
+            tl.extra.cuda.gdc_wait()
+        plain, product = _load_parts(parts, number, C, COLUMNS, PARTS)
+        plain, product = _sum_both(plain, product)
+        product *= inverse
+        if tile == 0:
+            _keep(weight_gradient, product, C, COLUMNS)
+            _keep(bias_gradient, plain, C, COLUMNS)
+        common = plain / count
+        along = product * inverse / count
+        while tile < tiles:
+            centred = ahead.to(tl.float32) - mean[None, :]
+            dz = dy_ahead.to(tl.float32)
+            following = tile + tl.num_programs(1)
+            ahead = _load(x, following, count, C, COLUMNS, ROWS)
+            dy_ahead = _load(dy, following, count, C, COLUMNS, ROWS)
+            z = centred * scale[None, :] + shift[None, :]
+            dz = tl.where(z > 0, dz, dz * slope)
+            dz = scale[None, :] * (dz - common[None, :] - along[None, :] * centred)
+            _store(dx, dz, tile, count, C, COLUMNS, ROWS)
+            tile = following

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators.configs import GeneratorError
+from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.kernels import _fold_triton
 from dpsinkhorn.generators.kernels.norm import _blocks, _channels_last, _on, _power
 
@@ -25,21 +25,21 @@ class LastTiling:
 
     Args:
         side: of the squares of pixels that are read together in the forward pass, a power of 2, 4 or more.
-            The rim is read for its neighbours only: with 16, a 28 x 28 image is four squares.
+            The rim is read for its neighbours only: with 8, a 28 x 28 image is 25 squares, with 16 it is 4.
         warps: of a program of the forward pass, a power of 2.
         pixels: read together in the backward pass, a power of 2, 16 or more.
         gradient_warps: of a program of the backward pass, a power of 2.
         parts: programs that the sums of the backward pass are shared between, at most.
 
     >>> LastTiling().side
-    16
+    8
     """
 
-    side: int = 16
-    warps: int = 8
-    pixels: int = 64
+    side: int = 8
+    warps: int = 4
+    pixels: int = 128
     gradient_warps: int = 4
-    parts: int = 264
+    parts: int = 528
 
     def __post_init__(self) -> None:
         least = {"side": 4, "pixels": 16}

@@ -1,22 +1,57 @@
-"""BatchNorm and (leaky) ReLU of channels-last images: three launches forward, three backward."""
+"""BatchNorm and (leaky) ReLU of channels-last images: two launches forward, two backward."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators.configs import GeneratorError
+from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.kernels import _triton
 from dpsinkhorn.generators.kernels._triton import AVAILABLE
 
 MOST_CHANNELS = 512
 MOST_ROWS = 2**30
-_CHANNELS = 8  # of a program that combines parts: 32 bytes, the least that memory hands out
 _LEAST_ROWS = 4  # of a tile
+_MOST_PROGRAMS = 2048
+
+
+def _power(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _check_power(name: str, value: int) -> None:
+    if value < 1 or value != _power(value):
+        raise GeneratorError(f"{name}: expected a power of 2, got {value}")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the work of a kernel is cut.
+
+    Args:
+        elements: numbers in a tile, a power of 2; small problems get smaller tiles, as long as each program
+            has only one.
+        warps: of a program, a power of 2.
+        programs: at most. As many as are at work at once: an H100 or H200 has 132 processors.
+
+    >>> Cut(4096, 8, 264).warps
+    8
+    """
+
+    elements: int
+    warps: int
+    programs: int
+
+    def __post_init__(self) -> None:
+        _check_power("elements", self.elements)
+        _check_power("warps", self.warps)
+        if not 1 <= self.programs <= _MOST_PROGRAMS:
+            raise GeneratorError(f"programs: expected 1 to {_MOST_PROGRAMS}, got {self.programs}")
 
 
 @dataclass(frozen=True)
@@ -24,131 +59,186 @@ class Tiling:
     """How the work is cut; speed, and the order of sums, so the last bits.
 
     Args:
-        elements: numbers in a tile, a power of 2.
-        warps: of a program, a power of 2.
-        parts: programs that a sum is shared between, at most. An H100 or H200 runs two of the larger
-            kernels' programs on a processor, so that 264 are all at work at once.
-        programs: small problems get smaller tiles until there are as many, one for each processor.
+        sums: of the kernels that sum. Their programs are few and large, because every program of the next
+            kernel adds up what they leave.
+        apply: of the forward kernel that writes.
+        gradient: of the backward kernel that writes.
+        channels: of a program, a power of 2. 32 numbers in bfloat16 are 64 bytes in a row, what memory
+            likes to hand out.
+        overlap: start the second kernel of a pass while the first one runs, where the device can (Hopper
+            and later).
 
-    >>> Tiling().elements
-    4096
+    >>> Tiling().channels
+    32
     """
 
-    elements: int = 4096
-    warps: int = 8
-    parts: int = 264
-    programs: int = 132
+    sums: Cut = Cut(8192, 8, 132)
+    apply: Cut = Cut(8192, 8, 264)
+    gradient: Cut = Cut(4096, 8, 264)
+    channels: int = 32
+    overlap: bool = True
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 1:
-                raise GeneratorError(f"{name}: expected 1 or more, got {value}")
-        for name, value in (("elements", self.elements), ("warps", self.warps)):
-            if value != _power(value):
-                raise GeneratorError(f"{name}: expected a power of 2, got {value}")
+        _check_power("channels", self.channels)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """One layer's tiles, and the programs that share them."""
+
+    count: int  # rows: pixels of all images
+    channels: int
+    columns: int  # of a tile
+    cut: Cut
+
+    @property
+    def _slices(self) -> int:
+        return _blocks(self.channels, self.columns)
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """Of a tile."""
+        rows = max(1, self.cut.elements // self.columns)
+        while rows > _LEAST_ROWS and _blocks(self.count, rows // 2) * self._slices <= self.cut.programs:
+            rows //= 2
+        return rows
+
+    @functools.cached_property
+    def sharing(self) -> int:
+        """Programs that share the tiles of a channel. All of them take as many, or one less."""
+        tiles = _blocks(self.count, self.rows)
+        return _blocks(tiles, _blocks(tiles, max(1, self.cut.programs // self._slices)))
+
+    @property
+    def programs(self) -> tuple[int, int]:
+        return self._slices, self.sharing
+
+    @property
+    def options(self) -> dict[str, int]:
+        sizes = {"C": self.channels, "COLUMNS": self.columns, "ROWS": self.rows}
+        return {**sizes, "num_warps": self.cut.warps}
 
 
 @dataclass(frozen=True)
 class _Launches:
-    """One layer's size, cut into tiles, and the six launches."""
+    """One layer's size and the four launches."""
 
-    count: int  # rows: pixels of all images
+    count: int
     channels: int
     device: torch.device
     tiling: Tiling
 
-    @property
-    def _columns(self) -> int:
-        return _power(self.channels)
+    def _grid(self, cut: Cut) -> _Grid:
+        return _Grid(self.count, self.channels, min(self.tiling.channels, _power(self.channels)), cut)
+
+    @functools.cached_property
+    def _sums(self) -> _Grid:
+        return self._grid(self.tiling.sums)
 
     @property
-    def _rows(self) -> int:
-        rows = max(1, self.tiling.elements // self._columns)
-        while rows > _LEAST_ROWS and _blocks(self.count, rows) < self.tiling.programs:
-            rows //= 2
-        return rows
+    def _overlap(self) -> bool:
+        return self.tiling.overlap and _can_overlap(self.device)
 
     @property
-    def _tiles(self) -> int:
-        return _blocks(self.count, self._rows)
-
-    @property
-    def _parts(self) -> int:
-        return min(self._tiles, self.tiling.parts)
-
-    @property
-    def _shape(self) -> dict[str, int]:
-        shape = {"C": self.channels, "COLUMNS": self._columns, "ROWS": self._rows}
-        return {**shape, "num_warps": self.tiling.warps}
-
-    @property
-    def _combining(self) -> dict[str, int]:
-        return {"C": self.channels, "PARTS": _power(self._parts), "CHANNELS": _CHANNELS, "num_warps": 8}
+    def _after(self) -> dict[str, Any]:
+        """Options of the second kernel of a pass."""
+        options = {"PARTS": _power(self._sums.sharing), "OVERLAP": self._overlap}
+        return options | ({"launch_pdl": True} if self._overlap else {})
 
     def _floats(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
 
-    def statistics(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-        """Mean and 1 / standard deviation, ``(2, C)``; the running statistics move on."""
-        parts, out = self._floats(2, self._parts, self.channels), self._floats(2, self.channels)
+    def moments(self, x: Tensor) -> Tensor:
+        """Means and sums of squares about them, of parts of the rows."""
+        grid = self._sums
+        parts = self._floats(2, grid.sharing, self.channels)
+        with _on(self.device):
+            _triton.moments_kernel[grid.programs](x, parts, self.count, OVERLAP=self._overlap, **grid.options)
+        return parts
+
+    def apply(
+        self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, slope: float
+    ) -> tuple[Tensor, Tensor]:
+        """Output, and mean and 1 / standard deviation, ``(2, C)``; the running statistics move on."""
+        out, statistics = torch.empty_like(x), self._floats(2, self.channels)
         tracked = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
         running = [buffer for buffer in tracked if buffer is not None]
+        grid = self._grid(self.tiling.apply)
         with _on(self.device):
-            _triton.moments_kernel[(self._parts,)](x, parts, self.count, **self._shape)
-            _triton.statistics_kernel[(_blocks(self.channels, _CHANNELS),)](
-                parts,
+            _triton.apply_kernel[grid.programs](
+                x,
                 out,
-                *(running or [out, out, out]),
+                parts,
+                statistics,
+                weight,
+                bias,
+                *(running or [statistics, statistics, statistics]),
                 self.count,
-                self._parts,
+                self._sums.sharing,
+                slope,
                 float(norm.eps),
                 float(cast(float, norm.momentum)),
                 TRACK=bool(running),
-                ROWS=self._rows,
-                **self._combining,
+                SUMMED=self._sums.rows,
+                **grid.options,
+                **self._after,
             )
         for buffer in running:  # PyTorch then notices where an older value is still needed
             torch.autograd.graph.increment_version(buffer)
-        return out
+        return out, statistics
 
-    def apply(self, x: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, slope: float) -> Tensor:
-        out = torch.empty_like(x)
-        with _on(self.device):
-            _triton.apply_kernel[(self._tiles,)](
-                x, out, statistics, weight, bias, self.count, slope, **self._shape
-            )
-        return out
-
-    def parameter_gradients(
+    def sums(
         self, x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, slope: float
-    ) -> tuple[Tensor, Tensor]:
-        parts = self._floats(2, self._parts, self.channels)
-        of_weight, of_bias = self._floats(self.channels), self._floats(self.channels)
+    ) -> Tensor:
+        """Sums that the gradients need, of parts of the rows."""
+        grid = self._sums
+        parts = self._floats(2, grid.sharing, self.channels)
         with _on(self.device):
-            _triton.sums_kernel[(self._parts,)](
-                x, dy, parts, statistics, weight, bias, self.count, slope, **self._shape
+            _triton.sums_kernel[grid.programs](
+                x,
+                dy,
+                parts,
+                statistics,
+                weight,
+                bias,
+                self.count,
+                slope,
+                OVERLAP=self._overlap,
+                **grid.options,
             )
-            _triton.totals_kernel[(_blocks(self.channels, _CHANNELS),)](
-                parts, statistics, of_weight, of_bias, self._parts, **self._combining
-            )
-        return of_weight, of_bias
+        return parts
 
-    def gradient(
+    def gradients(
         self,
         x: Tensor,
         dy: Tensor,
+        parts: Tensor,
         statistics: Tensor,
         weight: Tensor,
         bias: Tensor,
-        of_parameters: tuple[Tensor, Tensor],
         slope: float,
-    ) -> Tensor:
-        out = torch.empty_like(x)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of x, weight and bias."""
+        of_x, of_weight, of_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        grid = self._grid(self.tiling.gradient)
         with _on(self.device):
-            _triton.norm_gradient_kernel[(self._tiles,)](
-                x, dy, out, statistics, weight, bias, *of_parameters, self.count, slope, **self._shape
+            _triton.norm_gradient_kernel[grid.programs](
+                x,
+                dy,
+                of_x,
+                parts,
+                statistics,
+                weight,
+                bias,
+                of_weight,
+                of_bias,
+                self.count,
+                self._sums.sharing,
+                slope,
+                **grid.options,
+                **self._after,
             )
-        return out
+        return of_x, of_weight, of_bias
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -166,22 +256,20 @@ class _FusedNorm(torch.autograd.Function):
     ) -> Tensor:
         rows = _channels_last(x)
         launches = _Launches(rows.numel() // rows.shape[-1], rows.shape[-1], rows.device, tiling)
-        statistics = launches.statistics(rows, norm)
+        out, statistics = launches.apply(rows, launches.moments(rows), weight, bias, norm, slope)
         ctx.save_for_backward(rows, statistics, weight, bias)
         ctx.launches, ctx.slope = launches, slope
-        return launches.apply(rows, statistics, weight, bias, slope).permute(0, 3, 1, 2)
+        return out.permute(0, 3, 1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, statistics, weight, bias = ctx.saved_tensors
         launches: _Launches = ctx.launches
-        given = (x, _channels_last(dy), statistics, weight, bias)
-        of_parameters = launches.parameter_gradients(*given, ctx.slope)
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = launches.gradient(*given, of_parameters, ctx.slope).permute(0, 3, 1, 2)
-        return of_x, *of_parameters, None, None, None
+        rows = _channels_last(dy)
+        parts = launches.sums(x, rows, statistics, weight, bias, ctx.slope)
+        of_x, of_weight, of_bias = launches.gradients(x, rows, parts, statistics, weight, bias, ctx.slope)
+        return of_x.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None
 
 
 def fused_norm(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling | None = None) -> Tensor:
@@ -244,6 +332,13 @@ def available(device: torch.device | str) -> bool:
     return AVAILABLE and torch.device(device).type == "cuda"
 
 
+@functools.cache
+def _can_overlap(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def _channels_last(images: Tensor) -> Tensor:
     """Images as (n, height, width, C), contiguous."""
     return images.permute(0, 2, 3, 1).contiguous()
@@ -251,10 +346,6 @@ def _channels_last(images: Tensor) -> Tensor:
 
 def _blocks(size: int, block: int) -> int:
     return -(-size // block)
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""The three GPU kernels of a step: costs, plans, gradient. Host code is in ``step.py``.
+"""The GPU kernels of a step's costs and gradient. Plans are in ``_plans.py``, host code is in ``step.py``.
 
 Everything that depends on the data (the number of real columns, when to stop) is decided on the device.
 Buffers: ``costs`` and ``plans`` are ``(2, n, width)``; entry 0 is the cross problem, entry 1 the self
@@ -18,7 +18,7 @@ else:
 __all__ = ["AVAILABLE"]
 
 if AVAILABLE:
-    __all__ += ["costs_kernel", "gradient_kernel", "plans_kernel"]
+    __all__ += ["costs_kernel", "gradient_kernel"]
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _tidy(pixels):  # type: ignore[no-untyped-def]
@@ -97,151 +97,6 @@ if AVAILABLE:
                 cost += label_cost * _label_differences(first[:, None], second[None, :], CLASSES)
             at = costs + own * N * WIDTH + i[:, None] * WIDTH + j[None, :]
             tl.store(at, cost, mask=row_there[:, None] & (j < columns)[None, :])
-
-    # The GPU's own instructions, exact to 2^-22, where FAST; the interpreter does not know them.
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _log2(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-        if FAST:
-            x = tl.inline_asm_elementwise(
-                "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-            )
-        else:
-            x = tl.log2(x)
-        return x
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _exp2(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-        if FAST:
-            x = tl.inline_asm_elementwise(
-                "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-            )
-        else:
-            x = tl.exp2(x)
-        return x
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _relaxed(sums, there, extra, reach, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-        """log2 of the factor that a row or column of the plan is scaled by, over-relaxed within reach."""
-        exact = tl.where(there, -_log2(tl.maximum(sums, 1e-30), FAST), 0.0)
-        return exact + extra * tl.minimum(tl.maximum(exact, -reach), reach)
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _solve(  # type: ignore[no-untyped-def]
-        costs,
-        plan,
-        error_at,
-        columns,
-        scale,
-        stages,
-        iterations,
-        extra,
-        reach,
-        tolerance,
-        N: tl.constexpr,
-        WIDTH: tl.constexpr,
-        ROWS: tl.constexpr,
-        COLUMNS: tl.constexpr,
-        CHECK: tl.constexpr,
-        FAST: tl.constexpr,
-    ):
-        """Sinkhorn's iteration on one matrix that stays in registers; see ``Schedule``.
-
-        With κ the present regularization over the last one, and potentials and costs M in units of
-        λ ln 2, the plan is 2^((f + g - M) / κ), times the weights. Rows and columns are scaled in turn,
-        so no entry exceeds a few times the number of rows, and sums need no maximum taken out.
-        """
-        i = tl.arange(0, ROWS)
-        j = tl.arange(0, COLUMNS)
-        i_there = i < N
-        j_there = j < columns
-        there = i_there[:, None] & j_there[None, :]
-        offsets = i[:, None] * WIDTH + j[None, :]
-        row_weight = 1.0 / N
-        column_weight = 1.0 / tl.maximum(columns, 1)
-
-        # Reduced costs: potentials are then small, and their rounding is.
-        M = tl.load(costs + offsets, mask=there, other=1e30)
-        M -= tl.where(i_there, tl.min(M, axis=1), 0.0)[:, None]
-        M -= tl.where(j_there, tl.min(M, axis=0), 0.0)[None, :]
-        M = tl.where(there, M * scale, 1e30)
-        largest = tl.max(tl.max(tl.where(there, M, 0.0), axis=1), axis=0)
-        log_start = tl.log2(tl.maximum(largest / 14.426950408889634, 1.0))  # a tenth of the largest
-
-        f = tl.zeros([ROWS], dtype=tl.float32)
-        g = tl.zeros([COLUMNS], dtype=tl.float32)
-        row_off = tl.zeros([ROWS], dtype=tl.float32)
-        column_off = tl.zeros([COLUMNS], dtype=tl.float32)
-        error = tolerance + 1.0
-        kappa = tl.exp2(log_start)
-        inverse = tl.exp2(-log_start)
-        shrink = tl.exp2(-log_start / stages)
-        grow = tl.exp2(log_start / stages)
-        step = 0
-        while (step < iterations) & ((step <= stages) | (error > tolerance)):
-            for _ in range(CHECK):
-                P = _exp2(tl.minimum((f[:, None] + g[None, :] - M) * inverse, 100.0), FAST)
-                sums = tl.sum(P, axis=1) * column_weight
-                row_off = tl.abs(sums - 1.0)
-                by = _relaxed(sums, i_there, extra, reach, FAST)
-                f += kappa * by
-                P = P * _exp2(by, FAST)[:, None]
-                sums = tl.sum(P, axis=0) * row_weight
-                column_off = tl.abs(sums - 1.0)
-                by = _relaxed(sums, j_there, extra, reach, FAST)
-                g += kappa * by
-                kappa = tl.maximum(kappa * shrink, 1.0)
-                inverse = tl.minimum(inverse * grow, 1.0)
-                step += 1
-            error = tl.sum(tl.where(i_there, row_off, 0.0), axis=0) * row_weight
-            error += tl.sum(tl.where(j_there, column_off, 0.0), axis=0) * column_weight
-
-        # Rows exact last: every generated point then moves its whole weight.
-        P = _exp2(tl.minimum(f[:, None] + g[None, :] - M, 100.0), FAST)
-        sums = tl.sum(P, axis=1) * column_weight
-        by = _relaxed(sums, i_there, 0.0, reach, FAST)
-        P = P * (_exp2(by, FAST) * (row_weight * column_weight))[:, None]
-        off = tl.abs(tl.sum(P, axis=0) - column_weight)
-        tl.store(error_at, tl.sum(tl.where(j_there, off, 0.0), axis=0))
-        # What is left out is below the rounding of a row's or column's total; the gradient skips it.
-        floor = 2.0**-24 * row_weight * column_weight
-        tl.store(plan + offsets, tl.where(floor < P, P, 0.0), mask=there)
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def plans_kernel(  # type: ignore[no-untyped-def]
-        costs,
-        plans,
-        errors,
-        count,
-        scale,  # log2(e) / λ
-        stages,
-        iterations,
-        extra,
-        reach,
-        tolerance,
-        N: tl.constexpr,
-        CAPACITY: tl.constexpr,
-        WIDTH: tl.constexpr,
-        ROWS: tl.constexpr,
-        NARROW: tl.constexpr,
-        WIDE: tl.constexpr,
-        CHECK: tl.constexpr,
-        FAST: tl.constexpr,
-    ):
-        """A program per problem: the plan and its marginal error."""
-        own = tl.program_id(0)
-        columns = tl.minimum(tl.load(count).to(tl.int32), CAPACITY) * (1 - own) + N * own
-        limit = tl.where(columns > 0, iterations, 0)
-        at = own * N * WIDTH
-        if columns <= NARROW:
-            _solve(
-                costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
-                N, WIDTH, ROWS, NARROW, CHECK, FAST,
-            )  # fmt: skip
-        elif WIDE > NARROW:
-            _solve(
-                costs + at, plans + at, errors + own, columns, scale, stages, limit, extra, reach, tolerance,
-                N, WIDTH, ROWS, WIDE, CHECK, FAST,
-            )  # fmt: skip
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _weighted(here, points, weights, k, k_there, l1_weight, SQUARED: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.ot.kernels import _triton
+from dpsinkhorn.ot.kernels import _plans, _triton
 from dpsinkhorn.ot.kernels._triton import AVAILABLE
 
 # Largest matrix that a program holds in its registers.
 MOST_ROWS, MOST_COLUMNS = 128, 256
 _NARROW = 64  # columns of the matrix where the number of records allows
-_CHECK = 4  # iterations between two looks at the error
 _TILE, _TILE_PIXELS = 8, 128
 _POINTS, _PIXELS = 64, 64
 
@@ -25,36 +24,54 @@ _POINTS, _PIXELS = 64, 64
 class Schedule:
     """How the on-chip Sinkhorn iteration runs; speed against accuracy.
 
-    The regularization falls geometrically from a tenth of the largest (reduced) cost to λ, a little in
-    each iteration. Each update of a potential is over-relaxed, but by no more than ``reach`` lets it: that
-    keeps a potential that is far off from overshooting, and with it the iteration stable.
+    The regularization falls geometrically from a twentieth of the largest (reduced) cost to λ, once in a
+    round of a few iterations, and each fall starts from potentials carried on along the line of the last two.
+    Each update of a potential is over-relaxed, the less the larger it is: that keeps a potential that is far
+    off from overshooting, and with it the iteration stable.
 
     Args:
-        stages: iterations until λ is reached. More is more accurate.
-        iterations: iterations in all, at most; rounded up to a multiple of 4.
-        relaxation: factor on an update, from 1 (Sinkhorn's) to below 2.
-        reach: largest over-relaxed update, as log2 of the factor on a row or column of the plan.
-        tolerance: L1 error of the marginals at which to stop early, once at λ. It is that of the
-            over-relaxed iteration; the plan's own can be a few times larger. With 0, the default, the number
-            of iterations, and so the time, does not depend on the records.
+        stages: iterations until λ is reached; rounded up to whole rounds, of which at least one is left at
+            λ. More is more accurate.
+        iterations: iterations in all, at most; rounded up to whole rounds.
+        relaxation: factor on a small update, from 1 (Sinkhorn's) to 1.95.
+        per_round: iterations of a round. Longer ones take fewer exponentials, but more iterations.
+        ahead: how far potentials are carried on, from 0 (not) to 1 (along the whole line). Above 0.9, or
+            where the relaxation is above 1.8, the iteration can swing.
+        tolerance: L1 error of the plan's marginals at which to stop early, once at λ. With 0, the default,
+            the number of iterations, and so the time, does not depend on the records.
 
     >>> Schedule().iterations
-    100
+    78
     """
 
-    stages: int = 90
-    iterations: int = 100
-    relaxation: float = 1.85
-    reach: float = 6.0
+    stages: int = 66
+    iterations: int = 78
+    relaxation: float = 1.77
+    per_round: int = 6
+    ahead: float = 0.85
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.stages <= self.iterations:
             raise ValueError(f"stages: expected from 1 to iterations ({self.iterations}), got {self.stages}")
-        if not 1 <= self.relaxation < 2:
-            raise ValueError(f"relaxation: expected from 1 to below 2, got {self.relaxation}")
-        if not self.reach >= 0 or not self.tolerance >= 0:
-            raise ValueError("reach and tolerance: expected zero or positive numbers")
+        if not 1 <= self.relaxation <= 1.95:
+            raise ValueError(f"relaxation: expected from 1 to 1.95, got {self.relaxation}")
+        if self.per_round < 1:
+            raise ValueError(f"per_round: expected a positive number of iterations, got {self.per_round}")
+        if not 0 <= self.ahead <= 1:
+            raise ValueError(f"ahead: expected from 0 to 1, got {self.ahead}")
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance: expected zero or a positive number, got {self.tolerance}")
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in all, at most."""
+        return _blocks(self.iterations, self.per_round)
+
+    @property
+    def falls(self) -> int:
+        """Rounds until λ is reached."""
+        return min(_blocks(self.stages, self.per_round), self.rounds - 1)
 
 
 @dataclass(frozen=True)
@@ -202,24 +219,28 @@ class Step:
         """
         rows = max(16, _power(self.rows))
         wide = max(_NARROW, _power(self.width))
+        warps = warps or (4 if rows * wide <= 64 * 128 else 16)
         with _on(self.x.device):
-            _triton.plans_kernel[(2,)](
+            _plans.plans_kernel[(2,)](
                 costs,
                 out,
                 errors,
                 self.count,
                 math.log2(math.e) / regularization,
-                schedule.stages,
-                schedule.iterations,
+                schedule.falls,
+                schedule.rounds,
                 schedule.relaxation - 1,
-                float(schedule.reach),
+                float(schedule.ahead),
                 float(schedule.tolerance),
                 ROWS=rows,
                 NARROW=_NARROW,
                 WIDE=wide,
-                CHECK=_CHECK,
+                LENGTH=schedule.per_round,
+                LANES=2 if warps <= 4 else 4,  # so that a thread per row and lane uses all warps
+                HOLD=rows <= 64,
+                STOPS=schedule.tolerance > 0,
                 FAST=self.x.is_cuda,
-                num_warps=warps or (4 if rows * wide <= 64 * 128 else 16),
+                num_warps=warps,
                 **self._sizes,
             )
 

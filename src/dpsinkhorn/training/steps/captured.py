@@ -25,7 +25,8 @@ from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_
 
 __all__ = ["FixedSteps"]
 
-_WARM_UP = 3  # steps taken before the graph is captured: libraries set themselves up in them
+_WARM_UP = 3  # steps taken before a graph is captured: libraries set themselves up in them
+_IN_A_ROW = 8  # steps of the longer graph: a GPU takes some microseconds from one graph to the next
 _MOST_STEPS = 256
 _MOST_NUMBERS = 2**25  # of noise, or of rows, drawn at a time
 
@@ -38,6 +39,14 @@ class _Block:
     inputs: dict[str, Tensor]
     fits: list[bool]
     drawn: Drawn
+
+
+@dataclass(frozen=True, eq=False)
+class _Captured:
+    """Some steps, to be replayed."""
+
+    graph: torch.cuda.CUDAGraph
+    gradients: list[Tensor]
 
 
 class FixedSteps:
@@ -77,8 +86,7 @@ class FixedSteps:
         self._names: dict[torch.dtype, list[str]] = {}
         self._shapes: dict[str, torch.Size] = {}
         self._capture = capture
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._gradients: list[Tensor] = []
+        self._captured: dict[int, _Captured] = {}  # by their number of steps
         self._taken = 0
         if capture:
             self._steps_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -108,12 +116,17 @@ class FixedSteps:
         block = self._draw(sizes[0])
         for following in [*sizes[1:], 0]:
             self._load(block)
-            for step in range(block.steps):
-                if block.fits[step]:
-                    self._step()
+            step = 0
+            while step < block.steps:
+                row = block.fits[step : step + _IN_A_ROW]
+                whole = bool(self._captured) and len(row) == _IN_A_ROW and all(row)
+                taken = _IN_A_ROW if whole else 1
+                if row[0]:
+                    self._steps(taken)
                 else:
                     self._plain_step(block, step)
-                self._state.step += 1
+                step += taken
+                self._state.step += taken
             if following:
                 block = self._draw(following)  # the device is still busy with the steps above
 
@@ -182,21 +195,24 @@ class FixedSteps:
 
     # ---- a step
 
-    def _step(self) -> None:
-        if not self._capture:
-            self._body()
-        elif self._graph is not None:
-            self._graph.replay()
-        elif self._taken < _WARM_UP:
-            self._body()
-        else:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._steps_stream, capture_error_mode="thread_local"):
+    def _steps(self, count: int) -> None:
+        if not self._capture or self._taken < _WARM_UP:
+            for _ in range(count):
                 self._body()
-            self._graph = graph
-            self._gradients = self._state.gradients
-            graph.replay()
-        self._taken += 1
+        else:
+            if count not in self._captured:
+                self._captured[count] = self._capture_steps(count)
+            captured = self._captured[count]
+            captured.graph.replay()
+            self._state.gradients = captured.gradients
+        self._taken += count
+
+    def _capture_steps(self, count: int) -> _Captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._steps_stream, capture_error_mode="thread_local"):
+            for _ in range(count):
+                self._body()
+        return _Captured(graph, self._state.gradients)
 
     def _body(self) -> None:
         state = self._state
@@ -221,7 +237,3 @@ class FixedSteps:
         self._sanitizer.backward(points, labels, sample, state.parameters, state.noise)
         state.update(block.inputs["rate"][step])
         self._slot.add_(1)
-        if self._graph is not None:  # whoever reads gradients later finds those of the graph
-            for kept, gradient in zip(self._gradients, state.gradients, strict=True):
-                kept.copy_(gradient)
-            state.gradients = self._gradients
