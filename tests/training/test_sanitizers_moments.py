@@ -167,6 +167,20 @@ class TestExact:
         np.testing.assert_allclose(squares, expected[2], atol=300 * 2e-4)
         np.testing.assert_allclose(squares.sum(0), moments._squares(sample, centres, pooled=True)[0])
 
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    @pytest.mark.parametrize("step", STEPS)
+    def test_a_gpu_finds_the_same_bits(self, step):
+        points, labels = digits()
+        moments = moments_of()
+        here, _ = what_is_noised(moments, step, Sample(points[:500], labels[:500]))
+        there, _ = what_is_noised(
+            moments,
+            step,
+            Sample(points[:500].cuda(), labels[:500].cuda()),
+            centres=public(moments, step).cuda(),
+        )
+        assert torch.equal(here, there.cpu())
+
     def test_too_many_records_for_exact_sums_are_refused(self):
         with pytest.raises(ValueError, match="lower frequencies") as error:
             moments_of((1, 64, 64), classes=0, frequencies=60, most=2**40)

@@ -28,6 +28,7 @@ from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN
 
 _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
+_TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 
 
@@ -188,10 +189,12 @@ class Moments:
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """The place of the nearest centre, (n,): the first of several. Exact on the grid."""
+    """The place of the nearest centre, (n,): the first of several. Exact, so chunks do not matter."""
     if len(centres) == 1:
         return torch.zeros(len(points), dtype=torch.int64, device=points.device)
-    return (2 * (points @ centres.T) - (centres * centres).sum(1)).argmax(1)
+    lengths = (centres * centres).sum(1)
+    parts = torch.split(points, max(1, _TABLE // len(centres)))
+    return torch.cat([(2 * (part @ centres.T) - lengths).argmax(1) for part in parts])
 
 
 def _rounded(values: Tensor, bits: int) -> Tensor:
