@@ -11,6 +11,7 @@ import pytest
 from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.privacy.journal import JournalDamagedError
+from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.training import Run, TrainingError
 from support.runs import finished, lines, tiny_data, tiny_plan
 
@@ -28,6 +29,12 @@ class TestWhatIsWritten:
         assert known == sorted(known)
         assert found[-1]["step"] == plan.steps
         assert found[-1]["epsilon"] == pytest.approx(plan.epsilon, rel=1e-9)
+
+    def test_where_the_size_is_not_public_the_speed_does_not_tell_it(self, tmp_path):
+        data = tiny_data()
+        run = finished(tmp_path / "run", tiny_plan(data, seed=None, records=80), data)
+        assert {line["steps_per_second"] for line in lines(run.folder)} == {None}
+        assert len(training_log(run.folder).lines) == len(lines(run.folder))
 
     def test_run_json_holds_the_plan_and_where_the_data_are(self, tmp_path):
         data = tiny_data()

@@ -9,8 +9,9 @@ import pytest
 from dpsinkhorn import load
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-from dpsinkhorn.training import Run, TrainingError
-from support.runs import finished, header_step, tiny_data, tiny_plan
+from dpsinkhorn.training import Run, Saving, TrainingError
+from dpsinkhorn.training.spending import epsilon_by
+from support.runs import CrashError, finished, header_step, steps_on_record, tiny_data, tiny_plan
 
 
 class TestLedger:
@@ -126,6 +127,34 @@ class TestLedger:
         with pytest.raises(TrainingError, match="protect each record, and this one protects each person"):
             second.train(people)
         assert len(read_ledger(ledger).runs) == 1
+
+    @pytest.mark.usefixtures("small_blocks")
+    @pytest.mark.parametrize("seed", [None, 3])
+    def test_others_spend_while_a_run_is_down(self, tmp_path, seed, draws):
+        """What was charged and not kept is free only to those who take the very same steps again."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=seed)
+        run = Run.create(tmp_path / "run", plan, ledger=ledger)
+
+        def crash(progress):
+            if progress.block.step >= 5:
+                raise CrashError
+
+        with pytest.raises(CrashError):
+            run.train(data, watch=crash, saving=Saving(checkpoint_seconds=1e9))
+        spent = steps_on_record(ledger, plan.step_charge)
+        assert header_step(run.folder) == 0
+        assert 5 <= spent < plan.steps
+        with Ledger.open(ledger, epsilon_by(plan)) as shared:
+            shared.spend(plan.step_charge, run="another", steps=plan.steps - spent)
+        taken = len(draws)
+        if seed is None:  # nothing is left for a run whose noise is drawn afresh
+            with pytest.raises(TrainingError, match="allows no step"):
+                Run.resume(run.folder).train(data)
+        else:
+            with pytest.raises(TrainingError, match=r"was to end after 12 steps.* now ends it after \d+"):
+                Run.resume(run.folder).train(data)
+        assert len(draws) == taken
 
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
         data = tiny_data()

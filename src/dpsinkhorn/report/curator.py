@@ -56,7 +56,7 @@ def _line(text: str) -> tuple[str, str, str, str] | None:
             f"{int(value['step']):,}",
             "" if spent is None else f"{float(spent):.4g}",
             f"{float(value['gradient_norm']):.4g}",
-            f"{float(value['steps_per_second']):.4g}",
+            "" if value["steps_per_second"] is None else f"{float(value['steps_per_second']):.4g}",
         )
     except (ValueError, KeyError, TypeError):
         return None

@@ -210,13 +210,20 @@ class Run:
         state = TrainingState(plan, device)
         records = Records(dataset, device)
         self._clear_away()
-        if self._checkpoint.exists():
-            probabilities = self._load(state)
-        else:
-            probabilities = self._probabilities(ledger, records, state)
-            self._save(state, probabilities, ledger)  # what was released once is not released again
-        reservation = LedgerReservation(ledger, plan, self.name, covered=self._covered(ledger, state))
+        begun = self._checkpoint.exists()
+        probabilities = self._load(state) if begun else self._probabilities(ledger, records, state)
+        covered = self._covered(ledger, state)
+        reservation = LedgerReservation(ledger, plan, self.name, covered=covered)
         horizon = reservation.horizon(plan.steps)
+        if covered > state.step and state.horizon not in (None, horizon):
+            # What a step asks of the data can depend on where the run ends, and these are not charged anew.
+            raise TrainingError(
+                f"this seeded run was to end after {state.horizon} steps, and the budget in "
+                f"{self.ledger_path} now ends it after {horizon}: it would not replay; begin another run"
+            )
+        state.horizon = horizon
+        if not begun:
+            self._save(state, probabilities, ledger)  # what was released once is not released again
         if not horizon:
             raise TrainingError(
                 f"the budget in {self.ledger_path} allows no step, and none is kept; begin another run"
@@ -324,11 +331,15 @@ class Run:
                 os.truncate(statistics, whole)
 
     def _note(self, block: Block, spent: float) -> None:
-        """A line of statistics. `epsilon` is null where there is none, or it was not computed again."""
+        """A line of statistics. `epsilon` is null where there is none, or it was not computed again.
+
+        So is the speed where the number of records is not public: it would tell.
+        """
+        speed = round(block.steps / max(block.seconds, 1e-9), 2)
         line = {
             "step": block.step,
             "epsilon": None if math.isinf(spent) else spent,
-            "steps_per_second": round(block.steps / max(block.seconds, 1e-9), 2),
+            "steps_per_second": speed if self.plan.facts.size_is_public else None,
             "gradient_norm": block.gradient_norm,
         }
         with open(self.folder / "statistics.jsonl", "a", encoding="utf-8") as file:

@@ -47,6 +47,8 @@ class TrainingState:
         self.step = 0
         self.way: str | None = None
         """How steps were taken so far, in words; none before the first."""
+        self.horizon: int | None = None
+        """After how many steps the run is to end, where that is known."""
         self.device = device
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
@@ -155,7 +157,7 @@ class TrainingState:
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
-        header: dict[str, Any] = {"step": self.step, "way": self.way, "extra": extra}
+        header: dict[str, Any] = {"step": self.step, "way": self.way, "horizon": self.horizon, "extra": extra}
         tensors = {"random": self.random.get_state()}
         if isinstance(self.noise, SeededNoise):
             header["noise"] = self.noise.state()
@@ -186,6 +188,7 @@ class TrainingState:
                 self.random.set_state(tensors["random"])
             self.step = int(header["step"])
             self.way = None if header.get("way") is None else str(header["way"])
+            self.horizon = None if header.get("horizon") is None else int(header["horizon"])
             self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
             extra: dict[str, Any] = header["extra"]
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
