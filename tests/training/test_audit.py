@@ -51,11 +51,11 @@ class TestStep:
     @pytest.mark.long
     @pytest.mark.parametrize("kind", KINDS)
     def test_above_half_of_the_claim_by_threshold_alone(self, kind):
-        found = audit_step(StepSetting(kind, noise_for(kind, 1.0)), delta=0.01, repetitions=6000, seed=3)
+        found = audit_step(StepSetting(kind, noise_for(kind, 1.0)), delta=0.01, repetitions=15000, seed=3)
         assert found.claimed / 2 < found.threshold.epsilon < found.claimed
 
     @pytest.mark.long
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "moments"])  # which takes all records
     def test_sampled_steps(self, kind):
         """Four steps at a rate of a half: sampling hides part of what a record does, and the claim knows."""
         setting = StepSetting(kind, noise_for(kind, 0.7), sampling_rate=0.5, steps=4)
