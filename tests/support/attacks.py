@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -66,10 +67,10 @@ class Attack:
     persons: bool
 
 
-def rows(count: int, *, least: int = 0, values: tuple[float, ...] = VALUES) -> st.SearchStrategy:
+def rows(count: int, *, least: int = 0, width: int = D) -> st.SearchStrategy:
     """Rows of one value each, or of a mix."""
-    value = st.sampled_from(values)
-    row = value.map(lambda v: (v,) * D) | st.tuples(*[value] * D)
+    value = st.sampled_from(VALUES)
+    row = value.map(lambda v: (v,) * width) | st.tuples(*[value] * width)
     return st.lists(row, min_size=least, max_size=count).map(tuple)
 
 
@@ -142,9 +143,10 @@ def strike(kind: str, attack: Attack, device: str = "cpu") -> float:
 
     Settings that the sanitizer refuses are refused with and without the attacking unit, in the same words.
     """
-    _tally(attack)
+    values = [value for part in (attack.images, attack.base, attack.rows) for row in part for value in row]
+    tally(values, (*attack.base_labels, *attack.labels) if attack.classes else ())
     without, with_it = _neighbours(attack, device)
-    images = _tensor(attack.images, attack.image_dtype).to(device)
+    images = tensor_of(attack.images, attack.image_dtype).to(device)
     labels = (torch.arange(N, device=device) % CLASSES) if attack.classes else None
     try:
         made = build(kind, attack)
@@ -164,12 +166,11 @@ def strike(kind: str, attack: Attack, device: str = "cpu") -> float:
     return _move(before, after, made.mechanism.sensitivity)
 
 
-def _tally(attack: Attack) -> None:
+def tally(values: Iterable[float], labels: Iterable[int]) -> None:
+    """Count an attack by these pixels and labels."""
     COUNTS["attacks"] += 1
-    values = [value for part in (attack.images, attack.base, attack.rows) for row in part for value in row]
     COUNTS["bad numbers"] += sum(not -1 <= value <= 1 or 0 < abs(value) < 1e-37 for value in values)
-    if attack.classes:
-        COUNTS["bad labels"] += sum(not 0 <= k < CLASSES for k in (*attack.base_labels, *attack.labels))
+    COUNTS["bad labels"] += sum(not 0 <= label < CLASSES for label in labels)
 
 
 def _same(first: str, second: str) -> None:
@@ -196,7 +197,7 @@ def _neighbours(attack: Attack, device: str) -> tuple[Sample, Sample]:
 
     def sample(points: tuple, labels: tuple, groups: list[int]) -> Sample:
         return Sample(
-            _tensor(points, attack.dtype).to(device),
+            tensor_of(points, attack.dtype).to(device),
             torch.tensor(labels, dtype=torch.int64, device=device) if attack.classes else None,
             torch.tensor(groups, dtype=torch.int64, device=device) if attack.persons else None,
         )
@@ -205,14 +206,15 @@ def _neighbours(attack: Attack, device: str) -> tuple[Sample, Sample]:
     return sample(attack.base, attack.base_labels, alone), sample(both, kinds, numbers)
 
 
-def _tensor(values: tuple, dtype: torch.dtype) -> Tensor:
-    exact = torch.tensor(values, dtype=torch.float64).reshape(-1, D)
+def tensor_of(values: tuple, dtype: torch.dtype, width: int = D) -> Tensor:
+    """Rows of numbers in a type: whole numbers as near as it has them."""
+    exact = torch.tensor(values, dtype=torch.float64).reshape(-1, width)
     if dtype.is_floating_point:
         return exact.to(dtype)
     limits = torch.iinfo(dtype)
     whole = [[limits.max if v > limits.max else limits.min if not v >= limits.min else int(v) for v in row]
              for row in values]  # fmt: skip
-    return torch.tensor(whole, dtype=dtype).reshape(-1, D)
+    return torch.tensor(whole, dtype=dtype).reshape(-1, width)
 
 
 def _noised(made: Sanitizer, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:

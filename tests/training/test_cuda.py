@@ -9,10 +9,12 @@ from sklearn.datasets import load_digits
 
 from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
+from dpsinkhorn.generators import Variation
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, RecordMechanism
 from dpsinkhorn.training import Run, Saving, choose_recipe, facts_of, make_plan
 from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
+from dpsinkhorn.training.trial import try_plan
 from support.sanitizer_oracles import COSTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -92,3 +94,70 @@ def test_a_seeded_run_resumes_to_the_same_generator(mechanism: str, tmp_path):
     assert kinds is not None
     again = finished[0].sample(30, seed=0, device="cpu")[0]
     assert np.abs(sampled.astype(int) - again.astype(int)).max() <= 2
+
+
+def digits(*, labelled: bool):
+    images, labels = load_digits(return_X_y=True)
+    return from_arrays(images.reshape(-1, 8, 8), labels if labelled else None, value_range=(0, 16))
+
+
+def moments_plan(data, components: int):
+    settings = {"generator": {"components": components, "frequencies": 8}}
+    recipe = choose_recipe(data.image_shape, mechanism="moments", settings=settings)
+    return make_plan(recipe, facts_of(data), budget_epsilon=10.0, seed=1)
+
+
+def trained(folder, plan, data, device: str, stop_after: int | None = None):
+    """The release of a run, which may be stopped after some steps, and resumed."""
+    run = Run.create(folder, plan)
+    saving = Saving(checkpoint_seconds=0, picture_steps=2)
+    done = run.train(
+        data,
+        device=device,
+        saving=saving,
+        watch=lambda now: stop_after is not None and now.block.step >= stop_after,
+    )
+    assert done == (stop_after is None)
+    if not done:
+        run = Run.resume(folder)
+        assert run.train(data, device=device, saving=saving)
+    return load(run.release_folder)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_moments_replays_and_is_drawn_from(labelled: bool, tmp_path):
+    data = digits(labelled=labelled)
+    plan = moments_plan(data, components=4)
+    whole = trained(tmp_path / "whole", plan, data, "cuda")
+    others = [trained(tmp_path / "again", plan, data, "cuda")]
+    others += [trained(tmp_path / f"broken-{at}", plan, data, "cuda", stop_after=at) for at in (1, 2, 4)]
+    expected = whole.generator.state_dict()
+    for name, value in expected.items():
+        assert bool(torch.isfinite(value).all()), name
+        for other in others:
+            assert torch.equal(value, other.generator.state_dict()[name]), name
+
+    # what varies images draws its numbers on the device, so only images without it can be compared
+    plain = [whole.sample(200, seed=0, device=device, variation=Variation()) for device in ("cuda", "cpu")]
+    assert np.abs(plain[0][0].astype(int) - plain[1][0].astype(int)).max() <= 2
+    varied = [whole.sample(200, seed=0, device="cuda") for _ in range(2)]
+    assert varied[0][0].shape == (200, 8, 8)
+    assert (varied[0][1] is None) == (not labelled)
+    assert np.array_equal(varied[0][0], varied[1][0])
+    assert not np.array_equal(varied[0][0], plain[0][0])
+    assert try_plan(plan, torch.device("cuda")).seconds > 0
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_moments_learns_what_it_does_on_a_cpu(labelled: bool, tmp_path):
+    """With one component nothing is drawn but noise, and a seed gives the same noise on every device."""
+    data = digits(labelled=labelled)
+    plan = moments_plan(data, components=1)
+    here, there = (trained(tmp_path / device, plan, data, device).generator for device in ("cpu", "cuda"))
+    for name in ("weights", "middles", "centres"):
+        torch.testing.assert_close(
+            there.get_parameter(name), here.get_parameter(name), rtol=1e-4, atol=1e-4, msg=name
+        )
+    # eigenvectors may point the other way: only the covariances are the same
+    first, second = (generator.factors @ generator.factors.mT for generator in (here, there))
+    assert float((first - second).norm()) <= 1e-3 * float(first.norm())

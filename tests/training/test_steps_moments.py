@@ -101,6 +101,27 @@ class TestWhatIsLearnt:
         for factor in state.generator.factors.detach().double().numpy():
             np.testing.assert_allclose(factor @ factor.T, own.T @ own / len(own), atol=2e-3)
 
+    @pytest.mark.parametrize("shape", [(8, 8), (4, 5, 3)])
+    def test_what_is_smoothed(self, shape):
+        """Entry by entry, in Python, on a covariance that is mostly noise."""
+        images = np.random.default_rng(0).integers(0, 255, (20, *shape), dtype=np.uint8)
+        data = from_arrays(images)
+        _, steps = steps_of(data, plan_of(data, frequencies=4))
+        bands, k = steps._bands.tolist(), len(steps._bands)
+        draws = torch.randn(k, k, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        given, noise = (draws + draws.T) / 9, 0.2
+        found = steps._smoothed(given, noise)
+        likely = []
+        for band in bands:
+            own = [float(given[i, i]) for i in range(k) if bands[i] == band]
+            likely.append(max(1e-4, sum(own) / len(own)))
+        for i in range(k):
+            for j in range(k):
+                prior = (0.5 if i == j else 0.002) * likely[i] * likely[j]
+                kept = prior / (prior + (noise**2 if i == j else noise**2 / 2))
+                middle = likely[i] if i == j else 0.0
+                assert float(found[i, j]) == pytest.approx(middle + kept * (float(given[i, j]) - middle))
+
     def test_centres_are_moved_as_by_k_means(self):
         data = all_digits()
         state, steps = steps_of(data, plan_of(data, components=4, steps=8, frequencies=6, **QUIET))

@@ -30,6 +30,7 @@ _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
+_LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ class Moments:
         self, records: Iterable[Sample], centres: Tensor, radius: float, noise: NoiseSource
     ) -> Sums:
         """Sums of clipped deviations from the nearest of a class's centres, (classes, K, k), and counts."""
+        if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
+            raise ValueError(
+                f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
+            )
         sums, counts = self._deviations(records, centres, radius)
         together = torch.cat([sums, counts.unsqueeze(-1)], dim=-1)
         # a record adds a vector of norm at most 1 and a count of 1, to one of the sums

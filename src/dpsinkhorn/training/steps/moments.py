@@ -142,11 +142,10 @@ class MomentSteps:
         Variances are shrunk towards the mean of those of like frequency, covariances towards 0, each by how
         much of it is noise, of standard deviation `noise` on variances.
         """
-        bands = self._bands.to(covariance.device)
         found = covariance.diagonal()
-        total = torch.zeros(int(bands.max()) + 1, dtype=found.dtype, device=found.device)
-        mean = total.index_add(0, bands, found) / total.index_add(0, bands, torch.ones_like(found))
-        likely = mean.clamp(min=_LEAST_VARIANCE)[bands]
+        # not by atomic additions, whose order on a GPU differs from run to run
+        alike = (self._bands.unsqueeze(1) == self._bands).to(found)
+        likely = ((alike * found).sum(1) / alike.sum(1)).clamp(min=_LEAST_VARIANCE)
         prior = _VARIANCE_PRIOR * likely.square()
         variances = likely + prior / (prior + noise**2) * (found - likely)
         prior = _COVARIANCE_PRIOR * likely.unsqueeze(1) * likely
