@@ -1,7 +1,7 @@
 """How a training step grows: with the records, with the generated images, with the size of an image.
 
-    python benchmarks/scaling.py --output benchmarks/results/scaling-h200.json
-    python benchmarks/scaling.py --plot benchmarks/results/scaling-h200.json docs/images/scaling.png
+    python benchmarks/scaling.py --output benchmarks/results/scaling.json
+    python benchmarks/scaling.py --plot benchmarks/results/scaling.json docs/images/scaling.png
 
 Time of a step and peak memory of `record` (recipe grey, q = 0.2) and of the papers' `batch` (50 records a
 step on average), on made-up images, one setting after the other.
@@ -54,14 +54,15 @@ def main() -> None:
 
 
 def sweep(most_records: int, output: Path | None) -> None:
-    """All settings, one after the other."""
-    rows: list[dict[str, Any]] = []
+    """All settings, one after the other; those that `output` has already are left out."""
+    rows: list[dict[str, Any]] = json.loads(output.read_text()) if output and output.exists() else []
+    done = [{name: row[name] for name in ("recipe", "varied", *BASE)} for row in rows]
     for recipe, sweeps in SWEEPS.items():
         base = BASE if recipe == RECORD else {**BASE, "generated": 50}
         for varied, values in sweeps.items():
             for value in values:
                 setting = {**base, "recipe": recipe, varied: value}
-                if setting["records"] > most_records:
+                if setting["records"] > most_records or {**setting, "varied": varied} in done:
                     continue
                 try:
                     found = one(setting)
