@@ -72,11 +72,11 @@ def train(
     ] = None,
     mechanism: Annotated[
         Mechanism | None,
-        typer.Option("--mechanism", help="Where the privacy barrier stands; default record."),
+        typer.Option("--mechanism", help="Where the privacy barrier stands; default: the recipe's."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", help="A recipe by name, or a .toml file; default: by image size."),
+        typer.Option("--recipe", help="A recipe by name, or a .toml file; default: by size and epsilon."),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps.")] = None,
     sampling_rate: Annotated[
@@ -322,7 +322,14 @@ def _plan(
     from dpsinkhorn.training import choose_recipe, facts_of, make_plan
 
     name: MechanismName | None = None if mechanism is None else mechanism.value
-    chosen = choose_recipe(dataset.image_shape, recipe=recipe, mechanism=name, settings=changes)
+    chosen = choose_recipe(
+        dataset.image_shape,
+        recipe=recipe,
+        mechanism=name,
+        settings=changes,
+        epsilon=epsilon if generator is None else None,
+        persons=dataset.groups is not None,
+    )
     if generator is not None and generator != chosen.generator.get("kind"):
         latent = {} if generator == "mixture" else {"latent": chosen.generator.get("latent", 12)}
         chosen = chosen.with_generator({"kind": generator, **latent})

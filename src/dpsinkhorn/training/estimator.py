@@ -109,7 +109,12 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.array(names) if names else np.arange(dataset.classes)
         self.plan_: Plan = make_plan(
             choose_recipe(
-                dataset.image_shape, recipe=self.recipe, mechanism=self.mechanism, settings=self.settings
+                dataset.image_shape,
+                recipe=self.recipe,
+                mechanism=self.mechanism,
+                settings=self.settings,
+                epsilon=self.epsilon,
+                persons=groups is not None,
             ),
             facts_of(dataset),
             budget_epsilon=None if self.epsilon is None else float(self.epsilon),

@@ -47,7 +47,9 @@ _DEFAULTS = {
     "parameter": "paper-parameter",
     "none": "paper-final-mnist-nonprivate",
 }
-
+_SMALL = 256  # numbers of an image
+_LARGEST_SIDE = 32  # of images whose low frequencies say most
+_LARGE_EPSILON = 3.0  # from where on the noise leaves room for more components
 
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 
@@ -238,13 +240,19 @@ def choose_recipe(
     recipe: str | Path | Recipe | None = None,
     mechanism: MechanismName | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    epsilon: float | None = None,
+    persons: bool = False,
 ) -> Recipe:
     """The recipe that was asked for, or the default for images of a shape (channels, height, width).
 
     `mechanism` chooses among the defaults, or replaces that of a recipe that was named. `settings` are
-    changes by section.
+    changes by section. Where nothing is asked for but a finite `epsilon`, small images that do not name
+    persons are left to a mixture by `moments`, which gets the most out of it; everything else is trained by
+    `record`.
 
-    >>> choose_recipe((1, 28, 28)).name
+    >>> choose_recipe((1, 28, 28), epsilon=10).name, choose_recipe((1, 28, 28), epsilon=1).name
+    ('mixture', 'mixture-small-epsilon')
+    >>> choose_recipe((1, 28, 28), mechanism="record").name
     'grey'
     >>> choose_recipe((1, 28, 28), mechanism="image", settings={"privacy": {"steps": 5}}).privacy.steps
     5
@@ -252,7 +260,9 @@ def choose_recipe(
     if mechanism is not None:
         _one_of("mechanism", mechanism, typing.get_args(MechanismName))
     if recipe is None:
-        chosen = load_recipe(_default_name(image_shape, mechanism or "record"))
+        asked = mechanism is not None or persons or any((settings or {}).values())
+        by_moments = None if asked or epsilon is None else _mixture_name(image_shape, epsilon)
+        chosen = load_recipe(by_moments or _default_name(image_shape, mechanism or "record"))
     else:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if mechanism not in (None, chosen.privacy.mechanism):
@@ -264,9 +274,16 @@ def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -
     channels, height, width = image_shape
     if mechanism != "record":
         return _DEFAULTS[mechanism]
-    if channels * height * width <= 256:
+    if channels * height * width <= _SMALL:
         return "digits"
     return "grey" if channels == 1 else "colour"
+
+
+def _mixture_name(image_shape: tuple[int, int, int], epsilon: float) -> str | None:
+    channels, height, width = image_shape
+    if channels != 1 or height * width <= _SMALL or max(height, width) > _LARGEST_SIDE:
+        return None
+    return "mixture" if epsilon >= _LARGE_EPSILON else "mixture-small-epsilon"
 
 
 def _folder() -> Any:
