@@ -37,3 +37,14 @@ def test_command(command: str, output: list[str], tmp_path: Path):
     printed = " ".join(done.stdout.split())
     for line in output:
         assert " ".join(line.split()) in printed
+
+
+def test_table_of_results():
+    """The rows of the README are those that `benchmarks/quality_table.py` prints."""
+    script = README.parent / "benchmarks" / "quality_table.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    printed = [line for line in done.stdout.splitlines() if line.startswith("| `")]
+    assert printed
+    written = README.read_text(encoding="utf-8").replace("**", "")
+    for line in printed:
+        assert line in written
