@@ -133,7 +133,7 @@ class TestSensitivity:
 class TestCoordinates:
     """W is public, and may be anything: what a record adds keeps its bound, and is its own."""
 
-    @pytest.mark.parametrize("size", [1e-300, 1e-9, 1e-3, 1.0, 3.0, 1e9, 1e150, 1e300])
+    @pytest.mark.parametrize("size", [1e-300, 1e-9, 1e-3, 1.0, 3.0, 1e9, 1e150, 1e306])
     def test_of_any_size(self, step, size):
         moments = moments_of(clip=0.01)
         pairs = neighbours(torch.zeros(10, 64), torch.arange(10))
@@ -179,6 +179,24 @@ class TestCoordinates:
                 Fraction(a) * Fraction(b) for a, b in zip(grid[0].tolist(), deviation[0].tolist(), strict=True)
             )
             assert Fraction(float((deviation @ grid.T)[0, 0])) == exact
+
+    def test_sums_half_way_between_steps(self, step):
+        """A last bit of W v would decide whether a record adds a vector of norm 1 or nothing at all."""
+        moments = moments_of(classes=0, components=1, clip=1e-20)
+        k, draws = moments.config.coefficients, torch.Generator().manual_seed(0)
+        record = Sample(torch.ones(1, 64))
+        centres = (moments.coefficients(record.points) - 1 / 8).view(1, 1, k)
+        for _ in range(20):
+            matrix = torch.rand(k, k, generator=draws, dtype=torch.float64) / k**2  # not shortened
+            matrix[:, -1] = 4 * 2.0**-moments._bits - matrix[:, :-1].sum(1)
+            alone = what_is_noised(moments, step, record, centres=centres, coordinates=matrix)
+            for count in (2, 4, 8, 64):
+                many = Sample(record.points.repeat(count, 1))
+                for chunk in (1, 3, count):
+                    found = what_is_noised(
+                        moments, step, many, chunk=chunk, centres=centres, coordinates=matrix
+                    )
+                    assert same_bits([count * part for part in alone], found)
 
     def test_another_shape_is_refused(self, step):
         moments = moments_of()
