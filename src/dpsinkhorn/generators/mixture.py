@@ -14,7 +14,7 @@ from dpsinkhorn.generators.rectified import latent_normal
 
 __all__ = ["Mixture", "bands", "cosines", "places"]
 
-_SPREAD_AT_ONCE = 2**20  # pixels of columns of a factor
+_AT_ONCE = 2**20  # pixels in float64
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 
 
@@ -70,19 +70,25 @@ class Mixture(Generator):
         rows = (self.config.kinds, self.config.components, self.config.points)
         starts, scales = centres.new_empty(rows), centres.new_empty(rows)
         for kind in range(self.config.kinds):
-            means = self._pixels(centres[kind].double()).flatten(1)
-            variances = self._variances(factors[kind].double())
-            a, b = latent_normal(means, variances)
-            starts[kind] = a
-            scales[kind] = torch.where(variances > 0, b / variances.sqrt(), 0.0)
+            variances = self._variances(factors[kind])
+            for some, to_starts, to_scales in zip(
+                *map(self._portions, (centres[kind], starts[kind], scales[kind])), strict=True
+            ):
+                a, b = latent_normal(self._pixels(some.double()).flatten(1), variances)
+                to_starts.copy_(a)
+                to_scales.copy_(torch.where(variances > 0, b / variances.sqrt(), 0.0))
         return _Rectified(centres, factors, starts.flatten(0, 1), scales.flatten(0, 1))
 
     def _variances(self, factor: Tensor) -> Tensor:
         """Of every pixel of F z, (points,): the squares of the columns of F, as images, added up."""
-        total = factor.new_zeros(self.config.points)
-        for columns in factor.T.split(max(1, _SPREAD_AT_ONCE // self.config.points)):
-            total += self._pixels(columns).flatten(1).square().sum(0)
+        total = torch.zeros(self.config.points, dtype=torch.float64, device=factor.device)
+        for columns in self._portions(factor.T):
+            total += self._pixels(columns.double()).flatten(1).square().sum(0)
         return total
+
+    def _portions(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """As many rows at a time as their images fit into little memory."""
+        return torch.split(rows, max(1, _AT_ONCE // self.config.points))
 
     def _chosen(self, uniform: Tensor, labels: Tensor) -> Tensor:
         """The component of each image, (n,): by the inverse of the weights' distribution function."""

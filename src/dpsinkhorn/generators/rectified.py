@@ -1,7 +1,7 @@
 """Rectified normals: normal numbers clamped to [0, 1], of a wanted mean and variance.
 
-Pixels end at black and white. A normal number of a pixel's mean and variance that is clamped has another mean
-and less variance: near black it is too bright. So the normal number itself is chosen otherwise, such that what
+Pixels end at black and white. A normal number of a pixel's mean and variance has, once it is clamped, another
+mean and less variance: near black it is too bright. So the normal number is chosen otherwise, such that what
 is left after clamping has both.
 """
 
@@ -32,7 +32,7 @@ def rectified_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     >>> print(f"{mean:.4f} {variance:.5f}")  # 0.1 / sqrt(2 pi), and 0.01 (1 / 2 - 1 / (2 pi))
     0.0399 0.00341
     """
-    a, b = torch.broadcast_tensors(a.double(), b.double())
+    a, b = a.double(), b.double()
     upper = a > 0.5  # seen from white, where a small variance is not lost beside a mean near 1
     parts = _parts(torch.where(upper, 1 - a, a), b)
     return torch.where(upper, 1 - parts.mean, parts.mean), parts.variance
@@ -68,15 +68,10 @@ def latent_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     >>> [round(value, 4) for value in rectified_moments(a, b)[0].tolist()]
     [0.5, 0.05]
     """
-    mean, variance = torch.broadcast_tensors(mean, variance)
-    a = torch.empty(mean.shape, dtype=torch.float64, device=mean.device)
-    b = torch.empty_like(a)
-    parts = (part.flatten().split(_CHUNK) for part in (mean, variance))
-    outs = (part.view(-1).split(_CHUNK) for part in (a, b))
-    for m, v, out_a, out_b in zip(*parts, *outs, strict=True):
-        found = _latent_normal(*attainable(m, v))
-        out_a.copy_(found[0])
-        out_b.copy_(found[1])
+    shape = (mean + variance).shape
+    means, variances = (torch.split(part.expand(shape).flatten(), _CHUNK) for part in (mean, variance))
+    found = [_latent_normal(*attainable(m, v)) for m, v in zip(means, variances, strict=True)]
+    a, b = (torch.cat(parts).view(shape) for parts in zip(*found, strict=True))
     return a, b
 
 
