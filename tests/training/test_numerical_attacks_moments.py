@@ -214,9 +214,7 @@ def test_cuda_finds_the_same_bits(kind, aim, matrix):
     for shape in SHAPES:
         for clip in CLIPS:
             labels = (0, 0, 99)
-            found = attack(
-                shape=shape, clip=clip, aim=aim, matrix=matrix, repeats=400, base_labels=labels
-            )
+            found = attack(shape=shape, clip=clip, aim=aim, matrix=matrix, repeats=400, base_labels=labels)
             made = build(found)
             parts = []
             for device, size in (("cpu", 64), ("cuda", 1000), ("cuda", 77)):

@@ -36,7 +36,7 @@ def public(moments, step, seed=0):
 
 
 def coordinates_of(moments, step, seed=7):
-    """W of a step of this kind: made up, its rows of very different lengths, in no basis that the code knows."""
+    """W of a step of this kind: made up, its rows of very different lengths, in any basis."""
     if step not in SCALED:
         return None
     k, draws = moments.config.coefficients, torch.Generator().manual_seed(seed)
@@ -176,7 +176,8 @@ class TestCoordinates:
             grid = moments._matrix(matrix)
             deviation = moments.coefficients(sample.points[:1]) - moments._on_grid(centres)[0]
             exact = sum(
-                Fraction(a) * Fraction(b) for a, b in zip(grid[0].tolist(), deviation[0].tolist(), strict=True)
+                Fraction(a) * Fraction(b)
+                for a, b in zip(grid[0].tolist(), deviation[0].tolist(), strict=True)
             )
             assert Fraction(float((deviation @ grid.T)[0, 0])) == exact
 

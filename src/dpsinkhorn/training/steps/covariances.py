@@ -36,10 +36,13 @@ class Coordinates:
 
     @classmethod
     def of(cls, factor: Tensor) -> Coordinates:
-        """Of a covariance F Fᵀ."""
-        wide = factor.detach().double()
-        values, vectors = torch.linalg.eigh(wide @ wide.T)
-        values, vectors = values.flip(0).clamp(min=LEAST_VARIANCE), vectors.flip(1)
+        """Of a covariance F Fᵀ, where F's columns are eigenvectors, of the smallest eigenvalue first."""
+        columns = factor.detach().double().flip(1)
+        values = columns.square().sum(0).clamp(min=LEAST_VARIANCE)
+        # no sign of its own has an eigenvector: given one, noise in u is the same noise on every device
+        order = torch.arange(1, len(columns) + 1).to(columns).sqrt()
+        signs = torch.where(order @ columns < 0, -1.0, 1.0)
+        vectors = columns * (signs / values.sqrt())
         scales = (values + _FLOOR * values.mean()) ** -0.25
         return cls(scales, vectors, scales.square() * values)
 
