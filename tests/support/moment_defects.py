@@ -51,8 +51,8 @@ def long_coordinates(patch: pytest.MonkeyPatch) -> None:
 def coordinates_that_are_not_finite(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch, Moments, "_matrix",
-        "torch.nan_to_num(coordinates.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)",
-        "coordinates.detach().double()",
+        "torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)",
+        "coordinates.detach().cpu().double()",
     )  # fmt: skip
 
 

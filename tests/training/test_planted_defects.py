@@ -342,9 +342,7 @@ DEFECTS = (
     Defect(
         "scaled coordinates that are not finite, `moments`",
         moment_defects.coordinates_that_are_not_finite,
-        tuple(
-            f"{MOMENTS}::TestCoordinates::test_values[nan-{step}]" for step in ("centres", "covariances")
-        ),
+        tuple(f"{MOMENTS}::TestCoordinates::test_values[nan-{step}]" for step in ("centres", "covariances")),
     ),
     Defect(
         "clipping left out, `moments`",

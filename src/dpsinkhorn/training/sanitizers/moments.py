@@ -231,11 +231,11 @@ class Moments:
         return _rounded(finite * (most / norms).clamp_(max=1.0), self._bits)
 
     def _matrix(self, coordinates: Tensor) -> Tensor:
-        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid."""
+        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid: on a CPU always."""
         k = self.config.coefficients
         if coordinates.shape != (k, k):
             raise ValueError(f"coordinates: expected a matrix of {k} x {k}, got {tuple(coordinates.shape)}")
-        finite = torch.nan_to_num(coordinates.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
+        finite = torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)
         norm = torch.linalg.vector_norm(finite)
         return _rounded(finite * (1 / norm).clamp_(max=1.0), _MAP_BITS)
 
