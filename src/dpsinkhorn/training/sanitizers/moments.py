@@ -231,7 +231,7 @@ class Moments:
         return _rounded(finite * (most / norms).clamp_(max=1.0), self._bits)
 
     def _matrix(self, coordinates: Tensor) -> Tensor:
-        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid: on a CPU always."""
+        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid, on the CPU."""
         k = self.config.coefficients
         if coordinates.shape != (k, k):
             raise ValueError(f"coordinates: expected a matrix of {k} x {k}, got {tuple(coordinates.shape)}")
