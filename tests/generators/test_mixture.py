@@ -176,6 +176,15 @@ class TestWhatIsKept:
         assert generator.state_dict().keys() == before == {"weights", "middles", "centres", "factors"}
         generator.load_state_dict(build_generator(variant, seed=1).state_dict())
 
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_a_move_to_another_device_is_noticed(self, variant):
+        generator = lifelike(variant)
+        latents, labels = inputs_of(variant, 20)
+        before = generator(latents, labels)
+        there = generator.cuda()(latents.cuda(), None if labels is None else labels.cuda())
+        torch.testing.assert_close(there.cpu(), before, rtol=0, atol=1e-4)
+        torch.testing.assert_close(generator.cpu()(latents, labels), before)
+
     def test_it_is_kept(self, monkeypatch):
         found = []
         original = Mixture._rectify

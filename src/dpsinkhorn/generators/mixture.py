@@ -136,7 +136,7 @@ class _Rectified(NamedTuple):
 
 
 def _same(kept: Tensor, now: Tensor) -> bool:
-    return kept.device == now.device and kept.dtype == now.dtype and torch.equal(kept, now)
+    return kept.device == now.device and torch.equal(kept, now)
 
 
 def cosines(size: int, count: int) -> Tensor:
