@@ -110,6 +110,7 @@ def test_not_a_config(data):
         ("mixture", {"frequencies": 4096, "image_shape": [3, 512, 512]}),
         ("mixture", {"classes": 65536}),
         ("mixture", {"latent": 211}),
+        ("mixture", {"components": 4096, "frequencies": 1, "image_shape": [1, 512, 512]}),
     ],
 )
 def test_absurd_sizes(kind, change):

@@ -199,12 +199,20 @@ class TestMixture(GeneratorContract):
         return config_from_json({**config_to_json(self.config), **changes[request.param]})
 
     def test_every_parameter_gets_a_gradient(self, variant):
-        """Those that images depend on smoothly: a component is chosen or not, middles are for training."""
+        """None does: a mixture is fitted without."""
+        assert not build_generator(variant, seed=0)(*inputs_of(variant, 5)).requires_grad
+
+    def test_a_copy_is_independent(self, variant):
+        """What is kept of the parameters' images too, on either side."""
         generator = build_generator(variant, seed=0)
-        latents, labels = inputs_of(variant, 200)
-        generator(latents, labels).square().sum().backward()
-        for name in ("centres", "factors"):
-            assert generator.get_parameter(name).grad.abs().max() > 0, name
+        inputs = inputs_of(variant, 9)
+        with torch.inference_mode():
+            before = generator(*inputs).clone()
+        twin = copy.deepcopy(generator)
+        with torch.no_grad():
+            twin.centres += 1
+        assert not torch.equal(twin(*inputs), before)
+        assert torch.equal(generator(*inputs), before)
 
     def test_extreme_latents(self):
         generator = build_generator(self.config, seed=0)

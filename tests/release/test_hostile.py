@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from dpsinkhorn.release import ReleaseError, load
-from support.releases import write_small_release
+from dpsinkhorn.generators import Variation
+from dpsinkhorn.release import ReleaseError, load, write_release
+from support.releases import CONFIGS, statement, trained, write_small_release
 
 LOADED = ("config.json", "privacy.json", "generator.safetensors")
 
@@ -323,6 +324,33 @@ class TestTensors:
         text = json.dumps(header).encode()
         put_tensors(folder, struct.pack("<Q", len(text)) + text + data[8 + length :])
         refused(folder)
+
+
+class TestMixtures:
+    """Every number of a mixture at random, of any size: refused, or images, or one line."""
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_tensors(self, tmp_path, seed):
+        folder, config = tmp_path / "release", CONFIGS["mixture"]
+        write_release(
+            folder, trained(config), label_probabilities=[0.5, 0.5], privacy=statement(), title="A mixture"
+        )
+        chance = np.random.default_rng(seed)
+        state = load_tensors((folder / "generator.safetensors").read_bytes())
+        for name, value in state.items():
+            bits = chance.integers(0, 2**32, tuple(value.shape), dtype=np.uint32)
+            wild = torch.from_numpy(bits.view(np.float32).copy())
+            if chance.random() < 0.8:
+                wild = wild.nan_to_num(0.0, posinf=3e38, neginf=-3e38)
+            if chance.random() < 0.6:
+                wild = wild.clamp(-(10.0 ** chance.integers(-40, 20)), 10.0 ** chance.integers(-40, 20))
+            state[name] = wild if chance.random() < 0.7 else value
+        put_tensors(folder, save_tensors(state))
+        try:
+            images, _ = load(folder).sample(20, seed=0, device="cpu", variation=Variation())
+            assert images.shape == (20, 6, 5, 3)
+        except ReleaseError as error:
+            assert "not finite" in str(error)  # noqa: PT017
 
 
 class TestMutations:

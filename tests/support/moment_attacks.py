@@ -28,10 +28,13 @@ AIMS = ("given", "at the record", "around the record")
 CLIPS = (1e-28, 1e-4, 0.5, 7.0, 1e4, 8e30)
 RADII = (None, 1e-30, 1e-9, 0.1, 1e9, 2e30)
 MOST = (2**11, 2**20, 2**31)
+MATRICES = ("none", "turned", "values", "one row", "equal rows", "zero")
+SIZES = (1.0, 1e-300, 1e-8, 0.5, 1e8, 1e306)
 CENTRE_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64)
 
+WEIGHT = Fraction(0.3)  # of a count beside a deviation
 CLAIMS: dict[str, tuple[Fraction, ...]] = {
-    "deviations": (Fraction(2),),
+    "deviations": (1 + WEIGHT**2, (1 + WEIGHT**2) / WEIGHT**2),  # deviations, and counts
     "squares": (Fraction(1), Fraction(1, 2)),  # on the diagonal, and above, where each stands for two
     "pooled": (Fraction(1), Fraction(1, 2)),
 }
@@ -57,6 +60,10 @@ class MomentAttack:
     centres: tuple[float, ...]
     """Values of the centres, over and over."""
     centre_dtype: torch.dtype
+    matrix: str
+    """Coordinates in which deviations are clipped; "values" has those of the centres, over and over."""
+    size: float
+    """What the matrix is multiplied by."""
     base: tuple[tuple[float, ...], ...]
     repeats: int
     """How often the base is there."""
@@ -88,6 +95,8 @@ def moment_attacks(draw: st.DrawFn) -> MomentAttack:
         aim=draw(st.sampled_from(AIMS)),
         centres=tuple(draw(st.lists(st.sampled_from(VALUES), min_size=1, max_size=5))),
         centre_dtype=draw(st.sampled_from(CENTRE_TYPES)),
+        matrix=draw(st.sampled_from(MATRICES)),
+        size=draw(st.sampled_from(SIZES)),
         base=base,
         repeats=draw(st.sampled_from((1, 1, 1, 50))),
         row=row,
@@ -117,7 +126,8 @@ def strike(kind: str, attack: MomentAttack, device: str = "cpu") -> float:
     width = math.prod(attack.shape)
     pixels = [value for row in (*attack.base * attack.repeats, attack.row) for value in row[:width]]
     labels = (*attack.base_labels * attack.repeats, attack.label) if attack.classes else ()
-    tally((*pixels, *(attack.centres if attack.aim == "given" else ())), labels)
+    public = attack.centres if attack.aim == "given" or attack.matrix == "values" else ()
+    tally((*pixels, *public), labels)
     made = build(attack)
     without, with_it, alone = samples(attack, device)
     centres = centres_of(made, attack, alone)
@@ -167,6 +177,26 @@ def centres_of(made: Moments, attack: MomentAttack, alone: Sample) -> Tensor:
     return centres
 
 
+def matrix_of(made: Moments, attack: MomentAttack) -> Tensor | None:
+    """The coordinates W, (k, k), of an attack."""
+    k = made.config.coefficients
+    if attack.matrix == "none":
+        return None
+    if attack.matrix == "values":
+        values = list(itertools.islice(itertools.cycle(attack.centres), k * k))
+        return attack.size * torch.tensor(values, dtype=torch.float64).view(k, k)
+    draws = torch.randn(k, k, generator=torch.Generator().manual_seed(k), dtype=torch.float64)
+    if attack.matrix == "one row":
+        draws[1:] = 0
+    elif attack.matrix == "equal rows":
+        draws[1:] = draws[0]
+    elif attack.matrix == "zero":
+        draws.zero_()
+    else:
+        draws = torch.linalg.qr(draws)[0] / math.sqrt(k)
+    return attack.size * draws
+
+
 def noised(
     kind: str, made: Moments, attack: MomentAttack, records: list[Sample], centres: Tensor
 ) -> list[Tensor]:
@@ -183,12 +213,16 @@ def noised(
 
     with mock.patch.object(moments, "add_gaussian", watch):
         noise = SeededNoise(5)
+        radius = made.radius if attack.radius is None else attack.radius
+        matrix = matrix_of(made, attack)
+        if matrix is not None:
+            matrix = matrix.to(centres.device)
         if kind == "deviations":
-            radius = made.radius if attack.radius is None else attack.radius
-            sums = made.deviations(records, centres, radius, noise)
+            sums = made.deviations(records, centres, radius, noise, coordinates=matrix)
             released = [sums.deviations, sums.counts]
         else:
-            released = [made.squares(records, centres, noise, pooled=kind == "pooled")]
+            pooled = kind == "pooled"
+            released = [made.squares(records, centres, radius, noise, pooled=pooled, coordinates=matrix)]
     assert all(part.device == centres.device for part in released)
     assert all(bool(torch.isfinite(part).all()) for part in released), "what is released is not finite"
     return found

@@ -21,8 +21,38 @@ def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
 def true_counts(patch: pytest.MonkeyPatch) -> None:
     """Sums are noised, the numbers of records beside them are not."""
     rewrite(
-        patch, Moments, "deviations", "return Sums(released[..., :-1], released[..., -1])",
-        "return Sums(released[..., :-1], counts)",
+        patch, Moments, "deviations", "self._noised(counts, COUNT_SENSITIVITY, numbers, noise)", "counts",
+    )  # fmt: skip
+
+
+def deviations_as_if_alone(patch: pytest.MonkeyPatch) -> None:
+    """As if there were no counts beside the deviations: a sensitivity of 1."""
+    rewrite(patch, Moments, "deviations", "DEVIATION_SENSITIVITY", "1.0")
+
+
+def counts_as_heavy_as_deviations(patch: pytest.MonkeyPatch) -> None:
+    """Noise on counts that is not divided by their weight."""
+    rewrite(patch, Moments, "deviations", "COUNT_SENSITIVITY", "DEVIATION_SENSITIVITY")
+
+
+def coordinates_off_the_grid(patch: pytest.MonkeyPatch) -> None:
+    """W with all its digits: sums in W v depend on their order."""
+    rewrite(
+        patch, Moments, "_matrix", "_rounded(finite * (1 / norm).clamp_(max=1.0), _MAP_BITS)",
+        "finite * (1 / norm).clamp_(max=1.0)",
+    )  # fmt: skip
+
+
+def long_coordinates(patch: pytest.MonkeyPatch) -> None:
+    """W of any length: W v has more digits than float64."""
+    rewrite(patch, Moments, "_matrix", "finite * (1 / norm).clamp_(max=1.0)", "finite")
+
+
+def coordinates_that_are_not_finite(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch, Moments, "_matrix",
+        "torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)",
+        "coordinates.detach().cpu().double()",
     )  # fmt: skip
 
 

@@ -39,8 +39,11 @@ def low_frequencies(config, points):
     return np.array(found).reshape(len(points), config.coefficients)
 
 
-def reference(config, points, labels, centres, radius):
-    """Sums of clipped deviations over the radius, counts, and sums of their squares by class."""
+def reference(config, points, labels, centres, radius, matrix=None):
+    """Sums of clipped deviations over the radius, counts, and sums of their squares by class.
+
+    With a matrix, of norm 1 at most, it is what that makes of deviations.
+    """
     k = config.coefficients
     sums = np.zeros((config.kinds, centres.shape[1], k))
     counts = np.zeros((config.kinds, centres.shape[1]))
@@ -51,11 +54,30 @@ def reference(config, points, labels, centres, radius):
             continue
         nearest = int(np.argmin(((value - centres[kind]) ** 2).sum(1)))
         deviation = value - centres[kind, nearest]
+        if matrix is not None:
+            deviation = np.array([np.dot(row, deviation) for row in matrix])
         unit = deviation / max(radius, np.linalg.norm(deviation))
         sums[kind, nearest] += unit
         counts[kind, nearest] += 1
         squares[kind] += np.outer(unit, unit)
     return sums, counts, squares
+
+
+def scaled_coordinates(covariance, centres, middles, weights, *, first=False):
+    """Where k-means clips: the matrix v -> u (k, k), its inverse, the variances of u, the radius."""
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 1e-4)[::-1]
+    scales = 1 / np.sqrt(np.sqrt(values + 0.01 * values.mean()))
+    matrix = np.diag(scales) @ vectors[:, ::-1].T
+    variances = scales**2 * values
+    within, total = 1.0, variances.sum()
+    if not first:
+        between = 0.0
+        for kind in range(len(centres)):
+            for centre, weight in zip(centres[kind], weights[kind], strict=True):
+                between += weight * ((matrix @ (centre - middles[kind])) ** 2).sum() / weights.sum()
+        within = max(0.3, 1 - between / total)
+    return matrix, np.linalg.inv(matrix), variances, 1.4 * np.sqrt(total * within)
 
 
 def exact_norm(difference: torch.Tensor) -> Fraction:

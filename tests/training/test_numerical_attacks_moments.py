@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -17,9 +18,11 @@ from support.moment_attacks import (
     CENTRE_TYPES,
     CLAIMS,
     CLIPS,
+    MATRICES,
     MOST,
     RADII,
     SHAPES,
+    SIZES,
     WIDTH,
     MomentAttack,
     build,
@@ -43,6 +46,8 @@ PLAIN = MomentAttack(
     aim="given",
     centres=(0.5, -0.25, 1.0, 0.0),
     centre_dtype=torch.float32,
+    matrix="none",
+    size=1.0,
     base=((0.5,) * WIDTH, (-1.0,) * WIDTH, tuple(math.sin(i) for i in range(WIDTH))),
     repeats=1,
     row=tuple(math.cos(i) for i in range(WIDTH)),
@@ -114,6 +119,30 @@ class TestByHand:
                     same = {"row": row, "base": (row,) * 3, "base_labels": (0,) * 3}
                     strike(kind, attack(aim=aim, components=components, classes=classes, **same), device)
 
+    @pytest.mark.parametrize("matrix", MATRICES)
+    def test_coordinates(self, kind, device, matrix):
+        """They are public too, and may be anything."""
+        for size in SIZES:
+            for row in (PLAIN.row, (math.nan,) * WIDTH, (1e308,) * WIDTH):
+                for radius in (None, 1e-30, 1e-6):
+                    strike(kind, attack(matrix=matrix, size=size, row=row, radius=radius), device)
+        assert 0.999 < strike(kind, attack(matrix="turned", radius=1e-3), device) <= 1
+
+    def test_values_of_coordinates(self, kind, device):
+        for value in VALUES:
+            for values in ((value,), (value, 0.1, -value), (0.1, 0.1, value, 0.1, 0.1)):
+                for radius in (None, 1e-6):
+                    bad = attack(matrix="values", centres=values, aim="around the record", radius=radius)
+                    strike(kind, bad, device)
+
+    def test_coordinates_far_from_the_centres(self, kind, device):
+        """The longest deviations that there are, in a matrix that is all one row."""
+        for matrix in ("one row", "equal rows", "turned"):
+            for value in (1e300, -1e4, 4.0):
+                for shape in SHAPES:
+                    found = attack(matrix=matrix, centres=(value,), shape=shape, repeats=30, frequencies=100)
+                    strike(kind, found, device)
+
     def test_clips_and_radii(self, kind, device):
         for clip in CLIPS:
             for aim in AIMS:
@@ -178,12 +207,14 @@ class TestAtRandom:
 
 @needs_cuda
 @each_kind
+@pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("aim", AIMS)
-def test_cuda_finds_the_same_bits(kind, aim):
+def test_cuda_finds_the_same_bits(kind, aim, matrix):
     """Sums are exact, so neither the order in which a device adds nor its atomic additions matter."""
     for shape in SHAPES:
         for clip in CLIPS:
-            found = attack(shape=shape, clip=clip, aim=aim, repeats=400, base_labels=(0, 0, 99))
+            labels = (0, 0, 99)
+            found = attack(shape=shape, clip=clip, aim=aim, matrix=matrix, repeats=400, base_labels=labels)
             made = build(found)
             parts = []
             for device, size in (("cpu", 64), ("cuda", 1000), ("cuda", 77)):
@@ -216,6 +247,26 @@ class TestDefectsAreNoticed:
         with pytest.raises(AssertionError, match="company"):
             strike(kind, attack(repeats=20))
 
+    @each_kind
+    def test_coordinates_that_are_not_finite(self, kind, monkeypatch):
+        moment_defects.coordinates_that_are_not_finite(monkeypatch)
+        with pytest.raises(AssertionError, match="not finite"):
+            strike(kind, attack(matrix="turned", size=math.nan))
+
+    @each_kind
+    def test_coordinates_of_any_length(self, kind, monkeypatch):
+        moment_defects.long_coordinates(monkeypatch)
+        with pytest.raises(AssertionError, match="not finite"):
+            strike(kind, attack(matrix="turned", size=1e306))
+
+    @pytest.mark.parametrize(
+        "plant", [moment_defects.deviations_as_if_alone, moment_defects.counts_as_heavy_as_deviations]
+    )
+    def test_too_little_noise_on_deviations_or_counts(self, plant, monkeypatch):
+        plant(monkeypatch)
+        with pytest.raises(AssertionError, match="too little noise"):
+            strike("deviations", PLAIN)
+
     def test_too_little_noise(self, monkeypatch):
         moment_defects.little_noise_above_the_diagonal(monkeypatch)
         with pytest.raises(AssertionError, match="too little noise"):
@@ -226,6 +277,8 @@ class TestDefectsAreNoticed:
 def test_a_radius_that_bounds_nothing_is_refused(radius):
     """A negative one would turn the clip off, and one so small that its inverse is infinite leaves NaN."""
     made = build(PLAIN)
-    with pytest.raises(ValueError, match="radius") as error:
-        made.deviations([], torch.zeros(CLASSES, 3, 6), radius, SeededNoise(0))
-    assert "\n" not in str(error.value)
+    centres = torch.zeros(CLASSES, 3, 6)
+    for release in (made.deviations, functools.partial(made.squares, pooled=True)):
+        with pytest.raises(ValueError, match="radius") as error:
+            release([], centres, radius, SeededNoise(0))
+        assert "\n" not in str(error.value)

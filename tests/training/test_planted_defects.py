@@ -312,6 +312,39 @@ DEFECTS = (
         (f"{MOMENTS}::TestNoise::test_variances",),
     ),
     Defect(
+        "deviations noised as if counts were not there, `moments`",
+        moment_defects.deviations_as_if_alone,
+        (f"{MOMENTS}::TestNoise::test_variances",),
+    ),
+    Defect(
+        "counts noised as if their weight were 1, `moments`",
+        moment_defects.counts_as_heavy_as_deviations,
+        (f"{MOMENTS}::TestNoise::test_variances",),
+    ),
+    Defect(
+        "scaled coordinates that are not on a grid, `moments`",
+        moment_defects.coordinates_off_the_grid,
+        tuple(
+            f"{MOMENTS}::TestCoordinates::{test}[{step}]"
+            for test in ("test_sums_half_way_between_steps", "test_the_largest_deviations")
+            for step in ("centres", "covariances")
+        ),
+    ),
+    Defect(
+        "scaled coordinates of any length, `moments`",
+        moment_defects.long_coordinates,
+        tuple(
+            f"{MOMENTS}::TestCoordinates::{test}{step}]"
+            for test in ("test_of_any_size[1e+306-", "test_a_long_one_is_shortened_and_nothing_else[")
+            for step in ("centres", "covariances")
+        ),
+    ),
+    Defect(
+        "scaled coordinates that are not finite, `moments`",
+        moment_defects.coordinates_that_are_not_finite,
+        tuple(f"{MOMENTS}::TestCoordinates::test_values[nan-{step}]" for step in ("centres", "covariances")),
+    ),
+    Defect(
         "clipping left out, `moments`",
         moment_defects.without_clipping,
         tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),

@@ -17,6 +17,9 @@ from support.moment_oracles import exact_norm, in_chunks, low_frequencies, momen
 from support.sanitizer_oracles import digits, neighbours
 
 STEPS = ("means", "common covariance", "centres", "covariances")
+SCALED = ("centres", "covariances")  # whose deviations are clipped in other coordinates
+WEIGHT = Fraction(0.3)  # of a count beside a deviation
+CLAIM = 1 + WEIGHT**2  # the square of the sensitivity of both
 CLIPS = (0.3, 7.0, 30.0)  # all is clipped; some is; nothing is
 
 
@@ -32,25 +35,47 @@ def public(moments, step, seed=0):
     return centres
 
 
-def what_is_noised(moments, step, sample, *, chunk=64, centres=None):
-    """All numbers that a step releases, before the noise, scaled so that the claim is a move of 1."""
+def coordinates_of(moments, step, seed=7):
+    """W of a step of this kind: made up, its rows of very different lengths, in any basis."""
+    if step not in SCALED:
+        return None
+    k, draws = moments.config.coefficients, torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(k, k, generator=draws, dtype=torch.float64))[0]
+    scales = torch.linspace(0.1, 1, k, dtype=torch.float64)
+    return turn * (scales / scales.norm()).unsqueeze(1)
+
+
+def given(moments, step, centres=None, coordinates=None):
+    """Centres, radius and coordinates of a step: all that is public."""
     centres = public(moments, step) if centres is None else centres
+    if step not in SCALED:
+        return centres, (1.75 if step == "means" else 1) * moments.radius, None
+    coordinates = coordinates_of(moments, step) if coordinates is None else coordinates
+    return centres, moments.radius / math.sqrt(moments.config.coefficients), coordinates
+
+
+def what_is_noised(moments, step, sample, *, chunk=64, centres=None, coordinates=None):
+    """All numbers that a step releases, before the noise: one or two parts."""
+    public_values = given(moments, step, centres, coordinates)
     parts = in_chunks(sample, chunk)
     if step in ("means", "centres"):
-        radius = 1.75 * moments.radius if step == "means" else moments.radius
-        sums, counts = moments._deviations(parts, centres, radius)
-        return torch.cat([sums.flatten(), counts.flatten()]), 2
-    return moments._squares(parts, centres, pooled=step == "common covariance").flatten(), 1
+        return moments._deviations(parts, *public_values)
+    return (moments._squares(parts, *public_values, pooled=step == "common covariance"),)
+
+
+def same_bits(first, second):
+    return all(torch.equal(one, other.cpu()) for one, other in zip(first, second, strict=True))
 
 
 def farthest(moments, step, pairs, **options):
     """Largest squared move between neighbours over the squared claim; computed without any rounding."""
     largest = Fraction(0)
     for name, before, after in pairs:
-        first, squared = what_is_noised(moments, step, before, chunk=64, **options)
-        second, _ = what_is_noised(moments, step, after, chunk=7, **options)
-        assert bool(torch.isfinite(second).all()), name
-        move = exact_norm(second - first) / squared
+        first = what_is_noised(moments, step, before, chunk=64, **options)
+        second = what_is_noised(moments, step, after, chunk=7, **options)
+        assert all(bool(torch.isfinite(part).all()) for part in second), name
+        moves = [exact_norm(there - here) for here, there in zip(first, second, strict=True)]
+        move = moves[0] if len(moves) == 1 else (moves[0] + WEIGHT**2 * moves[1]) / CLAIM
         assert move <= 1, (name, float(move))
         largest = max(largest, move)
     return float(largest)
@@ -104,6 +129,84 @@ class TestSensitivity:
         assert farthest(moments, step, pairs, centres=centres) > 0.99
 
 
+@pytest.mark.parametrize("step", SCALED)
+class TestCoordinates:
+    """W is public, and may be anything: what a record adds keeps its bound, and is its own."""
+
+    @pytest.mark.parametrize("size", [1e-300, 1e-9, 1e-3, 1.0, 3.0, 1e9, 1e150, 1e306])
+    def test_of_any_size(self, step, size):
+        moments = moments_of(clip=0.01)
+        pairs = neighbours(torch.zeros(10, 64), torch.arange(10))
+        moved = farthest(moments, step, pairs, coordinates=size * coordinates_of(moments, step))
+        if 0.1 < size < 1e150:  # what is longer than 1 is shortened, up to where its length overflows
+            assert moved > 0.99
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, 1.0])
+    def test_values(self, step, value):
+        moments = moments_of(clip=0.01)
+        pairs = neighbours(torch.zeros(10, 64), torch.arange(10))
+        whole = torch.full((moments.config.coefficients,) * 2, value)  # of rank 1 at most
+        farthest(moments, step, pairs, coordinates=whole)
+        one = coordinates_of(moments, step)
+        one[3, 2] = value
+        assert farthest(moments, step, pairs, coordinates=one) > 0.99
+
+    def test_a_long_one_is_shortened_and_nothing_else(self, step):
+        points, labels = digits()
+        moments, sample = moments_of(), Sample(points[:100], labels[:100])
+        own = coordinates_of(moments, step)
+        same = what_is_noised(moments, step, sample, coordinates=own / own.norm())
+        for times in (2.0, 1024.0):
+            assert same_bits(same, what_is_noised(moments, step, sample, coordinates=times * own))
+
+    def test_the_largest_deviations(self, step):
+        """All of the length in one row, centres as far away as they may be: sums in W v are still exact."""
+        moments = moments_of(classes=0, components=1, clip=7.0)
+        k = moments.config.coefficients
+        draws = torch.Generator().manual_seed(0)
+        for _ in range(5):
+            row = torch.randn(k, generator=draws, dtype=torch.float64)
+            matrix = torch.zeros(k, k, dtype=torch.float64)
+            matrix[0] = row / row.norm()
+            centres = (-8 * row / row.norm()).view(1, 1, k)
+            sample = Sample(torch.ones(40, 64))
+            whole = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=40)
+            split = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=1)
+            assert same_bits(whole, split)
+            grid = moments._matrix(matrix)
+            deviation = moments.coefficients(sample.points[:1]) - moments._on_grid(centres)[0]
+            exact = sum(
+                Fraction(a) * Fraction(b)
+                for a, b in zip(grid[0].tolist(), deviation[0].tolist(), strict=True)
+            )
+            assert Fraction(float((deviation @ grid.T)[0, 0])) == exact
+
+    def test_sums_half_way_between_steps(self, step):
+        """A last bit of W v would decide whether a record adds a vector of norm 1 or nothing at all."""
+        moments = moments_of(classes=0, components=1, clip=1e-20)
+        k, draws = moments.config.coefficients, torch.Generator().manual_seed(0)
+        record = Sample(torch.ones(1, 64))
+        centres = (moments.coefficients(record.points) - 1 / 8).view(1, 1, k)
+        for _ in range(20):
+            matrix = torch.rand(k, k, generator=draws, dtype=torch.float64) / k**2  # not shortened
+            matrix[:, -1] = 4 * 2.0**-moments._bits - matrix[:, :-1].sum(1)
+            alone = what_is_noised(moments, step, record, centres=centres, coordinates=matrix)
+            for count in (2, 4, 8, 64):
+                many = Sample(record.points.repeat(count, 1))
+                for chunk in (1, 3, count):
+                    found = what_is_noised(
+                        moments, step, many, chunk=chunk, centres=centres, coordinates=matrix
+                    )
+                    assert same_bits([count * part for part in alone], found)
+
+    def test_another_shape_is_refused(self, step):
+        moments = moments_of()
+        for shape in [(21, 20), (21,), (1, 21, 21), (0, 0)]:
+            with pytest.raises(ValueError, match="coordinates") as error:
+                what_is_noised(moments, step, Sample(torch.ones(1, 64)), coordinates=torch.ones(shape))
+            assert "\n" not in str(error.value)
+
+
 class TestExact:
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 4), (1, 1, 9), (1, 28, 28)])
     @pytest.mark.parametrize("frequencies", [1, 4, 100])
@@ -130,26 +233,29 @@ class TestExact:
     def test_sums_do_not_depend_on_order_or_company(self, step):
         points, labels = digits()
         moments = moments_of()
-        whole, _ = what_is_noised(moments, step, Sample(points[:500], labels[:500]), chunk=500)
+        whole = what_is_noised(moments, step, Sample(points[:500], labels[:500]), chunk=500)
         order = torch.randperm(500, generator=torch.Generator().manual_seed(3))
         for chunk in (1, 13, 499):
-            other, _ = what_is_noised(moments, step, Sample(points[order], labels[order]), chunk=chunk)
-            assert torch.equal(whole, other)
+            other = what_is_noised(moments, step, Sample(points[order], labels[order]), chunk=chunk)
+            assert same_bits(whole, other)
 
     @pytest.mark.parametrize("step", STEPS)
     def test_a_sum_is_that_of_its_records_as_fractions(self, step):
         points, labels = digits()
         moments = moments_of(frequencies=3)
-        total = None
-        for row in range(60):
-            one, _ = what_is_noised(moments, step, Sample(points[row : row + 1], labels[row : row + 1]))
-            exact = [Fraction(value) for value in one.tolist()]
-            total = exact if total is None else [a + b for a, b in zip(total, exact, strict=True)]
-        whole, _ = what_is_noised(moments, step, Sample(points[:60], labels[:60]))
-        assert [Fraction(value) for value in whole.tolist()] == total
 
+        def fractions(start, stop):
+            parts = what_is_noised(moments, step, Sample(points[start:stop], labels[start:stop]))
+            return [Fraction(value) for part in parts for value in part.flatten().tolist()]
+
+        total = fractions(0, 1)
+        for row in range(1, 60):
+            total = [a + b for a, b in zip(total, fractions(row, row + 1), strict=True)]
+        assert fractions(0, 60) == total
+
+    @pytest.mark.parametrize("scaled", [False, True])
     @pytest.mark.parametrize("clip", CLIPS)
-    def test_against_the_reference(self, clip):
+    def test_against_the_reference(self, clip, scaled):
         """Records one by one, in numpy: up to the grids, whose steps are public."""
         points, labels = digits()
         moments = moments_of(clip=clip)
@@ -157,29 +263,39 @@ class TestExact:
         labels = labels[:300].clone()
         labels[::50] = 99  # of no class
         sample = [Sample(points[:300], labels)]
-        sums, counts = moments._deviations(sample, centres, moments.radius)
-        squares = moments._squares(sample, centres, pooled=False)
+        matrix = coordinates_of(moments, "centres") if scaled else None
+        radius = given(moments, "centres" if scaled else "common covariance")[1]
+        sums, counts = moments._deviations(sample, centres, radius, matrix)
+        squares = moments._squares(sample, centres, radius, matrix, pooled=False)
         expected = reference(
-            moments.config, points[:300].numpy(), labels.numpy(), centres.numpy(), moments.radius
+            moments.config,
+            points[:300].numpy(),
+            labels.numpy(),
+            centres.numpy(),
+            radius,
+            None if matrix is None else matrix.numpy(),
         )
         np.testing.assert_array_equal(counts, expected[1])
         np.testing.assert_allclose(sums, expected[0], atol=300 * 2e-4)
         np.testing.assert_allclose(squares, expected[2], atol=300 * 2e-4)
-        np.testing.assert_allclose(squares.sum(0), moments._squares(sample, centres, pooled=True)[0])
+        pooled = moments._squares(sample, centres, radius, matrix, pooled=True)[0]
+        np.testing.assert_allclose(squares.sum(0), pooled)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("step", STEPS)
     def test_a_gpu_finds_the_same_bits(self, step):
         points, labels = digits()
         moments = moments_of()
-        here, _ = what_is_noised(moments, step, Sample(points[:500], labels[:500]))
-        there, _ = what_is_noised(
+        here = what_is_noised(moments, step, Sample(points[:500], labels[:500]))
+        matrix = coordinates_of(moments, step)
+        there = what_is_noised(
             moments,
             step,
             Sample(points[:500].cuda(), labels[:500].cuda()),
             centres=public(moments, step).cuda(),
+            coordinates=None if matrix is None else matrix.cuda(),
         )
-        assert torch.equal(here, there.cpu())
+        assert same_bits(here, there)
 
     def test_too_many_records_for_exact_sums_are_refused(self):
         with pytest.raises(ValueError, match="lower frequencies") as error:
@@ -210,10 +326,11 @@ class TestNoise:
         k = moments.config.coefficients
         rows, columns = torch.triu_indices(k, k, 1)
         for _ in range(30):
-            sums = moments.deviations(empty, public(moments, "centres"), moments.radius, noise)
+            centres, radius, matrix = given(moments, "centres")
+            sums = moments.deviations(empty, centres, radius, noise, coordinates=matrix)
             found["deviations"].append(sums.deviations.flatten())
             found["counts"].append(sums.counts.flatten())
-            squares = moments.squares(empty, public(moments, "covariances"), noise, pooled=False)
+            squares = moments.squares(empty, centres, radius, noise, pooled=False, coordinates=matrix)
             assert torch.equal(squares, squares.mT)
             found["diagonal"].append(squares.diagonal(dim1=1, dim2=2).flatten())
             found["above"].append(squares[:, rows, columns].flatten())
@@ -221,8 +338,8 @@ class TestNoise:
 
     def test_variances(self):
         """The claim is noise σ on each coordinate of what moves by at most 1, squares counted above once."""
-        sigma = 1.7
-        scales = {"deviations": math.sqrt(2), "counts": math.sqrt(2), "diagonal": 1, "above": math.sqrt(0.5)}
+        sigma, both = 1.7, math.sqrt(1.09)
+        scales = {"deviations": both, "counts": both / 0.3, "diagonal": 1, "above": math.sqrt(0.5)}
         for name, values in self.values(sigma).items():
             scaled = values / (scales[name] * sigma)
             low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], len(scaled)) / len(scaled)
@@ -243,11 +360,12 @@ class TestNoise:
         monkeypatch.setattr(module, "add_gaussian", watch)
         moments = moments_of()
         kinds, k = 10, moments.config.coefficients
-        moments.squares([], public(moments, "covariances"), SeededNoise(0), pooled=False)
+        moments.squares([], public(moments, "covariances"), 1.0, SeededNoise(0), pooled=False)
         moments.deviations([], public(moments, "centres"), 1.0, SeededNoise(0))
         assert seen[0] == (kinds * k, kinds * k * (k + 1) // 2, 1.0)
         assert seen[1] == (kinds * k * (k - 1) // 2, kinds * k * (k + 1) // 2, pytest.approx(math.sqrt(0.5)))
-        assert seen[2] == (kinds * 3 * (k + 1),) * 2 + (pytest.approx(math.sqrt(2)),)
+        assert seen[2] == (kinds * 3 * k, kinds * 3 * (k + 1), pytest.approx(math.sqrt(1.09)))
+        assert seen[3] == (kinds * 3, kinds * 3 * (k + 1), pytest.approx(math.sqrt(1.09) / 0.3))
 
 
 class TestAudit:
@@ -256,20 +374,25 @@ class TestAudit:
     @pytest.mark.parametrize("step", STEPS)
     def test_below_the_claim_and_above_half_of_it(self, step):
         moments = moments_of((1, 2, 2), classes=2, components=2, clip=0.5, sigma=1.0, frequencies=3)
-        centres = public(moments, step)
+        centres, radius, matrix = given(moments, step)
         canary = Sample(torch.ones(1, 4), torch.tensor([1]))
         nothing = Sample(torch.empty(0, 4), torch.empty(0, dtype=torch.int64))
+        both = math.sqrt(1.09)
+
+        def scaled(deviations, counts):
+            return torch.cat([deviations.flatten(), 0.3 * counts.flatten()]) / both
 
         def released(sample, noise):
             if step in ("means", "centres"):
-                sums = moments.deviations([sample], centres, moments.radius, noise)
-                return torch.cat([sums.deviations.flatten(), sums.counts.flatten()]) / math.sqrt(2)
-            return moments.squares([sample], centres, noise, pooled=step == "common covariance").flatten()
+                sums = moments.deviations([sample], centres, radius, noise, coordinates=matrix)
+                return scaled(sums.deviations, sums.counts)
+            pooled = step == "common covariance"
+            return moments.squares(
+                [sample], centres, radius, noise, pooled=pooled, coordinates=matrix
+            ).flatten()
 
-        move = what_is_noised(moments, step, canary, centres=centres)[0]
-        if step in ("means", "centres"):
-            move = moments._deviations([canary], centres, moments.radius)
-            move = torch.cat([part.flatten() for part in move]) / math.sqrt(2)
+        parts = what_is_noised(moments, step, canary)
+        move = scaled(*parts) if len(parts) == 2 else parts[0].flatten()
         assert 0.999 < float(move.norm()) <= 1
         noise = SeededNoise(4)
         present, absent = (

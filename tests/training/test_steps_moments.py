@@ -17,10 +17,12 @@ from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, loop, make_plan, records
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.records import Records
+from dpsinkhorn.training.sanitizers.moments import Moments, Sums
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import MomentSteps, make_steps
+from dpsinkhorn.training.steps.covariances import Coordinates
 from dpsinkhorn.training.trial import try_plan
-from support.moment_oracles import low_frequencies
+from support.moment_oracles import low_frequencies, reference, scaled_coordinates
 from support.runs import (
     AT_THE_END,
     EVERY_BLOCK,
@@ -75,10 +77,22 @@ def spectra(data, frequencies):
     return low_frequencies(config, data.points().numpy())
 
 
+def numbers_of(mixture):
+    """The generator's tensors, as numpy has them."""
+    return {name: value.detach().double().numpy().copy() for name, value in mixture.named_parameters()}
+
+
+def coordinates_in(numbers, *, first):
+    factor = numbers["factors"][0]
+    return scaled_coordinates(
+        factor @ factor.T, numbers["centres"], numbers["middles"], numbers["weights"], first=first
+    )
+
+
 class TestWhatIsLearnt:
     """With noise of a thousandth, and wide bounds: textbook estimates, by numpy."""
 
-    def test_means_and_covariances_of_one_component(self):
+    def test_means_of_one_component(self):
         data = all_digits()
         state, steps = steps_of(data, plan_of(data, components=1, steps=3, frequencies=8, **QUIET))
         steps.take(3)
@@ -88,9 +102,25 @@ class TestWhatIsLearnt:
             own = values[data.labels == kind]
             np.testing.assert_allclose(found.middles[kind].detach(), own.mean(0), atol=2e-3)
             np.testing.assert_allclose(found.centres[kind, 0].detach(), own.mean(0), atol=2e-3)
-            factor = found.factors[kind].detach().double().numpy()
-            np.testing.assert_allclose(factor @ factor.T, np.cov(own.T, bias=True), atol=2e-3)
         np.testing.assert_allclose(found.weights.detach().sum(1), np.bincount(data.labels), rtol=1e-4)
+
+    @pytest.mark.parametrize("components", [1, 4])
+    def test_covariances_of_clipped_deviations(self, components):
+        """The last step: where all else is exact, what is clipped in scaled coordinates, brought back."""
+        data = all_digits()
+        steps_in_all = 3 if components == 1 else 7
+        options = {"components": components, "steps": steps_in_all, "frequencies": 5, **QUIET}
+        state, steps = steps_of(data, plan_of(data, **options))
+        steps.take(steps_in_all - 1)
+        before = numbers_of(state.generator)
+        matrix, back, _, radius = coordinates_in(before, first=steps_in_all == 3)
+        config = state.generator.config
+        points = data.points().numpy()
+        _, counts, squares = reference(config, points, data.labels, before["centres"], radius, matrix)
+        steps.take(1)
+        for kind, factor in enumerate(numbers_of(state.generator)["factors"]):
+            expected = back @ (radius**2 * squares[kind] / counts[kind].sum()) @ back.T
+            np.testing.assert_allclose(factor @ factor.T, expected, atol=0.01 * np.abs(expected).max())
 
     def test_the_common_covariance(self):
         data = all_digits()
@@ -101,50 +131,61 @@ class TestWhatIsLearnt:
         for factor in state.generator.factors.detach().double().numpy():
             np.testing.assert_allclose(factor @ factor.T, own.T @ own / len(own), atol=2e-3)
 
-    @pytest.mark.parametrize("shape", [(8, 8), (4, 5, 3)])
-    def test_what_is_smoothed(self, shape):
-        """Entry by entry, in Python, on a covariance that is mostly noise."""
-        images = np.random.default_rng(0).integers(0, 255, (20, *shape), dtype=np.uint8)
-        data = from_arrays(images)
-        _, steps = steps_of(data, plan_of(data, frequencies=4))
-        bands, k = steps._bands.tolist(), len(steps._bands)
-        draws = torch.randn(k, k, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        given, noise = (draws + draws.T) / 9, 0.2
-        found = steps._smoothed(given, noise)
-        likely = []
-        for band in bands:
-            own = [float(given[i, i]) for i in range(k) if bands[i] == band]
-            likely.append(max(1e-4, sum(own) / len(own)))
-        for i in range(k):
-            for j in range(k):
-                prior = (0.5 if i == j else 0.002) * likely[i] * likely[j]
-                kept = prior / (prior + (noise**2 if i == j else noise**2 / 2))
-                middle = likely[i] if i == j else 0.0
-                assert float(found[i, j]) == pytest.approx(middle + kept * (float(given[i, j]) - middle))
-
     def test_centres_are_moved_as_by_k_means(self):
+        """By clipped deviations from the nearest, in coordinates found anew from what was released."""
         data = all_digits()
         state, steps = steps_of(data, plan_of(data, components=4, steps=8, frequencies=6, **QUIET))
         steps.take(2)
         found = state.generator
-        values, compared = spectra(data, 6), 0
-        for _ in range(5):
-            before = found.centres.detach().double().numpy().copy()
-            assert np.abs(before - before[:, :1]).max() > 0.1
+        points, compared, radii = data.points().numpy(), 0, []
+        for step in range(2, 7):
+            before = numbers_of(found)
+            assert np.abs(before["centres"] - before["centres"][:, :1]).max() > 0.1
+            matrix, back, _, radius = coordinates_in(before, first=step == 2)
+            radii.append(radius)
+            sums, counts, _ = reference(found.config, points, data.labels, before["centres"], radius, matrix)
             steps.take(1)
+            after = numbers_of(found)
             for kind in range(10):
-                own = values[data.labels == kind]
-                nearest = ((own[:, None] - before[kind]) ** 2).sum(2).argmin(1)
-                counts = np.bincount(nearest, minlength=4)
-                if counts.min() < 0.1 * len(own) / 4:
+                if counts[kind].min() < 0.1 * counts[kind].sum() / 4:
                     continue  # small components are held down; this comparison is not about them
-                mine = np.stack([own[nearest == j].mean(0) for j in range(4)])
-                np.testing.assert_allclose(found.centres[kind].detach(), mine, atol=5e-3)
-                np.testing.assert_allclose(found.weights[kind].detach(), counts, rtol=2e-3)
+                moved = radius * sums[kind] / counts[kind][:, None] @ back.T
+                np.testing.assert_allclose(after["centres"][kind], before["centres"][kind] + moved, atol=5e-3)
+                np.testing.assert_allclose(after["weights"][kind], counts[kind], rtol=5e-3)
                 compared += 1
         assert compared > 30
+        assert radii[-1] < 0.95 * radii[0]  # centres leave less over than the mean does
         steps.take(1)
         assert state.step == 8
+
+    def test_centres_are_shrunk_by_their_noise(self, monkeypatch):
+        """With sums that are given, in place of noised ones: the formula, direction by direction."""
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=3, steps=6, frequencies=4, **QUIET))
+        steps.take(2)
+        before = numbers_of(state.generator)
+        sigma = steps._sigma = 5.0
+        counts = np.random.default_rng(1).uniform(20, 90, (10, 3))
+        given = np.random.default_rng(2).normal(0, 9, before["centres"].shape)
+        sums = Sums(torch.from_numpy(given), torch.from_numpy(counts))
+        monkeypatch.setattr(Moments, "deviations", lambda *_, **__: sums)
+        steps.take(1)
+        _, _, variances, radius = coordinates_in(before, first=True)
+        place = Coordinates.of(
+            torch.from_numpy(before["factors"][0])
+        )  # eigenvectors have no sign of their own
+        matrix = (place.size * place.matrix).numpy()
+        even = before["weights"].sum(1) / 3
+        for kind in range(10):
+            for j in range(3):
+                count = max(counts[kind, j], 0.1 * even[kind])
+                off = matrix @ (before["centres"][kind, j] - before["middles"][kind])
+                off += radius * given[kind, j] / count
+                noise = (np.sqrt(1.09) * sigma * radius / count) ** 2
+                off *= 0.5 * variances / (0.5 * variances + noise)
+                expected = before["middles"][kind] + np.linalg.solve(matrix, off)
+                got = numbers_of(state.generator)["centres"][kind, j]
+                np.testing.assert_allclose(got, expected, atol=1e-4)
 
     def test_samples_have_the_moments_of_the_data(self):
         data = all_digits()
@@ -306,6 +347,27 @@ class TestRuns:
         steps.take(horizon)
         for name, value in state.generator.state_dict().items():
             assert bool(torch.isfinite(value).all()), name
+
+    def test_another_solver_finds_the_same(self, monkeypatch):
+        """Devices differ in the signs of eigenvectors; what is learnt is the same, with the same noise."""
+        data, real = all_digits(), torch.linalg.eigh
+
+        def turned(matrix):
+            values, vectors = real(matrix)
+            signs = torch.ones_like(values)
+            signs[..., ::3] = -1
+            return values, vectors * signs.unsqueeze(-2)
+
+        learnt = []
+        for solver in (real, turned):
+            monkeypatch.setattr(torch.linalg, "eigh", solver)
+            state, steps = steps_of(data, plan_of(data, components=1, frequencies=8))
+            steps.take(6)
+            learnt.append(numbers_of(state.generator))
+        for name in ("weights", "middles", "centres"):
+            np.testing.assert_allclose(learnt[0][name], learnt[1][name], atol=1e-5)
+        first, second = (found["factors"] @ found["factors"].transpose(0, 2, 1) for found in learnt)
+        assert np.linalg.norm(first - second) <= 1e-4 * np.linalg.norm(first)
 
     def test_private_data_are_seen_through_noised_sums_only(self, monkeypatch):
         """With fixed sums in place of noised ones, what is learnt is the same for all data sets."""

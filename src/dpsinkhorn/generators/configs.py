@@ -35,6 +35,8 @@ __all__ = [
     "config_to_json",
 ]
 
+_LARGEST_CENTRES = 2**27  # pixels of all components of a mixture: sampling keeps two numbers for each
+
 
 @dataclass(frozen=True)
 class DCGANConfig(NetworkConfig):
@@ -179,7 +181,8 @@ class MixtureConfig(Config):
 
     An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
     coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel: all of them, where
-    that is height + width - 1 or more. All components of a class have the same covariance.
+    that is height + width - 1 or more. All components of a class have the same covariance. Pixels are clamped
+    to [0, 1] in a way that leaves their means and variances, see `rectified`.
 
     >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
     >>> config.coefficients, config.latent
@@ -216,6 +219,8 @@ class MixtureConfig(Config):
     def _check_own_fields(self) -> None:
         check_int(self, "components", 1, 4096)
         check_int(self, "frequencies", 1, 4096)
+        if self.kinds * self.components * self.points > _LARGEST_CENTRES:
+            raise GeneratorError("this mixture would need too much memory for its centres; make it smaller")
 
     @property
     def parameters(self) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.generators.base import Generator
 from dpsinkhorn.generators.configs import MixtureConfig
+from dpsinkhorn.generators.rectified import latent_normal
 
 __all__ = ["Mixture", "bands", "cosines", "places"]
 
+_AT_ONCE = 2**20  # pixels in float64
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 
 
@@ -21,7 +24,8 @@ class Mixture(Generator):
     Parameters, for each class: `weights` (K,) of the components, in any unit; `centres` (K, k) and `middles`
     (k,), the components' and the whole class's, as coefficients of the cosine transform of pixels in [0, 1];
     `factors` F (k, k), with F Fᵀ the covariance within a component. Sampling has no use for `middles`:
-    training has.
+    training has. Images are clamped to [0, 1], and rectified, so that pixels have the mean and variance of
+    their component even so: see `rectified`. They carry no gradients: a mixture is fitted without.
     """
 
     config: MixtureConfig
@@ -43,14 +47,48 @@ class Mixture(Generator):
         self.register_buffer("_down", cosines(height, down).float(), persistent=False)
         self.register_buffer("_across", cosines(width, across).float(), persistent=False)
         self.register_buffer("_places", places(config), persistent=False)
+        self._kept: _Rectified | None = None
 
+    @torch.no_grad()
     def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
         if labels is None:
             labels = torch.zeros(len(latents), dtype=torch.int64, device=latents.device)
-        chosen = self._chosen(latents[:, 0], labels)
-        centres = self.centres.flatten(0, 1).index_select(0, labels * self.config.components + chosen)
-        pixels = self._pixels(centres + self._deviations(latents[:, 1:], labels))
-        return (2 * pixels.clamp(0, 1) - 1).to(latents.dtype)
+        rows = labels * self.config.components + self._chosen(latents[:, 0], labels)
+        rectified = self._rectified()
+        deviations = self._pixels(self._deviations(latents[:, 1:], labels)).flatten(1)
+        pixels = rectified.starts.index_select(0, rows) + rectified.scales.index_select(0, rows) * deviations
+        return (2 * pixels.clamp(0, 1) - 1).to(latents.dtype).view(-1, *self.config.image_shape)
+
+    def _rectified(self) -> _Rectified:
+        """Of the parameters as they are now: kept, and found anew when they are not what it was found for."""
+        kept = self._kept
+        if kept is None or not (_same(kept.centres, self.centres) and _same(kept.factors, self.factors)):
+            kept = self._kept = self._rectify(self.centres.detach().clone(), self.factors.detach().clone())
+        return kept
+
+    def _rectify(self, centres: Tensor, factors: Tensor) -> _Rectified:
+        rows = (self.config.kinds, self.config.components, self.config.points)
+        starts, scales = centres.new_empty(rows), centres.new_empty(rows)
+        for kind in range(self.config.kinds):
+            variances = self._variances(factors[kind])
+            for some, to_starts, to_scales in zip(
+                *map(self._portions, (centres[kind], starts[kind], scales[kind])), strict=True
+            ):
+                a, b = latent_normal(self._pixels(some.double()).flatten(1), variances)
+                to_starts.copy_(a)
+                to_scales.copy_(torch.where(variances > 0, b / variances.sqrt(), 0.0))
+        return _Rectified(centres, factors, starts.flatten(0, 1), scales.flatten(0, 1))
+
+    def _variances(self, factor: Tensor) -> Tensor:
+        """Of every pixel of F z, (points,): the squares of the columns of F, as images, added up."""
+        total = torch.zeros(self.config.points, dtype=torch.float64, device=factor.device)
+        for columns in self._portions(factor.T):
+            total += self._pixels(columns.double()).flatten(1).square().sum(0)
+        return total
+
+    def _portions(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """As many rows at a time as their images fit into little memory."""
+        return torch.split(rows, max(1, _AT_ONCE // self.config.points))
 
     def _chosen(self, uniform: Tensor, labels: Tensor) -> Tensor:
         """The component of each image, (n,): by the inverse of the weights' distribution function."""
@@ -81,7 +119,24 @@ class Mixture(Generator):
         spectrum = coefficients.new_zeros(len(coefficients), channels, down * across)
         own = coefficients.view(-1, channels, len(self._places))
         spectrum = spectrum.index_copy(2, self._places, own)
-        return self._down.T @ spectrum.view(-1, channels, down, across) @ self._across
+        basis_down, basis_across = self._down.to(spectrum.dtype), self._across.to(spectrum.dtype)
+        return basis_down.T @ spectrum.view(-1, channels, down, across) @ basis_across
+
+
+class _Rectified(NamedTuple):
+    """For every component of every class and every pixel, (kinds * K, points), what images are made with."""
+
+    centres: Tensor
+    factors: Tensor
+    """The parameters that it was found for, copied."""
+    starts: Tensor
+    """a: means of the normal numbers that are clamped."""
+    scales: Tensor
+    """By what a deviation's pixels are multiplied to have their standard deviation, b."""
+
+
+def _same(kept: Tensor, now: Tensor) -> bool:
+    return kept.device == now.device and torch.equal(kept, now)
 
 
 def cosines(size: int, count: int) -> Tensor:

@@ -47,6 +47,7 @@ from dpsinkhorn.training.sanitizers import (
     RecordSanitizer,
     Sample,
 )
+from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY
 
 __all__ = ["AuditedMechanism", "StepAudit", "StepGame", "StepSetting", "audit_step"]
 
@@ -59,6 +60,7 @@ _CLIP = 1e-3  # far below the gradients here, so that everything is clipped
 _REGULARIZATION = 1.0
 _ROWS = 4
 _ORIGIN = torch.zeros(1, 1, 1)
+_COORDINATES = torch.full((1, 1), 0.5)  # in which a deviation is clipped
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,11 @@ class StepGame:
         """One step by the real code: Poisson sample, gradient, clip, noise."""
         if isinstance(self._sanitizer, Moments):
             sums = self._sanitizer.deviations(
-                [Sample(self._record[: int(present)])], _ORIGIN, self._sanitizer.radius, noise
+                [Sample(self._record[: int(present)])],
+                _ORIGIN,
+                self._sanitizer.radius,
+                noise,
+                coordinates=_COORDINATES,
             )
             return _scaled(sums.deviations, sums.counts)
         taken = poisson_sample(int(present), self.setting.sampling_rate, noise)
@@ -201,7 +207,8 @@ class StepGame:
 
     def _quiet(self, record: Tensor) -> Tensor:
         if isinstance(self._sanitizer, Moments):
-            return _scaled(*self._sanitizer._deviations([Sample(record)], _ORIGIN, self._sanitizer.radius))
+            radius = self._sanitizer.radius
+            return _scaled(*self._sanitizer._deviations([Sample(record)], _ORIGIN, radius, _COORDINATES))
         images = self._images
         arguments = (images * 1, None, Sample(record))
         if isinstance(self._sanitizer, ParameterSanitizer):
@@ -211,7 +218,7 @@ class StepGame:
 
 def _scaled(deviations: Tensor, counts: Tensor) -> Tensor:
     """Both as one vector, of which a record changes at most 1."""
-    return torch.cat([deviations.flatten(), counts.flatten()]) / math.sqrt(2)
+    return torch.cat([deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 An image becomes the low frequencies of its cosine transform, f. In a step every record contributes its
 deviation from the nearest of some public centres of its class, clipped, and a count of 1; or the product of
-that deviation with itself, v vᵀ.
+that deviation with itself. Where it is clipped may be other coordinates, u = W v, with a public matrix W.
 
 All of it is computed in whole multiples of public steps, so coarse that float64 holds every sum exactly. So a
 record's contribution is the same bits in whatever company, its norm is at most what it should be, and no
@@ -31,6 +31,12 @@ _SLACK = 2.0**-40  # more than the roundings in scaling a vector
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
+_MAP_BITS = 26  # binary digits after the point that W keeps
+
+COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
+DEVIATION_SENSITIVITY = math.sqrt(1 + COUNT_WEIGHT**2)
+COUNT_SENSITIVITY = DEVIATION_SENSITIVITY / COUNT_WEIGHT
+"""Noise on sums of deviations, and on counts, is as much times the noise multiplier."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +97,38 @@ class Moments:
     # ---- what is released
 
     def deviations(
-        self, records: Iterable[Sample], centres: Tensor, radius: float, noise: NoiseSource
+        self,
+        records: Iterable[Sample],
+        centres: Tensor,
+        radius: float,
+        noise: NoiseSource,
+        *,
+        coordinates: Tensor | None = None,
     ) -> Sums:
-        """Sums of clipped deviations from the nearest of a class's centres, (classes, K, k), and counts."""
-        if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
-            raise ValueError(
-                f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
-            )
-        sums, counts = self._deviations(records, centres, radius)
-        together = torch.cat([sums, counts.unsqueeze(-1)], dim=-1)
+        """Sums of clipped deviations from the nearest of a class's centres, (classes, K, k), and counts.
+
+        With `coordinates` W, (k, k), it is W v that is clipped to the radius and summed, not v.
+        """
+        sums, counts = self._deviations(records, centres, radius, coordinates)
+        numbers = sums.numel() + counts.numel()
         # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
-        released = self._noised(together, math.sqrt(2), together.numel(), noise)
-        return Sums(released[..., :-1], released[..., -1])
+        return Sums(
+            self._noised(sums, DEVIATION_SENSITIVITY, numbers, noise),
+            self._noised(counts, COUNT_SENSITIVITY, numbers, noise),
+        )
 
     def squares(
-        self, records: Iterable[Sample], centres: Tensor, noise: NoiseSource, *, pooled: bool
+        self,
+        records: Iterable[Sample],
+        centres: Tensor,
+        radius: float,
+        noise: NoiseSource,
+        *,
+        pooled: bool,
+        coordinates: Tensor | None = None,
     ) -> Tensor:
-        """Sums of v vᵀ over clipped deviations v, (classes, k, k), or (1, k, k) over all classes."""
-        total = self._squares(records, centres, pooled=pooled)
+        """Sums of w wᵀ over clipped deviations w, (classes, k, k), or (1, k, k) over all classes."""
+        total = self._squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)
         numbers = len(total) * k * (k + 1) // 2
@@ -131,32 +151,50 @@ class Moments:
 
     # ---- exact sums over records
 
-    def _deviations(self, records: Iterable[Sample], centres: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    def _deviations(
+        self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         centres = self._on_grid(centres)
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
-        for kind, units, nearest in self._units(records, centres, radius):
+        for kind, units, nearest in self._units(records, centres, radius, coordinates):
             sums[kind].index_add_(0, nearest, units)
             counts[kind].index_add_(0, nearest, torch.ones_like(units[:, 0]))
         return sums, counts
 
-    def _squares(self, records: Iterable[Sample], centres: Tensor, *, pooled: bool) -> Tensor:
+    def _squares(
+        self,
+        records: Iterable[Sample],
+        centres: Tensor,
+        radius: float,
+        coordinates: Tensor | None = None,
+        *,
+        pooled: bool,
+    ) -> Tensor:
         centres = self._on_grid(centres)
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
-        for kind, units, _ in self._units(records, centres, self.radius):
+        for kind, units, _ in self._units(records, centres, radius, coordinates):
             total[0 if pooled else kind] += units.T @ units
         return total
 
     def _units(
-        self, records: Iterable[Sample], centres: Tensor, radius: float
+        self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Classes, clipped deviations of some of their records over the radius, and their centres' places."""
+        if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
+            raise ValueError(
+                f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
+            )
+        matrix = None if coordinates is None else self._matrix(coordinates).to(centres.device)
         for sample in records:
             coefficients = self.coefficients(sample.points)
             for kind, rows in self._by_class(sample):
                 own = coefficients if rows is None else coefficients[rows]
                 nearest = _nearest(own, centres[kind])
-                yield kind, self._clipped(own - centres[kind][nearest], radius), nearest
+                deviations = own - centres[kind][nearest]
+                if matrix is not None:
+                    deviations = _rounded(deviations @ matrix.T, self._bits)
+                yield kind, self._clipped(deviations, radius), nearest
 
     def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor | None]]:
         """Rows of each class; a record whose label is no class is in none."""
@@ -191,6 +229,15 @@ class Moments:
         most = 2.0**self._half
         norms = torch.linalg.vector_norm(finite, dim=-1, keepdim=True)
         return _rounded(finite * (most / norms).clamp_(max=1.0), self._bits)
+
+    def _matrix(self, coordinates: Tensor) -> Tensor:
+        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid, on the CPU."""
+        k = self.config.coefficients
+        if coordinates.shape != (k, k):
+            raise ValueError(f"coordinates: expected a matrix of {k} x {k}, got {tuple(coordinates.shape)}")
+        finite = torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)
+        norm = torch.linalg.vector_norm(finite)
+        return _rounded(finite * (1 / norm).clamp_(max=1.0), _MAP_BITS)
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:

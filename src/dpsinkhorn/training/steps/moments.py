@@ -2,8 +2,9 @@
 
 Step 0 finds the classes' means, step 1 the covariance about them, over all classes. The steps that follow are
 of k-means, each from the noised sums of deviations from the nearest centre; the last finds the covariance
-within components, class by class. All that a step leaves behind is in the generator's own tensors, and all of
-it is post-processing of noised sums.
+within components, class by class. From step 2 on deviations are clipped in coordinates that the common
+covariance scales. All that a step leaves behind is in the generator's own tensors, coordinates and radius are
+computed from these anew, and all of it is post-processing of noised sums.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from torch import Tensor
 from dpsinkhorn.generators import Mixture
 from dpsinkhorn.generators.mixture import bands
 from dpsinkhorn.training.records import Drawable
-from dpsinkhorn.training.sanitizers.moments import Moments
+from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
 from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps.covariances import (
+    LEAST_VARIANCE,
+    Coordinates,
+    like_ranks,
+    root,
+    smoothed,
+    towards,
+)
 
 __all__ = ["MomentSteps"]
 
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
-_LEAST_VARIANCE = 1e-4  # of a coefficient
-_VARIANCE_PRIOR = 0.5  # squared spread of variances about the mean of their band, relative to it
-_COVARIANCE_PRIOR = 0.002  # mean square of correlations
 _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
 _LEAST_SHARE = 0.1  # of a component, as a part of an even share
-_CLASS_PRIOR = 0.3  # variance of what a class's covariance has of its own, relative to the common one
+_RADIUS = 1.4  # in scaled coordinates, in root mean square norms
+_LEAST_WITHIN = 0.3  # of the variance that is left within components, as a part of all
 
 
 class MomentSteps:
@@ -78,7 +85,7 @@ class MomentSteps:
         mixture, radius = self._mixture, _MEANS_RADIUS * self._radius
         origin = torch.zeros_like(mixture.middles).unsqueeze(1)
         sums = self._moments.deviations(self._records.every(), origin, radius, self._state.noise)
-        least = max(1.0, 4 * math.sqrt(2) * self._sigma)  # of a count that is more than noise
+        least = max(1.0, 4 * COUNT_SENSITIVITY * self._sigma)  # of a count that is more than noise
         counts = sums.counts.clamp(min=least)
         middles = radius * sums.deviations[:, 0] / counts
         mixture.weights.copy_((counts / self.components).expand_as(mixture.weights))
@@ -89,10 +96,13 @@ class MomentSteps:
     def _find_common_covariance(self) -> None:
         mixture, state = self._mixture, self._state
         middles = mixture.middles.unsqueeze(1)
-        squares = self._moments.squares(self._records.every(), middles, state.noise, pooled=True)[0]
+        squares = self._moments.squares(
+            self._records.every(), middles, self._radius, state.noise, pooled=True
+        )
         scale = self._radius**2 / float(self._counts.sum())
-        values, vectors = torch.linalg.eigh(self._smoothed(squares * scale, self._sigma * scale))
-        values = values.clamp(min=_LEAST_VARIANCE)
+        groups = self._bands.to(squares.device)
+        values, vectors = torch.linalg.eigh(smoothed(squares[0] * scale, self._sigma * scale, groups))
+        values = values.clamp(min=LEAST_VARIANCE)
         mixture.factors.copy_((vectors * values.sqrt()).expand_as(mixture.factors))
         if self.components > 1:
             draws = torch.randn(mixture.centres.shape, generator=state.random, device=state.device).double()
@@ -101,55 +111,59 @@ class MomentSteps:
 
     def _move_centres(self) -> None:
         mixture = self._mixture
-        centres, middles = mixture.centres.double(), mixture.middles.double().unsqueeze(1)
-        sums = self._moments.deviations(self._records.every(), centres, self._radius, self._state.noise)
+        place = Coordinates.of(mixture.factors[0])
+        radius = self._radius_in(place)
+        sums = self._moments.deviations(
+            self._records.every(),
+            mixture.centres,
+            radius / place.size,
+            self._state.noise,
+            coordinates=place.matrix,
+        )
         even = self._counts.unsqueeze(1) / self.components
         counts = torch.maximum(sums.counts, _LEAST_SHARE * even)
-        found = centres + self._radius * sums.deviations / counts.unsqueeze(-1) - middles
+        found = self._from_middles(place) + radius * sums.deviations / counts.unsqueeze(-1)
         # shrunk towards the mean, direction by direction: by how much of what was found is noise
-        factor = mixture.factors[0].double()
-        values, vectors = torch.linalg.eigh(factor @ factor.T)
-        prior = _PRIOR * values.clamp(min=_LEAST_VARIANCE)
-        noise = (math.sqrt(2) * self._radius * self._sigma / counts).square().unsqueeze(-1)
-        moved = middles + (found @ vectors * (prior / (prior + noise))) @ vectors.T
-        mixture.centres.copy_(moved)
+        prior = _PRIOR * place.variances
+        noise = (DEVIATION_SENSITIVITY * radius * self._sigma / counts).square().unsqueeze(-1)
+        moved = place.back(found * (prior / (prior + noise)))
+        mixture.centres.copy_(mixture.middles.double().unsqueeze(1) + moved)
         mixture.weights.copy_(counts * (self._counts / counts.sum(1)).unsqueeze(1))
 
     def _find_covariances(self) -> None:
         mixture = self._mixture
-        squares = (
-            self._moments.squares(self._records.every(), mixture.centres, self._state.noise, pooled=False)
-            * self._radius**2
+        place = Coordinates.of(mixture.factors[0])
+        radius = self._radius_in(place)
+        squares = self._moments.squares(
+            self._records.every(),
+            mixture.centres,
+            radius / place.size,
+            self._state.noise,
+            pooled=False,
+            coordinates=place.matrix,
         )
-        counts = self._counts.view(-1, 1, 1)
+        squares, noise, counts = squares * radius**2, self._sigma * radius**2, self._counts
+        total = float(counts.sum())
         # independent noise on as many sums as there are classes
-        noise = self._sigma * math.sqrt(len(squares)) * self._radius**2 / float(counts.sum())
-        common = self._smoothed(squares.sum(0) / counts.sum(), noise)
-        # Every class's own, shrunk towards the common one entry by entry, in the basis of that one.
-        values, vectors = torch.linalg.eigh(common)
-        own = vectors.T @ (squares / counts) @ vectors
-        likely = values.clamp(min=_LEAST_VARIANCE)
-        prior = _CLASS_PRIOR * likely.unsqueeze(1) * likely
-        variance = (self._radius**2 * self._sigma / counts).square()
-        middle = torch.diag(values)
-        shrunk = middle + prior / (prior + variance) * (own - middle)
-        own_values, own_vectors = torch.linalg.eigh(shrunk)
-        mixture.factors.copy_(vectors @ own_vectors * own_values.clamp(min=0).sqrt().unsqueeze(1))
+        spread = noise * math.sqrt(len(squares)) / total
+        groups = like_ranks(len(place.scales)).to(squares.device)
+        common = smoothed(squares.sum(0) / total, spread, groups)
+        own = towards(squares / counts.view(-1, 1, 1), common, noise / counts)
+        mixture.factors.copy_(place.back(root(own).mT).mT)
 
-    def _smoothed(self, covariance: Tensor, noise: float) -> Tensor:
-        """A noised covariance of all classes, shrunk to what is likely of images.
+    def _radius_in(self, place: Coordinates) -> float:
+        """Where deviations from centres are clipped in these coordinates."""
+        total, within = float(place.variances.sum()), 1.0
+        if self._state.step > 2:  # the first centres are drawn, so that they explain nothing
+            lengths = self._from_middles(place).square().sum(-1)
+            between = float((self._mixture.weights.double() * lengths).sum() / self._counts.sum())
+            within = max(_LEAST_WITHIN, 1 - between / total)
+        return _RADIUS * math.sqrt(total * within)
 
-        Variances are shrunk towards the mean of those of like frequency, covariances towards 0, each by how
-        much of it is noise, of standard deviation `noise` on variances.
-        """
-        found = covariance.diagonal()
-        # not by atomic additions, whose order on a GPU differs from run to run
-        alike = (self._bands.unsqueeze(1) == self._bands).to(found)
-        likely = ((alike * found).sum(1) / alike.sum(1)).clamp(min=_LEAST_VARIANCE)
-        prior = _VARIANCE_PRIOR * likely.square()
-        variances = likely + prior / (prior + noise**2) * (found - likely)
-        prior = _COVARIANCE_PRIOR * likely.unsqueeze(1) * likely
-        return torch.diag(variances) + (prior / (prior + noise**2 / 2) * covariance).fill_diagonal_(0)
+    def _from_middles(self, place: Coordinates) -> Tensor:
+        """Centres' deviations from the mean of their class."""
+        mixture = self._mixture
+        return place.into(mixture.centres.double() - mixture.middles.double().unsqueeze(1))
 
     @property
     def components(self) -> int:
