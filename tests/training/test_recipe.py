@@ -105,22 +105,22 @@ def test_defaults_by_shape_and_mechanism(shape, mechanism, name):
 @pytest.mark.parametrize(
     ("shape", "epsilon", "asked", "name"),
     [
-        ((1, 28, 28), 10.0, {}, "mixture"),
-        ((1, 28, 28), 3.0, {}, "mixture"),
+        ((1, 28, 28), 10.0, {}, "grey"),
+        ((1, 28, 28), 3.0, {}, "grey"),
         ((1, 28, 28), 2.9, {}, "mixture-small-epsilon"),
         ((1, 32, 32), 1.0, {"settings": {"privacy": {}, "loss": {}}}, "mixture-small-epsilon"),
         ((1, 28, 28), None, {}, "grey"),
         ((1, 8, 8), 1.0, {}, "digits"),
         ((1, 33, 20), 1.0, {}, "grey"),
         ((3, 32, 32), 1.0, {}, "colour"),
-        ((1, 28, 28), 10.0, {"persons": True}, "grey"),
-        ((1, 28, 28), 10.0, {"mechanism": "record"}, "grey"),
+        ((1, 28, 28), 1.0, {"persons": True}, "grey"),
+        ((1, 28, 28), 1.0, {"mechanism": "record"}, "grey"),
         ((1, 28, 28), 1.0, {"mechanism": "moments"}, "mixture"),
-        ((1, 28, 28), 10.0, {"settings": {"privacy": {"steps": 3000}}}, "grey"),
+        ((1, 28, 28), 1.0, {"settings": {"privacy": {"steps": 3000}}}, "grey"),
         ((1, 28, 28), 10.0, {"recipe": "paper-first-mnist"}, "paper-first-mnist"),
     ],
 )
-def test_a_mixture_is_the_default_where_nothing_else_is_asked_for(shape, epsilon, asked, name):
+def test_a_mixture_is_the_default_for_a_small_epsilon(shape, epsilon, asked, name):
     assert choose_recipe(shape, epsilon=epsilon, **asked).name == name
 
 

@@ -49,7 +49,7 @@ _DEFAULTS = {
 }
 _SMALL = 256  # numbers of an image
 _LARGEST_SIDE = 32  # of images whose low frequencies say most
-_LARGE_EPSILON = 3.0  # from where on the noise leaves room for more components
+_LARGE_EPSILON = 3.0  # from where on thousands of noisy gradients say as much as a few sums
 
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 
@@ -246,13 +246,12 @@ def choose_recipe(
     """The recipe that was asked for, or the default for images of a shape (channels, height, width).
 
     `mechanism` chooses among the defaults, or replaces that of a recipe that was named. `settings` are
-    changes by section. Where nothing is asked for but a finite `epsilon`, small images that do not name
-    persons are left to a mixture by `moments`, which gets the most out of it; everything else is trained by
-    `record`.
+    changes by section. The default is trained by `record`; but where nothing else is asked for and `epsilon`
+    is small, a mixture by `moments` gets more out of small grey images that do not name persons.
 
     >>> choose_recipe((1, 28, 28), epsilon=10).name, choose_recipe((1, 28, 28), epsilon=1).name
-    ('mixture', 'mixture-small-epsilon')
-    >>> choose_recipe((1, 28, 28), mechanism="record").name
+    ('grey', 'mixture-small-epsilon')
+    >>> choose_recipe((1, 28, 28), epsilon=1, mechanism="record").name
     'grey'
     >>> choose_recipe((1, 28, 28), mechanism="image", settings={"privacy": {"steps": 5}}).privacy.steps
     5
@@ -261,8 +260,11 @@ def choose_recipe(
         _one_of("mechanism", mechanism, typing.get_args(MechanismName))
     if recipe is None:
         asked = mechanism is not None or persons or any((settings or {}).values())
-        by_moments = None if asked or epsilon is None else _mixture_name(image_shape, epsilon)
-        chosen = load_recipe(by_moments or _default_name(image_shape, mechanism or "record"))
+        small = not asked and epsilon is not None and epsilon < _LARGE_EPSILON
+        if small and _is_for_a_mixture(image_shape):
+            chosen = load_recipe("mixture-small-epsilon")
+        else:
+            chosen = load_recipe(_default_name(image_shape, mechanism or "record"))
     else:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
         if mechanism not in (None, chosen.privacy.mechanism):
@@ -279,11 +281,9 @@ def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -
     return "grey" if channels == 1 else "colour"
 
 
-def _mixture_name(image_shape: tuple[int, int, int], epsilon: float) -> str | None:
+def _is_for_a_mixture(image_shape: tuple[int, int, int]) -> bool:
     channels, height, width = image_shape
-    if channels != 1 or height * width <= _SMALL or max(height, width) > _LARGEST_SIDE:
-        return None
-    return "mixture" if epsilon >= _LARGE_EPSILON else "mixture-small-epsilon"
+    return channels == 1 and height * width > _SMALL and max(height, width) <= _LARGEST_SIDE
 
 
 def _folder() -> Any:
