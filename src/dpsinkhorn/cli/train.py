@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training.recipe import MechanismName
     from dpsinkhorn.training.run import Progress as RunProgress
 
+_MANY_STEPS = 1000
+
 
 class Mechanism(str, enum.Enum):
     record = "record"
@@ -191,7 +193,7 @@ def train(
                     seed,
                     records,
                 )
-            _warn_about(plan)
+            _warn_about(plan, place)
             if dataset.class_names != dataset.public_names:
                 warn(
                     "the names of the classes were read off the private labels, and stay out of the release; "
@@ -357,7 +359,7 @@ def _shares(labels: str) -> str | tuple[float, ...]:
         ) from None
 
 
-def _warn_about(plan: Plan) -> None:
+def _warn_about(plan: Plan, device: torch.device) -> None:
     from dpsinkhorn.release import format_epsilon
 
     if plan.seed is not None:
@@ -374,6 +376,11 @@ def _warn_about(plan: Plan) -> None:
         warn(
             f"all images of a step share one sample, so that the papers' epsilon for this run, "
             f"{published:.4g}, is not a valid guarantee; what holds is {format_epsilon(plan.epsilon)}"
+        )
+    if plan.recipe.name == "grey" and plan.steps >= _MANY_STEPS and device.type == "cpu":
+        warn(
+            "the recipe grey takes hours on a CPU; --recipe mixture takes seconds and does about as well "
+            "(--dry-run says how long)"
         )
 
 

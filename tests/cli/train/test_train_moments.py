@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
+import numpy as np
 import pytest
 
 from dpsinkhorn import load
@@ -85,3 +86,16 @@ def test_killed_and_resumed(run, place, after):
     assert steps_on_record(place / "run") == 6
     assert header(place / "run" / "checkpoint.safetensors")["step"] >= 5  # one may be lost, no more
     assert load(place / "run").privacy.epsilon <= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"), [("--epsilon 10", True), ("--epsilon 1", False), ("--epsilon 10 --steps 5", False)]
+)
+def test_on_a_cpu_a_long_training_has_a_quick_way_beside_it(run, place, options, hint):
+    images = np.zeros((200, 28, 28), np.uint8)
+    np.savez(place / "large.npz", images=images, labels=np.arange(200) % 10)
+    status, _, err = run(
+        f"--data large.npz {options} --accountant rdp --device cpu --out ."
+    )  # not a new folder
+    assert status == 2
+    assert ("--recipe mixture takes seconds" in err) == hint
