@@ -2,6 +2,7 @@
 
 python benchmarks/pictures.py                       # flow.png: noise becomes digits under the loss
 python benchmarks/pictures.py RELEASE [RELEASE]     # samples.png: drawn from releases, a row per class
+python benchmarks/pictures.py GRID.png [GRID.png]   # the same from grids, such as quality.py writes
 """
 
 from __future__ import annotations
@@ -60,14 +61,9 @@ def draw(shown: dict[int, torch.Tensor], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def draw_samples(releases: list[str], path: Path) -> None:
-    """Ten images of each class of each release, side by side."""
-    grids = []
-    for folder in releases:
-        release = load(folder)
-        labels = np.arange(release.classes).repeat(COLUMNS)
-        images, _ = release.sample(len(labels), labels, seed=1)
-        grids.append(grid_image(images, labels, columns=COLUMNS))
+def draw_samples(sources: list[str], path: Path) -> None:
+    """Ten images of each class of each release, or a grid of such, side by side."""
+    grids = [grid_of(source) for source in sources]
     gap = 12
     width = sum(grid.width for grid in grids) + gap * (len(grids) - 1)
     sheet = Image.new("RGB", (width, max(grid.height for grid in grids)), "white")
@@ -76,6 +72,16 @@ def draw_samples(releases: list[str], path: Path) -> None:
         sheet.paste(grid, (left, 0))
         left += grid.width + gap
     sheet.save(path, optimize=True)
+
+
+def grid_of(source: str) -> Image.Image:
+    """A release's images, or the picture that there is."""
+    if source.endswith(".png"):
+        return Image.open(source)
+    release = load(source)
+    labels = np.arange(release.classes).repeat(COLUMNS)
+    images, _ = release.sample(len(labels), labels, seed=1)
+    return grid_image(images, labels, columns=COLUMNS)
 
 
 if __name__ == "__main__":

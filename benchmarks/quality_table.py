@@ -39,7 +39,7 @@ def runs_of(source: Path) -> list[Run]:
     report = json.loads(source.read_text())
     kept = []
     for result in report["results"]:
-        plan = result["plan"]
+        plan = result.get("plan")
         recipe = "real" if plan is None else plan["recipe"]
         kept.append(
             {
