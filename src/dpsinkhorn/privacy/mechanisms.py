@@ -242,7 +242,7 @@ class MomentsMechanism(_Gaussian):
     """Mechanism `moments`: a sum over all records, each one's contribution scaled to a norm of at most 1.
 
     What is summed differs from step to step: coefficients and counts, or squares of deviations, clipped
-    before they are scaled, in the first steps at `clip`, then at a radius that follows from what was released.
+    before they are scaled, in the first steps at `clip`, then at a radius that follows from what is released.
     All of a step's sums together are one release, with noise σ per coordinate of the scaled sum. Nothing is
     sampled. Proof: docs/proofs/moments.md.
 
