@@ -19,7 +19,7 @@ import dp_accounting as dp
 from dpsinkhorn.privacy import Budget, Charge, Ledger, journal, read_ledger
 from dpsinkhorn.privacy.events import flatten
 from dpsinkhorn.privacy.journal import JournalLockedError
-from dpsinkhorn.release import _files, copy_release, load, write_release
+from dpsinkhorn.release import ReleaseError, _files, copy_release, load, write_release
 from dpsinkhorn.release import folder as release_folder
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.releases import CONFIGS, statement, trained
@@ -57,10 +57,10 @@ def releases(folder: Path, kills: int, seed: int, plant: Plant = plant_nothing) 
                 found["kills after the name was given"] += killed and title_there == title != there
                 there = title_there
             elif there is not None:
-                (aside,) = place.parent.glob(".release.*.old/release")
                 assert killed
                 assert _files._exchange is no_exchange
-                assert load(aside).title == there
+                # beside it may lie what is left of one before, whose removal was killed
+                aside = next(path for path in _set_aside(place) if _title(path) == there)
                 aside.rename(place)
                 found["old releases set aside, whole"] += 1
             names = {path.name for path in place.parent.iterdir()} - {"release"}
@@ -70,6 +70,18 @@ def releases(folder: Path, kills: int, seed: int, plant: Plant = plant_nothing) 
         number += 1
     found["releases"] = number
     return dict(found)
+
+
+def _set_aside(place: Path) -> list[Path]:
+    return list(place.parent.glob(f".{place.name}.*.old/{place.name}"))
+
+
+def _title(place: Path) -> str | None:
+    """That of a whole release; none where files are missing."""
+    try:
+        return load(place).title
+    except ReleaseError:
+        return None
 
 
 def _write(place: Path, generator: Any, title: str, overwrite: bool) -> None:
