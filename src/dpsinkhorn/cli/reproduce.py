@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dpsinkhorn.cli._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._output import STOPPED, BadInputError, print_json
 from dpsinkhorn.cli.data import JsonOption
-from dpsinkhorn.cli.train import stop_on_interrupt
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.reproduction import Reproduction

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import enum
-import math
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from dpsinkhorn.cli._output import STOPPED, BadInputError, print_json, print_table, warn
+from dpsinkhorn.cli._interrupt import stop_on_interrupt
+from dpsinkhorn.cli._output import STOPPED, BadInputError
+from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
 from dpsinkhorn.cli.data import (
     ChannelsOption,
     ClassesOption,
@@ -42,8 +33,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training import Plan, Run
     from dpsinkhorn.training.recipe import MechanismName
     from dpsinkhorn.training.run import Progress as RunProgress
-
-_MANY_STEPS = 1000
 
 
 class Mechanism(str, enum.Enum):
@@ -193,14 +182,9 @@ def train(
                     seed,
                     records,
                 )
-            _warn_about(plan, place)
-            if dataset.class_names != dataset.public_names:
-                warn(
-                    "the names of the classes were read off the private labels, and stay out of the release; "
-                    "state them with --classes if they are public"
-                )
+            warn_about(plan, dataset, place)
             if dry_run:
-                _show_plan(plan, place, as_json)
+                show_plan(plan, place, as_json)
                 return
             if not resume:
                 run = _created(out, plan, source, ledger)
@@ -215,7 +199,7 @@ def train(
             f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume", err=True
         )
         raise typer.Exit(STOPPED)
-    _show_end(run, as_json)
+    show_end(run, as_json)
 
 
 @contextmanager
@@ -265,7 +249,7 @@ def _trained(
     from dpsinkhorn.training import Saving
 
     saving = Saving(checkpoint_seconds=checkpoint_every, picture_steps=picture_every)
-    with _bar(run, quiet=quiet) as bar, stop_on_interrupt() as stop:
+    with progress_bar(run, quiet=quiet) as bar, stop_on_interrupt() as stop:
 
         def watch(progress: RunProgress) -> bool:
             bar(progress)
@@ -357,169 +341,3 @@ def _shares(labels: str) -> str | tuple[float, ...]:
         raise BadInputError(
             f"--labels must be uniform, released, or shares such as 0.9,0.1, not {labels}"
         ) from None
-
-
-def _warn_about(plan: Plan, device: torch.device) -> None:
-    from dpsinkhorn.release import format_epsilon
-
-    if plan.seed is not None:
-        warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
-    if not plan.private:
-        warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
-    elif plan.delta >= 1 / plan.facts.units:
-        warn(
-            f"delta {plan.delta:g} is not below 1/{plan.facts.unit}s = {1 / plan.facts.units:.2g}; "
-            "publishing one at random would be allowed"
-        )
-    published = plan.published_epsilon
-    if published is not None:
-        warn(
-            f"all images of a step share one sample, so that the papers' epsilon for this run, "
-            f"{published:.4g}, is not a valid guarantee; what holds is {format_epsilon(plan.epsilon)}"
-        )
-    if plan.recipe.name == "grey" and plan.steps >= _MANY_STEPS and device.type == "cpu":
-        warn(
-            "the recipe grey takes hours on a CPU; --recipe mixture takes seconds and does about as well "
-            "(--dry-run says how long)"
-        )
-
-
-def _show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
-    from dpsinkhorn.release import format_epsilon
-    from dpsinkhorn.training.trial import try_plan
-
-    estimate = try_plan(plan, device)
-    if as_json:
-        print_json(
-            {
-                **plan.to_json(),
-                "epsilon": plan.epsilon,
-                "estimated_seconds": round(estimate.seconds, 1),
-                "estimated_memory_mib": estimate.memory_bytes >> 20,
-                "device": str(device),
-            }
-        )
-        return
-    rows = [
-        ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
-        ("mechanism", plan.recipe.privacy.mechanism),
-        ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
-        ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
-        ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
-        ("steps", f"{plan.steps:,}"),
-        ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
-        *(
-            [("generated a step", f"{plan.generated:,}")]
-            if plan.recipe.privacy.mechanism != "moments"
-            else []
-        ),
-        ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
-        ("time", f"about {_duration(estimate.seconds)} on {device}"),
-        ("memory", f"about {estimate.memory_bytes >> 20:,} MiB"),
-    ]
-    print_table("Plan: nothing was trained, written or spent", rows, [])
-
-
-def _show_end(run: Run, as_json: bool) -> None:
-    from dpsinkhorn.privacy import meaning
-    from dpsinkhorn.release import format_epsilon, load
-
-    release = load(run.release_folder)
-    spent = release.privacy.epsilon
-    report = _write_report(run)
-    if as_json:
-        print_json(
-            {
-                "run": str(run.folder),
-                "release": str(run.release_folder),
-                "report": None if report is None else str(report),
-                "epsilon": spent,
-                "delta": release.privacy.delta,
-                "releasable": release.privacy.releasable,
-            }
-        )
-        return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Run      {run.folder}")
-    console.print(f"Samples  {run.release_folder / 'samples.png'}")
-    console.print(f"Release  {run.release_folder}")
-    if report is not None:
-        console.print(f"Report   {report}")
-    if not release.privacy.releasable:
-        console.print("NOT FOR RELEASE: " + release.privacy.summary)
-        return
-    console.print(
-        f"epsilon {format_epsilon(spent)} at delta {release.privacy.delta:g}. "
-        + meaning(
-            spent, release.privacy.delta, unit=release.privacy.unit, adjacency=release.privacy.adjacency
-        )
-    )
-    console.print("Only the folder `release` may leave the building, and the report; the rest is private.")
-    console.print(f"Next: dpsinkhorn sample {run.release_folder} --count 1000 --output samples.npz")
-
-
-def _write_report(run: Run) -> Path | None:
-    """The page of the run. The release is there already: whatever goes wrong here must not hide it."""
-    try:
-        from dpsinkhorn.report import write_report
-
-        return write_report(run.folder).report
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        warn(f"the release is there, but its report could not be written: {reason}")
-        return None
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-@contextmanager
-def _bar(run: Run, *, quiet: bool) -> Iterator[Any]:
-    """A progress bar with steps, ε spent and the time left."""
-    if quiet:
-        yield lambda _: None
-        return
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("ε {task.fields[spent]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    budget = run.plan.budget_epsilon
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=run.plan.steps, spent="-")
-
-        def show(now: RunProgress) -> None:
-            spent = "∞" if math.isinf(now.epsilon) else f"{now.epsilon:.2f} of {budget:g}"
-            progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
-
-        yield show
-
-
-class _Stop:
-    asked = False
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[_Stop]:
-    """Ctrl-C, or a polite kill, asks the run to stop after the block of steps; a second one is immediate."""
-    stop = _Stop()
-
-    def ask(number: int, frame: Any) -> None:
-        del frame
-        stop.asked = True
-        signal.signal(number, signal.default_int_handler)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
