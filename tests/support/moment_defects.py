@@ -43,6 +43,16 @@ def coordinates_off_the_grid(patch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
 
 
+def too_many_digits_in_coordinates(patch: pytest.MonkeyPatch) -> None:
+    """Two more than leave room for W v in float64."""
+    patch.setattr(moments, "_MAP_BITS", 28)
+
+
+def scaled_deviations_off_the_grid(patch: pytest.MonkeyPatch) -> None:
+    """W v with all its digits: its length depends on the order of a sum."""
+    rewrite(patch, Moments, "_units", "_rounded(deviations @ matrix.T, self._bits)", "deviations @ matrix.T")
+
+
 def long_coordinates(patch: pytest.MonkeyPatch) -> None:
     """W of any length: W v has more digits than float64."""
     rewrite(patch, Moments, "_matrix", "finite * (1 / norm).clamp_(max=1.0)", "finite")
@@ -80,4 +90,12 @@ def true_normaliser(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch, MomentSteps, "_find_means", "counts = sums.counts.clamp(min=least)",
         "counts = sums.counts.clamp(min=sum(len(s.points) for s in self._records.every()) / 10)",
+    )  # fmt: skip
+
+
+def records_in_a_radius(patch: pytest.MonkeyPatch) -> None:
+    """Where deviations are clipped depends on the true number of records, a little."""
+    rewrite(
+        patch, MomentSteps, "_move_centres", "radius / place.size,",
+        "radius / place.size * (1 + 1e-9 * sum(len(s.points) for s in self._records.every())),",
     )  # fmt: skip

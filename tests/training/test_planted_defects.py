@@ -35,6 +35,8 @@ REPLAY = "tests/training/test_run_replay.py"
 SECURE = "tests/training/test_run_secure.py"
 MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
 MOMENTS = "tests/training/test_sanitizers_moments.py"
+LARGEST = "test_the_largest_deviations[(1, 28, 28)-20-"
+SEEN = "tests/training/test_steps_moments.py::TestRuns::test_private_data_are_seen_through_noised_sums_only"
 
 
 @dataclass(frozen=True)
@@ -325,10 +327,20 @@ DEFECTS = (
         "scaled coordinates that are not on a grid, `moments`",
         moment_defects.coordinates_off_the_grid,
         tuple(
-            f"{MOMENTS}::TestCoordinates::{test}[{step}]"
-            for test in ("test_sums_half_way_between_steps", "test_the_largest_deviations")
+            f"{MOMENTS}::TestCoordinates::{test}{step}]"
+            for test in ("test_sums_half_way_between_steps[", LARGEST)
             for step in ("centres", "covariances")
         ),
+    ),
+    Defect(
+        "scaled coordinates of too many digits, `moments`",
+        moment_defects.too_many_digits_in_coordinates,
+        (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
+    ),
+    Defect(
+        "scaled deviations that are not on a grid, `moments`",
+        moment_defects.scaled_deviations_off_the_grid,
+        (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
     ),
     Defect(
         "scaled coordinates of any length, `moments`",
@@ -366,10 +378,12 @@ DEFECTS = (
     Defect(
         "the true number of records in a normaliser, `moments`",
         moment_defects.true_normaliser,
-        (
-            "tests/training/test_steps_moments.py::TestRuns::"
-            "test_private_data_are_seen_through_noised_sums_only",
-        ),
+        (SEEN,),
+    ),
+    Defect(
+        "the true number of records in a radius, `moments`",
+        moment_defects.records_in_a_radius,
+        (SEEN,),
     ),
 )
 

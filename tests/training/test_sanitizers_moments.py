@@ -159,27 +159,36 @@ class TestCoordinates:
         for times in (2.0, 1024.0):
             assert same_bits(same, what_is_noised(moments, step, sample, coordinates=times * own))
 
-    def test_the_largest_deviations(self, step):
-        """All of the length in one row, centres as far away as they may be: sums in W v are still exact."""
-        moments = moments_of(classes=0, components=1, clip=7.0)
-        k = moments.config.coefficients
-        draws = torch.Generator().manual_seed(0)
-        for _ in range(5):
-            row = torch.randn(k, generator=draws, dtype=torch.float64)
+    @pytest.mark.parametrize(
+        ("shape", "frequencies"), [((1, 8, 8), 6), ((1, 28, 28), 20), ((3, 32, 32), 8)], ids=str
+    )
+    def test_the_largest_deviations(self, step, shape, frequencies):
+        """A centre opposite to the record, W along the line between them: W v and its length are exact."""
+        moments = moments_of(shape, classes=0, components=1, frequencies=frequencies)
+        k, draws = moments.config.coefficients, torch.Generator().manual_seed(0)
+        image = (torch.rand(moments.config.points, generator=draws) < 0.9) * 2.0 - 1
+        sample = Sample(image.repeat(8, 1))
+        own = moments.coefficients(image[None])[0]
+        lengths, clipped = [], moments._clipped
+        moments._clipped = lambda vectors, radius: (lengths.append(vectors), clipped(vectors, radius))[1]
+        for _ in range(12):
+            little = 1e-3 * torch.randn(2, k, generator=draws, dtype=torch.float64)
+            centres = (2.0**moments._half * (little[0] - own / own.norm())).view(1, 1, k)
+            deviation = own - moments._on_grid(centres)[0, 0]
             matrix = torch.zeros(k, k, dtype=torch.float64)
-            matrix[0] = row / row.norm()
-            centres = (-8 * row / row.norm()).view(1, 1, k)
-            sample = Sample(torch.ones(40, 64))
-            whole = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=40)
+            matrix[0] = deviation / deviation.norm() + little[1]
+            whole = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=8)
             split = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=1)
             assert same_bits(whole, split)
             grid = moments._matrix(matrix)
-            deviation = moments.coefficients(sample.points[:1]) - moments._on_grid(centres)[0]
-            exact = sum(
-                Fraction(a) * Fraction(b)
-                for a, b in zip(grid[0].tolist(), deviation[0].tolist(), strict=True)
+            products = zip(grid[0].tolist(), deviation.tolist(), strict=True)
+            assert Fraction(float((deviation @ grid.T)[0])) == sum(
+                Fraction(a) * Fraction(b) for a, b in products
             )
-            assert Fraction(float((deviation @ grid.T)[0, 0])) == exact
+        for vector in (vectors[0] for vectors in lengths):
+            steps = vector * 2.0**moments._bits
+            assert torch.equal(steps, steps.round())
+            assert Fraction(float((vector * vector).sum())) == sum(Fraction(x) ** 2 for x in vector.tolist())
 
     def test_sums_half_way_between_steps(self, step):
         """A last bit of W v would decide whether a record adds a vector of norm 1 or nothing at all."""

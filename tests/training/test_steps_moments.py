@@ -370,17 +370,35 @@ class TestRuns:
         assert np.linalg.norm(first - second) <= 1e-4 * np.linalg.norm(first)
 
     def test_private_data_are_seen_through_noised_sums_only(self, monkeypatch):
-        """With fixed sums in place of noised ones, what is learnt is the same for all data sets."""
+        """With fixed sums in place of noised ones, all data sets are asked the same, and teach the same."""
         from dpsinkhorn.training.sanitizers import moments
 
         monkeypatch.setattr(moments, "add_gaussian", lambda values, **_: torch.ones_like(values))
+        asked = []
+        real = moments.Moments._units
+
+        def units(self, records, centres, radius, coordinates):
+            asked[-1].append(
+                (
+                    centres,
+                    torch.tensor(radius, dtype=torch.float64),
+                    torch.empty(0) if coordinates is None else coordinates,
+                )
+            )
+            return real(self, records, centres, radius, coordinates)
+
+        monkeypatch.setattr(moments.Moments, "_units", units)
         learnt = []
         for seed, count in ((0, 90), (1, 75)):
+            asked.append([])
             data = tiny_data(records=count, seed=seed)
             state, steps = steps_of(data, plan_of(data))
             steps.take(6)
             learnt.append(state.generator.state_dict())
         assert all(torch.equal(learnt[0][name], learnt[1][name]) for name in learnt[0])
+        assert len(asked[0]) == len(asked[1]) == 6
+        for first, second in zip(*asked, strict=True):
+            assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
 
 
 class TestRefusals:
