@@ -135,10 +135,14 @@ def test_names_of_the_curators(tmp_path):
 
 
 def test_the_log_is_for_the_curator(place):
+    log = place / "run" / "statistics.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for number, line in enumerate(lines):  # told from all other numbers of a page
+        line |= {"gradient_norm": 8317.0 + number, "steps_per_second": 0.09143 + number / 1e5}
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     written = write_report(place / "run", curator_page=True)
     assert written.curator_page.name == "report-CURATOR-ONLY.html"
     page = read_page(written.curator_page.read_bytes())
-    lines = [json.loads(line) for line in (place / "run" / "statistics.jsonl").read_text().splitlines()]
     assert "must not leave" in page.text.lower()
     assert f"{lines[-1]['gradient_norm']:.4g}" in page.text
     assert len(page.all("img")) == len(list((place / "run" / "samples").iterdir()))
