@@ -20,24 +20,24 @@ VARIANCES = st.one_of(st.floats(0, 0.3), st.floats(-30, 3).map(np.exp), st.sampl
 
 
 def integrated(a, b):
-    """Mean and variance of clamp(N(a, b²), 0, 1), by quadrature about the mean."""
-    normal = stats.norm(a, b)
-    low, high = max(0.0, a - 12 * b), min(1.0, a + 12 * b)
-    black, white = normal.cdf(0), normal.sf(1)
+    """Mean and variance of clamp(N(a, b²), 0, 1), by quadrature over z = (x - a) / b."""
+    black, white = -a / b, (1 - a) / b
+    low, high = max(black, -12.0), min(white, 12.0)
 
     def expectation(function):
         inside = 0.0
         if low < high:
-            peak = min(max(a, low), high)
-            sides = [(low, peak), (peak, high)]
+            peak = min(max(0.0, low), high)
             inside = sum(
-                integrate.quad(lambda x: function(x) * normal.pdf(x), *side, epsabs=1e-13, epsrel=1e-12)[0]
-                for side in sides
+                integrate.quad(lambda z: function(z) * stats.norm.pdf(z), *side, epsabs=1e-13, epsrel=1e-12)[
+                    0
+                ]
+                for side in [(low, peak), (peak, high)]
             )
-        return function(0.0) * black + inside + function(1.0) * white
+        return function(black) * stats.norm.cdf(black) + inside + function(white) * stats.norm.sf(white)
 
-    mean = expectation(lambda x: x)
-    return mean, expectation(lambda x: (x - mean) ** 2)
+    middle = expectation(lambda z: z)
+    return a + b * middle, b * b * expectation(lambda z: (z - middle) ** 2)
 
 
 def scalars(*values):
