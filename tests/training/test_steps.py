@@ -279,10 +279,17 @@ class TestTraining:
         state = TrainingState(plan, CPU)
         arguments = (plan, state, Records(data, CPU), build_sanitizer(plan), Everything(), (1 / 3,) * 3)
         next(train(*arguments, horizon=6))
-        assert state.way == "one by one"
-        state.way = "64 at a time"
-        with pytest.raises(TrainingError, match="would not replay"):
-            next(train(*arguments, horizon=6))
+        way = f"one by one, by torch {torch.__version__} on cpu"
+        assert state.way == way
+        next(train(*arguments, horizon=6))
+        for other in (
+            f"64 at a time, by torch {torch.__version__} on cpu",
+            "one by one, by torch 2.0.1 on cpu",
+        ):
+            state.way = other
+            with pytest.raises(TrainingError, match="would not replay") as caught:
+                next(train(*arguments, horizon=6))
+            assert f"took its steps {other}, and here they would be taken {way}" in str(caught.value)
 
     def test_it_learns_as_single_steps_do(self):
         """Not the same draws, but the same training: both move the weights by about as much."""

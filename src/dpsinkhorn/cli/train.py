@@ -115,7 +115,10 @@ def train(
         float, typer.Option("--checkpoint-every", min=0, help="Seconds between checkpoints.")
     ] = 60.0,
     picture_every: Annotated[
-        int, typer.Option("--picture-every", min=0, help="Steps between pictures of samples; 0 for none.")
+        int,
+        typer.Option(
+            "--picture-every", min=0, help="Steps between pictures of samples, at least; 0 for none."
+        ),
     ] = 500,
     as_json: JsonOption = False,
 ) -> None:

@@ -98,12 +98,13 @@ def train(
     Whoever iterates may stop between blocks: `state` is whole then.
     """
     steps = make_steps(plan, state, records, sanitizer, probabilities, horizon=horizon)
-    if plan.seed is not None and state.way not in (None, steps.way):
+    way = f"{steps.way}, by torch {torch.__version__} on {_device_name(state.device)}"
+    if plan.seed is not None and state.way not in (None, way):
         raise TrainingError(
-            f"this seeded run took its steps {state.way}, and here they would be taken {steps.way}: it would "
+            f"this seeded run took its steps {state.way}, and here they would be taken {way}: it would "
             "not replay; resume it where it began, or begin another run"
         )
-    state.way = steps.way
+    state.way = way
     # steps of `moments` are few, and each costs a large part of the budget: none is to be lost by a crash
     most = 1 if isinstance(sanitizer, Moments) else _LARGEST_BLOCK
     wanted = 1
@@ -120,6 +121,10 @@ def train(
         seconds = time.monotonic() - started
         yield Block(state.step, horizon, seconds, granted, norm)
         wanted = min(most, _next_block(granted, seconds))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _norm(gradients: list[torch.Tensor]) -> float:

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,10 +28,12 @@ from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_sta
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
+from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.new_file import drafts_of, write_new
+from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.records import Records, facts_of
@@ -52,15 +53,6 @@ __all__ = ["Progress", "Run", "Saving"]
 _SETTINGS: dict[str, Any] = {"name": str, "dpsinkhorn": str, "ledger": str | None, "source": dict[str, Any]}
 _STATISTICS_BATCH = 500  # images in a batch of BatchNorm's statistics, at least
 _PICTURE_COLUMNS = 10
-
-
-@dataclass(frozen=True)
-class Saving:
-    """How often a run writes things down. None of it changes what is learnt, or ε."""
-
-    checkpoint_seconds: float = 60.0
-    picture_steps: int = 500
-    """0: no pictures while training."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +199,7 @@ class Run:
         plan = self.plan
         self._check_open()  # again, now that nobody else is at work: another process may just have ended it
         check_unit(self.ledger_path, ledger.statement(), plan)  # others may have spent since this run began
+        check_float64(device)
         state = TrainingState(plan, device)
         records = Records(dataset, device)
         self._clear_away()
@@ -230,13 +223,14 @@ class Run:
             )
         sanitizer = build_sanitizer(plan)
         precious = isinstance(sanitizer, Moments)  # a step is too costly to be taken twice
-        pace = _Pace(ledger, saving, state.step)
+        pace = Pace(ledger, saving, state.step)
         blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
         for block in blocks:
             fresh = pace.look(final=block.step == horizon)
             self._note(block, pace.spent if fresh else math.inf)
             if pace.picture_due(block.step):
-                self._picture(state)
+                with pace.picture(block.step):
+                    self._picture(state)
             stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < horizon
             if stop or precious or pace.checkpoint_due():
                 self._save(state, probabilities, ledger)
@@ -384,47 +378,6 @@ class Run:
             privacy=statement_of(self.plan, ledger.statement(), state.noise.description),
             class_names=class_names,
         )
-
-
-class _Pace:
-    """When to look at the ledger, to write a checkpoint, to draw a picture: rarely enough to cost little."""
-
-    def __init__(self, ledger: Ledger, saving: Saving, step: int) -> None:
-        self._ledger = ledger
-        self._saving = saving
-        self._saved = time.monotonic()
-        self._looked, self._rest = self._saved, 0.0
-        self._pictures = step // saving.picture_steps if saving.picture_steps else 0
-        self.spent = 0.0
-        """ε of all that was on record at the last look."""
-
-    def look(self, *, final: bool) -> bool:
-        """Compute ε anew, when that takes a small part of the time; whether it was done."""
-        now = time.monotonic()
-        due = final or _over(now - self._looked, self._rest)
-        if due:
-            self.spent = self._ledger.epsilon()
-            self._looked, self._rest = now, 30 * (time.monotonic() - now)
-        return due
-
-    def checkpoint_due(self) -> bool:
-        now = time.monotonic()
-        due = _over(now - self._saved, self._saving.checkpoint_seconds)
-        if due:
-            self._saved = now
-        return due
-
-    def picture_due(self, step: int) -> bool:
-        if not self._saving.picture_steps:
-            return False
-        pictures = step // self._saving.picture_steps
-        due, self._pictures = pictures > self._pictures, pictures
-        return due
-
-
-def _over(passed: float, seconds: float) -> bool:
-    """Whether that time is over; also where the clock went back, as one day some machine's will."""
-    return not 0 <= passed < seconds
 
 
 @contextmanager

@@ -1,0 +1,90 @@
+"""When a run looks at its ledger, writes a checkpoint, draws a picture: so rarely that it costs little."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dpsinkhorn.privacy import Ledger
+
+__all__ = ["Pace", "Saving"]
+
+_REST = 30  # times as long as it took, until something is done again
+
+
+@dataclass(frozen=True)
+class Saving:
+    """How often a run writes things down. None of it changes what is learnt, or ε."""
+
+    checkpoint_seconds: float = 60.0
+    picture_steps: int = 500
+    """Between pictures, at least: they are fewer where they would cost time. 0: none while training."""
+
+
+class Pace:
+    """When the next of each is due, in a run that stands at `step`."""
+
+    def __init__(self, ledger: Ledger, saving: Saving, step: int) -> None:
+        self._ledger = ledger
+        self._saving = saving
+        self._saved = time.monotonic()
+        self._looks, self._drawing = _Sparingly(), _Sparingly()
+        self._pictures = self._pictures_by(step)
+        self.spent = 0.0
+        """ε of all that was on record at the last look."""
+
+    def look(self, *, final: bool) -> bool:
+        """Compute ε anew, when that takes a small part of the time; whether it was done."""
+        due = final or self._looks.due
+        if due:
+            with self._looks.done():
+                self.spent = self._ledger.epsilon()
+        return due
+
+    def checkpoint_due(self) -> bool:
+        """Whether it is time for one; the next is due as long after."""
+        now = time.monotonic()
+        due = _over(now - self._saved, self._saving.checkpoint_seconds)
+        if due:
+            self._saved = now
+        return due
+
+    def picture_due(self, step: int) -> bool:
+        """Whether there were enough steps since the last one, and enough time."""
+        return self._pictures_by(step) > self._pictures and self._drawing.due
+
+    @contextmanager
+    def picture(self, step: int) -> Iterator[None]:
+        """Within it a picture is drawn."""
+        with self._drawing.done():
+            yield
+        self._pictures = self._pictures_by(step)
+
+    def _pictures_by(self, step: int) -> int:
+        return step // self._saving.picture_steps if self._saving.picture_steps else 0
+
+
+class _Sparingly:
+    """What must not take more than a small part of the time."""
+
+    def __init__(self) -> None:
+        self._last, self._rest = time.monotonic(), 0.0
+
+    @property
+    def due(self) -> bool:
+        return _over(time.monotonic() - self._last, self._rest)
+
+    @contextmanager
+    def done(self) -> Iterator[None]:
+        """Within it the thing is done."""
+        started = time.monotonic()
+        yield
+        self._last = time.monotonic()
+        self._rest = _REST * (self._last - started)
+
+
+def _over(passed: float, seconds: float) -> bool:
+    """Whether that time is over; also where the clock went back, as one day some machine's will."""
+    return not 0 <= passed < seconds

@@ -1,0 +1,67 @@
+"""A device that emulates float64 is refused before anything is spent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpsinkhorn.training import Run, arithmetic
+from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
+from dpsinkhorn.training.errors import TrainingError
+from support.runs import tiny_data, tiny_plan
+
+CPU = torch.device("cpu")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def sliced(slices: int, bits: int = 7):
+    """A product in fixed point: rows and columns in units of their largest numbers, in narrow slices."""
+
+    def cut(values, dim):
+        largest = values.abs().amax(dim, keepdim=True)
+        unit = torch.exp2(torch.ceil(torch.log2(largest)).clamp(min=-1000) - slices * bits)
+        return (values / unit).trunc() * unit
+
+    return lambda left, right: cut(left, -1) @ cut(right, -2)
+
+
+class TestProducts:
+    @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+    def test_real_ones_are_exact(self, device):
+        assert multiplies_float64(torch.device(device))
+
+    @pytest.mark.parametrize("slices", [3, 5, 7, 8, 12])
+    def test_emulated_ones_are_not(self, slices):
+        assert not multiplies_float64(CPU, sliced(slices))
+
+    def test_nor_are_narrower_ones(self):
+        assert not multiplies_float64(CPU, lambda left, right: (left.float() @ right.float()).double())
+
+    @pytest.mark.parametrize("dimensions", [2, 3])
+    def test_alone_and_in_a_batch(self, dimensions):
+        def product(left, right):
+            return sliced(8)(left, right) if left.ndim == dimensions else left @ right
+
+        assert not multiplies_float64(CPU, product)
+
+    def test_sums_that_keep_too_few_digits(self):
+        """Numbers whole, what they add up to not: as by a sum of 48 binary digits."""
+
+        def product(left, right):
+            total = left @ right
+            fraction, exponent = torch.frexp(total)
+            return torch.ldexp((fraction * 2**48).round() / 2**48, exponent)
+
+        assert not multiplies_float64(CPU, product)
+
+
+def test_a_run_on_such_a_device_spends_nothing(tmp_path, monkeypatch):
+    check_float64.cache_clear()
+    monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: False)
+    data = tiny_data()
+    run = Run.create(tmp_path / "run", tiny_plan(data))
+    with pytest.raises(TrainingError, match="does not multiply in float64 as the guarantee needs it"):
+        run.train(data)
+    monkeypatch.undo()
+    assert run.ledger_path.read_text().count('"spend"') == 0
+    assert run.train(data)
