@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["stop_on_interrupt"]
+
+_TOGETHER = 1.0  # seconds: a terminal and whatever stands between may each send the same Ctrl-C
 
 
 class _Stop:
@@ -16,13 +19,21 @@ class _Stop:
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[_Stop]:
-    """Ctrl-C, or a polite kill, asks the run to stop after the block of steps; a second one is immediate."""
+    """Ctrl-C, or a polite kill, asks the run to stop after the block of steps; a second one is immediate.
+
+    What arrives within a second of the first is the first: `timeout`, say, signals a process and its group.
+    """
     stop = _Stop()
+    first = 0.0
 
     def ask(number: int, frame: Any) -> None:
-        del frame
-        stop.asked = True
-        signal.signal(number, signal.default_int_handler)
+        nonlocal first
+        del number, frame
+        now = time.monotonic()
+        if not stop.asked:
+            stop.asked, first = True, now
+        elif now - first > _TOGETHER:
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -11,7 +11,7 @@ from dpsinkhorn.privacy import Ledger
 
 __all__ = ["Pace", "Saving"]
 
-_REST = 30  # times as long as it took, until something is done again
+_REST = 100  # times as long as it took, until something is done again
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from dpsinkhorn import load
+from dpsinkhorn.cli import _interrupt
+from dpsinkhorn.cli._interrupt import stop_on_interrupt
 from dpsinkhorn.privacy import epsilon, read_ledger
+from dpsinkhorn.training import Run
 from support.processes import Command
 from support.runs import bits, header, lines
 from support.train_command import TINY, begin, done, lines_so_far, steps_on_record
@@ -133,13 +137,53 @@ class TestInterrupted:
         assert err in ("dpsinkhorn: stopped before training began\n", "dpsinkhorn: stopped\n")
         assert not (place / "run").exists()
 
-    def test_twice_stops_at_once(self, place):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_twice_together_is_once(self, place, number):
+        """As `timeout` sends it: to a process, and to its group. No step that was paid for is lost."""
         command = Command(begin(place, "--steps 100000"), place)
         command.until(lambda: len(lines_so_far(place)) >= 4)
-        command.send(signal.SIGINT)
+        command.send(number)
         time.sleep(0.02)
-        command.send(signal.SIGINT)
+        command.send(number)
         status, _, err = command.wait()
         assert status == 130
-        last = err.splitlines()[-1]
-        assert last.startswith(("dpsinkhorn: stopped at once; go on from", "Stopped, with a checkpoint."))
+        assert err.splitlines()[-1].startswith("Stopped, with a checkpoint.")
+        assert header(place / "run" / "checkpoint.safetensors")["step"] == steps_on_record(place / "run")
+
+
+class TestTwice:
+    """What a signal does, by the clock."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        now = SimpleNamespace(value=50.0)
+        monkeypatch.setattr(_interrupt, "time", SimpleNamespace(monotonic=lambda: now.value))
+        return now
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_second_one_later_is_immediate(self, clock, number):
+        with stop_on_interrupt() as stop:
+            assert not stop.asked
+            for clock.value in (50.0, 50.01, 50.9):
+                signal.raise_signal(number)
+                assert stop.asked
+            clock.value = 51.1
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+
+    def test_what_is_said_then(self, run, monkeypatch):
+        def stopped(*_arguments, **_options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Run, "train", stopped)
+        status, out, err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")
+        assert (status, out) == (130, "")
+        assert err.splitlines()[-1] == (
+            "dpsinkhorn: stopped at once; go on from the last checkpoint with --resume"
+        )
+
+    def test_handlers_are_put_back(self):
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        with stop_on_interrupt():
+            assert signal.getsignal(signal.SIGINT) != before[0]
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
