@@ -16,7 +16,7 @@ from dpsinkhorn.training import TrainingError, load_recipe
 from dpsinkhorn.training.auditing import StepGame, StepSetting, audit_run, audit_step, plant_canaries
 from dpsinkhorn.training.auditing.observer import Observer
 from dpsinkhorn.training.building import build_sanitizer
-from dpsinkhorn.training.plan import make_plan
+from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
 from support.runs import tiny_data, tiny_recipe

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dpsinkhorn.training import Recipe, TrainingError, choose_recipe, load_recipe, recipe_names
-from dpsinkhorn.training.plan import Facts, make_plan
+from dpsinkhorn.training.plan import Facts
+from dpsinkhorn.training.planning import make_plan
 
 # The papers' tables: Δ, σ of Algorithm 1, batch, T, p, m, λ, learning rate, δ. None: not stated.
 PAPERS = {

@@ -2,7 +2,8 @@
 
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.estimator import DPSinkhorn
-from dpsinkhorn.training.plan import Facts, Plan, make_plan
+from dpsinkhorn.training.plan import Facts, Plan
+from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Saving

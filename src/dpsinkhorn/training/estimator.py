@@ -20,7 +20,8 @@ from dpsinkhorn.generators import choose_device
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.plan import Plan, make_plan
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import MechanismName, Recipe, choose_recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Run, Saving, Watch

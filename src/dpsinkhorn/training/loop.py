@@ -105,8 +105,7 @@ def train(
             "not replay; resume it where it began, or begin another run"
         )
     state.way = way
-    # steps of `moments` are few, and each costs a large part of the budget: none is to be lost by a crash
-    most = 1 if isinstance(sanitizer, Moments) else _LARGEST_BLOCK
+    most = 1 if plan.precious else _LARGEST_BLOCK
     wanted = 1
     state.generator.train()
     while state.step < horizon:

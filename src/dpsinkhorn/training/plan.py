@@ -1,7 +1,6 @@
 """The plan of a training: every number that its privacy depends on, settled before any record is read.
 
-A plan follows from a recipe, a budget and public facts of the data alone. What it says is what will be
-charged; `build_sanitizer` turns it into the mechanism that runs.
+What it says is what will be charged; `build_sanitizer` turns it into the mechanism that runs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dpsinkhorn.privacy import (
     ACCOUNTANTS,
     Accountant,
     BatchMechanism,
-    CalibrationError,
     Charge,
     GaussianMechanism,
     ImageMechanism,
@@ -28,7 +26,6 @@ from dpsinkhorn.privacy import (
     NonPrivate,
     ParameterMechanism,
     RecordMechanism,
-    calibrate,
     compose,
     epsilon,
     published_epsilon,
@@ -37,14 +34,12 @@ from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
 
-__all__ = ["Facts", "Plan", "make_plan"]
+__all__ = ["Facts", "Plan", "check_generator"]
 
 # Noise on class counts that are released: about this many records a class. It costs little, and the
 # probabilities that follow are good to a few hundredths of a percent of sixty thousand records.
 _COUNT_NOISE = 25.0
-_SEARCH_STEPS = 14
 _MOST_GENERATED = 10**6  # images in a step
-_ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
 
 
 @dataclass(frozen=True)
@@ -107,6 +102,11 @@ class Plan:
     def private(self) -> bool:
         """Whether anything is guaranteed at all."""
         return not isinstance(self.mechanism, NonPrivate)
+
+    @property
+    def precious(self) -> bool:
+        """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
+        return isinstance(self.mechanism, MomentsMechanism)
 
     @property
     def step_charge(self) -> Charge:
@@ -192,7 +192,7 @@ class Plan:
             **values,
         )
         _check_numbers(plan)
-        _check_generator(plan)
+        check_generator(plan)
         return plan
 
 
@@ -235,7 +235,7 @@ def _check_numbers(plan: Plan) -> None:
             raise TrainingError(f"plan.{name} is out of range")
 
 
-def _check_generator(plan: Plan) -> None:
+def check_generator(plan: Plan) -> None:
     """Refuse a generator that cannot make these images, or be trained in this way."""
     config, privacy, facts = plan.generator_config, plan.recipe.privacy, plan.facts
     moments = privacy.mechanism == "moments"
@@ -257,145 +257,3 @@ def _check_generator(plan: Plan) -> None:
     for problem, there in problems.items():
         if there:
             raise TrainingError(f"the mechanism moments {problem}")
-
-
-def make_plan(
-    recipe: Recipe,
-    facts: Facts,
-    *,
-    budget_epsilon: float | None = None,
-    delta: float | None = None,
-    accountant: Accountant = "pld",
-    labels: tuple[float, ...] | str = "uniform",
-    seed: int | None = None,
-) -> Plan:
-    """Settle all numbers of a training.
-
-    With `budget_epsilon` the noise is the least that keeps `recipe.privacy.steps` steps within it. Without,
-    the recipe's own noise multiplier is taken, and the plan says what that costs.
-
-    >>> from dpsinkhorn.training import load_recipe
-    >>> recipe = load_recipe("digits").replace(privacy={"steps": 100})
-    >>> plan = make_plan(recipe, Facts((1, 8, 8), 10, 1347, 1347), budget_epsilon=10.0)
-    >>> plan.steps, 9.9 < plan.epsilon <= 10
-    (100, True)
-    """
-    privacy = recipe.privacy
-    delta = recipe.delta if delta is None else delta
-    if not 0 < delta < 1:
-        raise TrainingError(f"delta must be between 0 and 1, not {delta}")
-    if budget_epsilon is not None and not 0 < budget_epsilon < math.inf:
-        raise TrainingError(f"epsilon must be a positive number, not {budget_epsilon}")
-    if seed is not None and not 0 <= seed < 2**63:
-        raise TrainingError(f"a seed is a whole number from 0 to 2^63 - 1, not {seed}")
-    if facts.records < 1 or facts.units < 1:
-        raise TrainingError("the data set is empty")
-    generated = recipe.loss.generated
-    if facts.classes and recipe.loss.generated_per_class:
-        generated = facts.classes * recipe.loss.generated_per_class
-    if privacy.mechanism == "record" and generated < facts.classes:
-        raise TrainingError(
-            f"{generated} generated images cannot show all {facts.classes} classes; raise loss.generated, or "
-            "give loss.generated_per_class"
-        )
-    plan = Plan(
-        recipe=recipe,
-        facts=facts,
-        budget_epsilon=math.inf,
-        delta=delta,
-        accountant=accountant,
-        noise_multiplier=privacy.noise_multiplier or math.nan,
-        sampling_rate=_rate(recipe, facts),
-        steps=privacy.steps,
-        generated=generated,
-        labels=_label_probabilities(labels, facts.classes),
-        seed=seed,
-    )
-    _check_generator(plan)
-    if privacy.mechanism == "none":
-        if budget_epsilon is not None:
-            raise TrainingError(
-                "training without privacy has no epsilon; leave it out, or choose a mechanism"
-            )
-        if plan.labels == "released":
-            raise TrainingError("training without privacy: give the class frequencies, or leave them uniform")
-        return dataclasses.replace(plan, noise_multiplier=0.0)
-    if budget_epsilon is None:
-        if privacy.noise_multiplier is None:
-            raise TrainingError(f"the recipe {recipe.name!r} needs a budget: give epsilon")
-        return dataclasses.replace(plan, budget_epsilon=plan.epsilon * _ROUNDING)
-    plan = dataclasses.replace(plan, budget_epsilon=budget_epsilon)
-    sigma = _calibrated(plan)
-    return dataclasses.replace(plan, noise_multiplier=sigma)
-
-
-def _rate(recipe: Recipe, facts: Facts) -> float:
-    privacy = recipe.privacy
-    rate = privacy.sampling_rate
-    if rate is None:
-        assert privacy.batch is not None
-        rate = privacy.batch / facts.records
-    if rate > 1 or rate * facts.records < 1:
-        need = privacy.batch or math.ceil(1 / rate)
-        raise TrainingError(
-            f"{facts.records} records are fewer than one expected batch of this recipe ({need} needed); "
-            "lower the batch or raise the sampling rate"
-        )
-    return rate
-
-
-def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple[float, ...] | str:
-    if isinstance(labels, str):
-        if labels == "released" and classes:
-            return labels
-        if labels != "uniform":
-            raise TrainingError(
-                f"labels must be uniform, released, or a probability for each class, not {labels!r}"
-                if classes
-                else "the data have no labels whose frequencies could be released"
-            )
-        return (1.0 / classes,) * classes if classes else ()
-    if len(labels) != classes:
-        raise TrainingError(f"{len(labels)} label probabilities for {classes} classes")
-    labels = tuple(float(share) for share in labels)
-    total = math.fsum(labels)
-    if not (all(share >= 0 for share in labels) and 0 < total < math.inf):
-        raise TrainingError("label probabilities must be zero or positive numbers, not all zero")
-    return tuple(share / total for share in labels)
-
-
-def _calibrated(plan: Plan) -> float:
-    """The least noise multiplier that keeps the plan within its budget."""
-    rows = plan.generated if plan.recipe.privacy.mechanism == "image" else 1
-
-    def noise_for(budget: float) -> float:
-        found = calibrate(
-            budget,
-            plan.delta,
-            sampling_rate=plan.sampling_rate,
-            steps=plan.steps,
-            rows=rows,
-            accountant=plan.accountant,
-        )
-        return found.noise_multiplier
-
-    try:
-        sigma = noise_for(plan.budget_epsilon)
-        if plan.count_mechanism is None:
-            return sigma
-        # the counts take their part of the budget first: search for the noise that leaves room for it
-        low = high = sigma
-        while dataclasses.replace(plan, noise_multiplier=high).epsilon > plan.budget_epsilon:
-            low, high = high, 2 * high
-            if high > 1e6:
-                raise CalibrationError("the class frequencies alone take all of it")
-        for _ in range(_SEARCH_STEPS):
-            middle = math.sqrt(low * high)
-            within = dataclasses.replace(plan, noise_multiplier=middle).epsilon <= plan.budget_epsilon
-            low, high = (low, middle) if within else (middle, high)
-        return high
-    except CalibrationError as error:
-        raise TrainingError(
-            f"epsilon {plan.budget_epsilon:g} at delta {plan.delta:g} cannot be met with {plan.steps} steps "
-            f"at sampling rate {plan.sampling_rate:.4g}: {error}; ask for fewer steps or a larger epsilon"
-        ) from error

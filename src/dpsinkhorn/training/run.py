@@ -37,7 +37,7 @@ from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.records import Records, facts_of
-from dpsinkhorn.training.sanitizers import Moments, release_label_frequencies
+from dpsinkhorn.training.sanitizers import release_label_frequencies
 from dpsinkhorn.training.spending import (
     begin_ledger,
     check_room,
@@ -222,7 +222,6 @@ class Run:
                 f"the budget in {self.ledger_path} allows no step, and none is kept; begin another run"
             )
         sanitizer = build_sanitizer(plan)
-        precious = isinstance(sanitizer, Moments)  # a step is too costly to be taken twice
         pace = Pace(ledger, saving, state.step)
         blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
         for block in blocks:
@@ -232,7 +231,7 @@ class Run:
                 with pace.picture(block.step):
                     self._picture(state)
             stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < horizon
-            if stop or precious or pace.checkpoint_due():
+            if stop or plan.precious or pace.checkpoint_due():
                 self._save(state, probabilities, ledger)
             if stop:
                 return False

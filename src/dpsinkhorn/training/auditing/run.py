@@ -27,7 +27,8 @@ from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
 from dpsinkhorn.training.auditing.observer import Observer
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.loop import LedgerReservation, train
-from dpsinkhorn.training.plan import Plan, make_plan
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
