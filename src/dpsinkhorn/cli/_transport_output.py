@@ -1,0 +1,94 @@
+"""What `dpsinkhorn transport` prints: warnings, and the result of each command as a table or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpsinkhorn.cli._output import print_json, print_table, warn
+
+if TYPE_CHECKING:  # torch is slow to import: `--help` does without
+    from dpsinkhorn.transport import NoisyPotentials, PrivateCost, Tradeoff
+
+__all__ = ["show_cost", "show_potentials", "show_tradeoff", "warn_not_private"]
+
+_SEEDED = "made with a seed, which whoever knows it can undo: not for release"
+
+
+def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: bool) -> None:
+    """The cost, its interval, what it cost, and why the method was taken."""
+    if found.seeded:
+        warn(_SEEDED)
+    if as_json:
+        print_json(found.to_json())
+        return
+    low, high = found.interval
+    rows = [
+        ("cost", f"{found.cost:.6g}"),
+        (f"interval, {100 * confidence:g} %", f"{low:.6g} to {high:.6g}"),
+        ("epsilon", f"{found.epsilon:g}"),
+        ("delta", f"{found.delta:g}"),
+        ("method", found.method),
+        ("predicted error", f"{found.predicted_error:.3g}"),
+        ("regularization", f"{found.regularization:g}" if found.regularization else "0 (exact)"),
+        ("adjacency", found.adjacency),
+    ]
+    told = [
+        f"Method: {found.reason}.",
+        f"Protected: each {'person, on both sides' if paired else 'row'}; numbers of rows count as public.",
+    ]
+    print_table("private transport cost", rows, told)
+
+
+def show_potentials(found: NoisyPotentials, output: Path, as_json: bool) -> None:
+    """All but the potentials themselves, which are in the file."""
+    if found.seeded:
+        warn(_SEEDED)
+    if not found.private:
+        warn("mode paper: this epsilon is the paper's own count, which is not a valid guarantee")
+    result = {
+        "cost": found.cost,
+        "cost_noise_std": found.cost_std,
+        "noise_std": list(found.noise_std),
+        "iterations": found.iterations,
+        "regularization": found.regularization,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "method": f"noisy-sinkhorn ({found.mode})",
+        "guaranteed": found.private,
+        "adjacency": "replace-one",
+        "seeded": found.seeded,
+        "output": str(output),
+    }
+    if as_json:
+        print_json(result)
+        return
+    shown = ("cost", "iterations", "regularization", "epsilon", "delta", "method", "adjacency")
+    rows = [(name, f"{result[name]:.6g}" if name == "cost" else str(result[name])) for name in shown]
+    rows.append(("noise per coordinate", f"{found.noise_std[-1]:.4g}"))
+    print_table("private potentials", rows, [f"Written: {output}"])
+
+
+def warn_not_private() -> None:
+    """Before anything is measured on private data without noise."""
+    warn("measured errors are not private: they are for the curator alone")
+
+
+def show_tradeoff(found: Tradeoff, as_json: bool) -> None:
+    """Errors of every method at every epsilon."""
+    if as_json:
+        rows = [vars(row) for row in found.rows]
+        print_json({"rows": rows, "worst_choice": found.worst_choice(), "private": False})
+        return
+    table = [
+        (
+            f"{row.method}, epsilon {row.epsilon:g}",
+            f"{row.measured_error:.3g} (predicted {row.predicted_error:.3g})" + (" *" if row.chosen else ""),
+        )
+        for row in found.rows
+    ]
+    told = [
+        "* the method that auto takes.",
+        f"At worst its error is {found.worst_choice():.2f} times the least measured one.",
+    ]
+    print_table("mean absolute error", table, told)
