@@ -43,3 +43,7 @@ def test_arrows_point_one_way(part: str):
     assert files
     for file in files:
         assert not imported_parts(file) & MAY_NOT_IMPORT[part], file
+
+
+def test_what_all_kernels_share_imports_no_part():
+    assert not imported_parts(ROOT / "_kernels.py")

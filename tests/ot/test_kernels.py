@@ -10,9 +10,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from dpsinkhorn._kernels import AVAILABLE
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient, supported
-from dpsinkhorn.ot.kernels._triton import AVAILABLE
 from dpsinkhorn.privacy.mechanisms import BatchMechanism
 from dpsinkhorn.training.sanitizers.base import Sample
 from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-try:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpsinkhorn._kernels import AVAILABLE, ceil_div, on
 
 __all__ = ["AVAILABLE", "FlatAdam"]
 
@@ -24,6 +17,7 @@ _ALIGNED = 64  # numbers: every parameter begins at a multiple of it, as librari
 _BLOCK = 1024
 
 if AVAILABLE:
+    from dpsinkhorn._kernels import tl, triton
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def adam_kernel(  # type: ignore[no-untyped-def]
@@ -140,8 +134,8 @@ class FlatAdam(torch.optim.Adam):
         )
         self._step.add_(1)
         first, second = group["betas"]
-        with torch.cuda.device(self.flat.device) if self.flat.is_cuda else contextlib.nullcontext():
-            adam_kernel[(triton.cdiv(len(self.flat), _BLOCK),)](
+        with on(self.flat.device):
+            adam_kernel[(ceil_div(len(self.flat), _BLOCK),)](
                 self.flat,
                 leading,
                 others,

@@ -9,17 +9,13 @@ float32.
 
 from __future__ import annotations
 
-try:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpsinkhorn._kernels import AVAILABLE
 
-__all__ = ["AVAILABLE"]
+__all__: list[str] = []
 
 if AVAILABLE:
+    from dpsinkhorn._kernels import tl, triton
+
     __all__ += ["last_gradient_kernel", "last_kernel", "last_totals_kernel"]
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

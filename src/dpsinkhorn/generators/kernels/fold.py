@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn._kernels import ceil_div, on, power_of_2
 from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.kernels import _fold_triton
-from dpsinkhorn.generators.kernels.norm import _blocks, _channels_last, _on, _power
+from dpsinkhorn.generators.kernels.norm import _channels_last, _check_power
 
 MOST_OUTPUTS = 4  # channels of images
 MOST_NUMBERS = 2**31
@@ -46,8 +47,8 @@ class LastTiling:
         for name, value in vars(self).items():
             if value < least.get(name, 1):
                 raise GeneratorError(f"{name}: expected {least.get(name, 1)} or more, got {value}")
-            if name != "parts" and value != _power(value):
-                raise GeneratorError(f"{name}: expected a power of 2, got {value}")
+            if name != "parts":
+                _check_power(name, value)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class _Launches:
 
     @property
     def _parts(self) -> int:
-        return min(_blocks(self._pixels, self.tiling.pixels), self.tiling.parts)
+        return min(ceil_div(self._pixels, self.tiling.pixels), self.tiling.parts)
 
     @property
     def _entries(self) -> int:
@@ -85,9 +86,9 @@ class _Launches:
             "OUT_WIDTH": out_width,
             "TOP": (height - out_height) // 2,
             "LEFT": (width - out_width) // 2,
-            "COLUMNS": _power(9 * self.out[1]),
+            "COLUMNS": power_of_2(9 * self.out[1]),
             # 16 is the least that a product takes
-            "BLOCK": max(16, min(_BLOCK // images.itemsize, _power(channels))),
+            "BLOCK": max(16, min(_BLOCK // images.itemsize, power_of_2(channels))),
             # Triton's interpreter, which is all that runs on a CPU, has no products of bfloat16.
             "REDUCED": images.is_cuda and images.dtype == torch.bfloat16,
             **self._weights(weight),
@@ -96,8 +97,8 @@ class _Launches:
     def forward(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         out = torch.empty(self.out, dtype=torch.float32, device=images.device)
         within = self.tiling.side - 2
-        squares = _blocks(self.out[2], within) * _blocks(self.out[3], within)
-        with _on(images.device):
+        squares = ceil_div(self.out[2], within) * ceil_div(self.out[3], within)
+        with on(images.device):
             _fold_triton.last_kernel[(len(out) * squares,)](
                 images,
                 weight,
@@ -117,8 +118,8 @@ class _Launches:
         of_bias = torch.empty(self.out[1], dtype=torch.float32, device=images.device)
         parts = torch.empty(self._parts, self._entries, dtype=torch.float32, device=images.device)
         layer = self._layer(images, weight)
-        with _on(images.device):
-            _fold_triton.last_gradient_kernel[(self._parts, _blocks(self.images[3], layer["BLOCK"]))](
+        with on(images.device):
+            _fold_triton.last_gradient_kernel[(self._parts, ceil_div(self.images[3], layer["BLOCK"]))](
                 images,
                 weight,
                 out,
@@ -127,17 +128,17 @@ class _Launches:
                 parts,
                 self._pixels,
                 PIXELS=self.tiling.pixels,
-                ROUNDS=_blocks(_blocks(self._pixels, self.tiling.pixels), self._parts),
+                ROUNDS=ceil_div(ceil_div(self._pixels, self.tiling.pixels), self._parts),
                 num_warps=self.tiling.gradient_warps,
                 num_stages=2,
                 **layer,
             )
-            _fold_triton.last_totals_kernel[(_blocks(self._entries, _ENTRIES),)](
+            _fold_triton.last_totals_kernel[(ceil_div(self._entries, _ENTRIES),)](
                 parts,
                 of_weight,
                 of_bias,
                 self._parts,
-                PARTS=_power(self._parts),
+                PARTS=power_of_2(self._parts),
                 ENTRIES=_ENTRIES,
                 num_warps=8,
                 **self._weights(of_weight),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn._kernels import ceil_div, on, power_of_2
 from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.kernels import _triton
-from dpsinkhorn.generators.kernels._triton import AVAILABLE
 
 MOST_CHANNELS = 512
 MOST_ROWS = 2**30
@@ -20,12 +19,8 @@ _LEAST_ROWS = 4  # of a tile
 _MOST_PROGRAMS = 2048
 
 
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
-
-
 def _check_power(name: str, value: int) -> None:
-    if value < 1 or value != _power(value):
+    if value < 1 or value != power_of_2(value):
         raise GeneratorError(f"{name}: expected a power of 2, got {value}")
 
 
@@ -93,21 +88,21 @@ class _Grid:
 
     @property
     def _slices(self) -> int:
-        return _blocks(self.channels, self.columns)
+        return ceil_div(self.channels, self.columns)
 
     @functools.cached_property
     def rows(self) -> int:
         """Of a tile."""
         rows = max(1, self.cut.elements // self.columns)
-        while rows > _LEAST_ROWS and _blocks(self.count, rows // 2) * self._slices <= self.cut.programs:
+        while rows > _LEAST_ROWS and ceil_div(self.count, rows // 2) * self._slices <= self.cut.programs:
             rows //= 2
         return rows
 
     @functools.cached_property
     def sharing(self) -> int:
         """Programs that share the tiles of a channel. All of them take as many, or one less."""
-        tiles = _blocks(self.count, self.rows)
-        return _blocks(tiles, _blocks(tiles, max(1, self.cut.programs // self._slices)))
+        tiles = ceil_div(self.count, self.rows)
+        return ceil_div(tiles, ceil_div(tiles, max(1, self.cut.programs // self._slices)))
 
     @property
     def programs(self) -> tuple[int, int]:
@@ -129,7 +124,7 @@ class _Launches:
     tiling: Tiling
 
     def _grid(self, cut: Cut) -> _Grid:
-        return _Grid(self.count, self.channels, min(self.tiling.channels, _power(self.channels)), cut)
+        return _Grid(self.count, self.channels, min(self.tiling.channels, power_of_2(self.channels)), cut)
 
     @functools.cached_property
     def _sums(self) -> _Grid:
@@ -142,7 +137,7 @@ class _Launches:
     @property
     def _after(self) -> dict[str, Any]:
         """Options of the second kernel of a pass."""
-        options = {"PARTS": _power(self._sums.sharing), "OVERLAP": self._overlap}
+        options = {"PARTS": power_of_2(self._sums.sharing), "OVERLAP": self._overlap}
         return options | ({"launch_pdl": True} if self._overlap else {})
 
     def _floats(self, *shape: int) -> Tensor:
@@ -152,7 +147,7 @@ class _Launches:
         """Means and sums of squares about them, of parts of the rows."""
         grid = self._sums
         parts = self._floats(2, grid.sharing, self.channels)
-        with _on(self.device):
+        with on(self.device):
             _triton.moments_kernel[grid.programs](x, parts, self.count, OVERLAP=self._overlap, **grid.options)
         return parts
 
@@ -164,7 +159,7 @@ class _Launches:
         tracked = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
         running = [buffer for buffer in tracked if buffer is not None]
         grid = self._grid(self.tiling.apply)
-        with _on(self.device):
+        with on(self.device):
             _triton.apply_kernel[grid.programs](
                 x,
                 out,
@@ -193,7 +188,7 @@ class _Launches:
         """Sums that the gradients need, of parts of the rows."""
         grid = self._sums
         parts = self._floats(2, grid.sharing, self.channels)
-        with _on(self.device):
+        with on(self.device):
             _triton.sums_kernel[grid.programs](
                 x,
                 dy,
@@ -221,7 +216,7 @@ class _Launches:
         """Of x, weight and bias."""
         of_x, of_weight, of_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         grid = self._grid(self.tiling.gradient)
-        with _on(self.device):
+        with on(self.device):
             _triton.norm_gradient_kernel[grid.programs](
                 x,
                 dy,
@@ -323,15 +318,6 @@ def supported(x: Tensor, norm: nn.BatchNorm2d) -> bool:
     )
 
 
-def available(device: torch.device | str) -> bool:
-    """Whether the kernels can run there: Triton is installed, and the device is a CUDA one.
-
-    >>> available("cpu")
-    False
-    """
-    return AVAILABLE and torch.device(device).type == "cuda"
-
-
 @functools.cache
 def _can_overlap(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None:
@@ -342,11 +328,3 @@ def _can_overlap(device: torch.device) -> bool:
 def _channels_last(images: Tensor) -> Tensor:
     """Images as (n, height, width, C), contiguous."""
     return images.permute(0, 2, 3, 1).contiguous()
-
-
-def _blocks(size: int, block: int) -> int:
-    return -(-size // block)
-
-
-def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -8,13 +8,12 @@ take exchanges between warps; so the transposed matrix is held as well, in the s
 
 from __future__ import annotations
 
-from dpsinkhorn.ot.kernels._triton import AVAILABLE
+from dpsinkhorn._kernels import AVAILABLE
 
 __all__: list[str] = []
 
 if AVAILABLE:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from dpsinkhorn._kernels import tl, triton
 
     __all__ += ["plans_kernel"]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dpsinkhorn._kernels import ceil_div, on, power_of_2
 from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.ot.kernels import _plans, _triton
-from dpsinkhorn.ot.kernels._triton import AVAILABLE
 
 # Largest matrix that a program holds in its registers.
 MOST_ROWS, MOST_COLUMNS = 128, 256
@@ -66,12 +65,12 @@ class Schedule:
     @property
     def rounds(self) -> int:
         """Rounds in all, at most."""
-        return _blocks(self.iterations, self.per_round)
+        return ceil_div(self.iterations, self.per_round)
 
     @property
     def falls(self) -> int:
         """Rounds until λ is reached."""
-        return min(_blocks(self.stages, self.per_round), self.rounds - 1)
+        return min(ceil_div(self.stages, self.per_round), self.rounds - 1)
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,8 @@ class Step:
     def costs(self, cost: GroundCost, out: Tensor, *, warps: int = 8) -> None:
         """Launch 1: costs of the cross problem and of the self problem, without an n x m x d tensor."""
         labelled = cost.classes > 0 and self.labels is not None and self.y_labels is not None
-        grid = (_blocks(self.rows, _TILE), _blocks(self.width, _TILE), 2)
-        with _on(self.x.device):
+        grid = (ceil_div(self.rows, _TILE), ceil_div(self.width, _TILE), 2)
+        with on(self.x.device):
             _triton.costs_kernel[grid](
                 self.x.contiguous(),
                 self.y.contiguous(),
@@ -217,10 +216,10 @@ class Step:
 
         Row marginals are exact up to rounding.
         """
-        rows = max(16, _power(self.rows))
-        wide = max(_NARROW, _power(self.width))
+        rows = max(16, power_of_2(self.rows))
+        wide = max(_NARROW, power_of_2(self.width))
         warps = warps or (4 if rows * wide <= 64 * 128 else 16)
-        with _on(self.x.device):
+        with on(self.x.device):
             _plans.plans_kernel[(2,)](
                 costs,
                 out,
@@ -246,8 +245,8 @@ class Step:
 
     def gradient(self, cost: GroundCost, plans: Tensor, out: Tensor, *, warps: int = 4) -> None:
         """Launch 3: rows of Eq. 6 from both plans."""
-        grid = (len(self.x), _blocks(self.x.shape[1], _PIXELS))
-        with _on(self.x.device):
+        grid = (len(self.x), ceil_div(self.x.shape[1], _PIXELS))
+        with on(self.x.device):
             _triton.gradient_kernel[grid](
                 self.x.contiguous(),
                 self.y.contiguous(),
@@ -307,24 +306,3 @@ def supported(rows: int, capacity: int) -> bool:
     (True, False)
     """
     return 1 <= rows <= MOST_ROWS and capacity <= MOST_COLUMNS
-
-
-def available(device: torch.device | str) -> bool:
-    """Whether the kernels can run there: Triton is installed, and the device is a CUDA one.
-
-    >>> available("cpu")
-    False
-    """
-    return AVAILABLE and torch.device(device).type == "cuda"
-
-
-def _blocks(size: int, block: int) -> int:
-    return -(-size // block)
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
-
-
-def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import torch
 
-try:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpsinkhorn._kernels import AVAILABLE, ceil_div, on
 
 __all__ = ["AVAILABLE", "stream"]
 
 _PER_PROGRAM = 128
 
 if AVAILABLE:
+    from dpsinkhorn._kernels import tl, triton
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _rotate(word, shift: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -90,7 +85,7 @@ def stream(setup: tuple[int, ...], blocks: int, device: torch.device) -> torch.T
     out = torch.empty(blocks * 16, dtype=torch.int32, device=device)
     if blocks:
         state = torch.tensor(setup, dtype=torch.int32, device=device)
-        with torch.cuda.device(device):
-            _kernel[(triton.cdiv(blocks, _PER_PROGRAM),)](state, out, blocks, size=_PER_PROGRAM)
+        with on(device):
+            _kernel[(ceil_div(blocks, _PER_PROGRAM),)](state, out, blocks, size=_PER_PROGRAM)
         state.zero_()  # the key does not stay behind in freed memory
     return out.view(torch.int64)

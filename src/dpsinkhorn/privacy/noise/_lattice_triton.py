@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import torch
 
-try:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpsinkhorn._kernels import AVAILABLE, ceil_div, on
 
 __all__ = ["AVAILABLE", "bits_of", "on_lattice"]
 
 _BLOCK = 1024
 
 if AVAILABLE:
+    from dpsinkhorn._kernels import tl, triton
+
     __all__ += ["noised"]
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -57,8 +52,8 @@ def on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float, largest: 
     """`values`, in float64, rounded to the lattice of `step`, with noise of whole `cells` added."""
     out = torch.empty_like(values, memory_format=torch.contiguous_format)
     if count := values.numel():
-        grid = (triton.cdiv(count, _BLOCK),)
-        with torch.cuda.device(values.device) if values.is_cuda else contextlib.nullcontext():
+        grid = (ceil_div(count, _BLOCK),)
+        with on(values.device):
             _kernel[grid](
                 values.contiguous(),
                 cells.contiguous(),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
-from dpsinkhorn.privacy.noise._lattice_triton import AVAILABLE, bits_of
-
-if AVAILABLE:
-    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    from dpsinkhorn.privacy.noise._lattice_triton import noised
+from dpsinkhorn._kernels import AVAILABLE, on, power_of_2
+from dpsinkhorn.privacy.noise._lattice_triton import bits_of
 
 __all__ = ["available", "clip_and_noise"]
 
 _MOST_PIXELS = 2**14  # of a row, which a program holds in its registers
 
 if AVAILABLE:
+    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.privacy.noise._lattice_triton import noised
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _load(values, row, D: tl.constexpr, PIXELS: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -103,9 +98,9 @@ def clip_and_noise(
     out = torch.empty(rows, d, dtype=torch.float64, device=values.device)
     squares = torch.empty(rows, dtype=torch.float64, device=values.device)
     values = values.contiguous()
-    pixels = triton.next_power_of_2(d)
+    pixels = power_of_2(d)
     warps = min(16, max(1, pixels // 256))
-    with torch.cuda.device(values.device) if values.is_cuda else contextlib.nullcontext():
+    with on(values.device):
         _squares_kernel[(rows,)](values, squares, D=d, PIXELS=pixels, num_warps=warps)
         _release_kernel[(rows,)](
             values,
@@ -116,7 +111,7 @@ def clip_and_noise(
             WHOLE=whole,
             N=noised_rows,
             EVERY=rows,
-            ROWS=triton.next_power_of_2(rows),
+            ROWS=power_of_2(rows),
             D=d,
             PIXELS=pixels,
             FAST=values.is_cuda,
