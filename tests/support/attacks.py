@@ -6,13 +6,16 @@ again, and checks, in exact arithmetic, that what is noised moves by no more tha
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -38,6 +41,13 @@ VALUES = (
 TYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64,
 )  # fmt: skip
+VALUES_IN_A_TYPE = tuple(
+    (value, TYPES[(number + place) % len(TYPES)], float(place))
+    for number, value in enumerate(VALUES)
+    for place in (0, 1)
+)
+VALUES_IN_EVERY_TYPE = tuple(itertools.product(VALUES, TYPES, (0.0, 0.5, 1.0)))
+"""Pixels, their type, and where in the batch their record is."""
 COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(1e5), RootCost())
 COUNTS: Counter[str] = Counter()
 """How many attacks were made, and how many bad inputs they held."""
@@ -163,7 +173,26 @@ def strike(kind: str, attack: Attack, device: str = "cpu") -> float:
     for sample in (without, with_it):
         released = _released(made, images, labels, sample)
         assert bool(torch.isfinite(released).all()), "what is released is not finite"
-    return _move(before, after, made.mechanism.sensitivity)
+    return move(before, after, made.mechanism.sensitivity)
+
+
+def strike_at_random(drawn: st.SearchStrategy, blow: Callable[[Any], object], **options: Any) -> None:
+    """Many attacks; a function of its own for each test, as hypothesis wants it."""
+
+    @settings(deadline=None, database=None, **options)
+    @given(found=drawn)
+    def run(found: Any) -> None:
+        blow(found)
+
+    run()
+
+
+def strike_thousands(drawn: st.SearchStrategy, blow: Callable[[Any], object], what: str) -> None:
+    """As many attacks as a long test has time for, others each time; what they held is printed."""
+    before = COUNTS.copy()
+    strike_at_random(drawn, blow, max_examples=5000, derandomize=False)
+    counts = ", ".join(f"{count} {kind}" for kind, count in (COUNTS - before).items())
+    print(f"attacks on {what}: {counts}")
 
 
 def tally(values: Iterable[float], labels: Iterable[int]) -> None:
@@ -177,13 +206,17 @@ def _same(first: str, second: str) -> None:
     assert first == second
 
 
-def _move(before: Tensor, after: Tensor, sensitivity: float) -> float:
+def move(before: Tensor, after: Tensor, sensitivity: float) -> float:
     """|before - after| / sensitivity, checked to be at most 1 without any rounding."""
     first, second = (value.double().flatten().tolist() for value in (before, after))
     assert all(map(math.isfinite, first)), "what is noised is not finite"
     assert all(map(math.isfinite, second)), "what is noised is not finite"
     square = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(first, second, strict=True))
-    share = square / Fraction(sensitivity) ** 2
+    return root_within(square / Fraction(sensitivity) ** 2)
+
+
+def root_within(share: Fraction) -> float:
+    """The root of the square of a move over that of the sensitivity, checked to be at most 1."""
     assert share <= 1, f"the move is {math.sqrt(share)} times the claimed sensitivity"
     return math.sqrt(share)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.privacy import MomentsMechanism, SeededNoise
 from dpsinkhorn.training.sanitizers import Moments, Sample, moments
-from support.attacks import CLASSES, LABELS, TYPES, VALUES, rows, tally, tensor_of
+from support.attacks import CLASSES, LABELS, TYPES, VALUES, root_within, rows, tally, tensor_of
 from support.moment_oracles import in_chunks
 
 WIDTH = 12
@@ -138,8 +138,7 @@ def strike(kind: str, attack: MomentAttack, device: str = "cpu") -> float:
     share = Fraction(0)
     for claim, parts in zip(CLAIMS[kind], zip(before, after, own, strict=True), strict=True):
         share += _square(*parts) / claim
-    assert share <= 1, f"the move is {math.sqrt(share)} times the claimed sensitivity"
-    return math.sqrt(share)
+    return root_within(share)
 
 
 def samples(attack: MomentAttack, device: str) -> tuple[Sample, Sample, Sample]:

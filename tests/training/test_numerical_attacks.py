@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -24,14 +26,22 @@ from dpsinkhorn.training.sanitizers import (
 from dpsinkhorn.training.sanitizers.fixed import Drawn, Setting
 from dpsinkhorn.training.sanitizers.pairs import on_grid
 from support import attacks
-from support.attacks import CLASSES, COUNTS, KINDS, TYPES, VALUES, Attack, D, N, strike
+from support.attacks import (
+    CLASSES,
+    COUNTS,
+    KINDS,
+    VALUES,
+    VALUES_IN_A_TYPE,
+    VALUES_IN_EVERY_TYPE,
+    Attack,
+    D,
+    N,
+    strike,
+    strike_at_random,
+    strike_thousands,
+)
+from support.devices import each_device
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    ),
-]
 PLAIN = Attack(
     cost=L1L2(1.0),
     regularization=1.0,
@@ -50,11 +60,7 @@ PLAIN = Attack(
     persons=False,
 )
 each_kind = pytest.mark.parametrize("kind", KINDS)
-each_device = pytest.mark.parametrize("device", DEVICES)
-
-
-def attack(**changes) -> Attack:
-    return Attack(**{**PLAIN.__dict__, **changes})
+attack = partial(replace, PLAIN)
 
 
 @each_kind
@@ -66,19 +72,15 @@ class TestByHand:
         assert strike(kind, PLAIN, device) > 0.01
 
     def test_values_of_a_record(self, kind, device):
-        for number, value in enumerate(VALUES):
-            for place in (0.0, 1.0):
-                dtype = TYPES[(number + round(place)) % len(TYPES)]
-                strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
-                strike(kind, attack(rows=((value, 0.5, -0.5, 1.0, -1.0),), dtype=dtype, place=place), device)
+        for value, dtype, place in VALUES_IN_A_TYPE:
+            strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
+            strike(kind, attack(rows=((value, 0.5, -0.5, 1.0, -1.0),), dtype=dtype, place=place), device)
 
     @pytest.mark.long
     def test_every_value_in_every_type(self, kind, device):
-        for value in VALUES:
-            for dtype in TYPES:
-                for place in (0.0, 0.5, 1.0):
-                    strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
-                    strike(kind, attack(base=((value,) * D,) * 3, dtype=dtype, place=place), device)
+        for value, dtype, place in VALUES_IN_EVERY_TYPE:
+            strike(kind, attack(rows=((value,) * D,), dtype=dtype, place=place), device)
+            strike(kind, attack(base=((value,) * D,) * 3, dtype=dtype, place=place), device)
 
     def test_values_among_bad_ones(self, kind, device):
         for value in VALUES:
@@ -116,28 +118,17 @@ class TestByHand:
             strike(kind, attack(potential=size, regularization=1e-99), device)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 class TestAtRandom:
     """Any combination of all of it."""
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
-    @given(found=attacks.attacks())
-    def test_a_sample(self, kind, found):
-        strike(kind, found)
+    def test_a_sample(self, kind):
+        strike_at_random(attacks.attacks(), partial(strike, kind), max_examples=60, derandomize=True)
 
     @pytest.mark.long
     @each_device
     def test_thousands(self, kind, device):
-        before = COUNTS.copy()
-
-        @settings(max_examples=5000, deadline=None, derandomize=False, database=None)
-        @given(found=attacks.attacks())
-        def run(found):
-            strike(kind, found, device)
-
-        run()
-        counts = ", ".join(f"{count} {what}" for what, count in (COUNTS - before).items())
-        print(f"attacks on {kind}, {device}: {counts}")
+        strike_thousands(attacks.attacks(), partial(strike, kind, device=device), f"{kind}, {device}")
 
 
 @pytest.mark.parametrize("kind", ["record", "batch", "image"])
@@ -208,9 +199,9 @@ def test_class_counts(labels, more, bound):
     every = torch.tensor(labels + more, dtype=torch.int64)
     ends = (len(labels), len(every))
     counts = [class_counts._clipped_counts(every[:end], CLASSES, bound, groups[:end]) for end in ends]
-    attacks._move(*counts, bound)
+    attacks.move(*counts, bound)
     one = [class_counts._clipped_counts(every[:end], CLASSES, bound, None) for end in (ends[0], ends[0] + 1)]
-    attacks._move(*one, bound)
+    attacks.move(*one, bound)
     released = release_label_frequencies(
         every, CLASSES, GaussianMechanism(bound, 1.0), SeededNoise(0), groups=groups
     )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
 
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.training.sanitizers import pairs
 from support import moment_attacks, moment_defects
-from support.attacks import CLASSES, COUNTS, TYPES, VALUES
+from support.attacks import (
+    CLASSES,
+    VALUES,
+    VALUES_IN_A_TYPE,
+    VALUES_IN_EVERY_TYPE,
+    strike_at_random,
+    strike_thousands,
+)
+from support.devices import each_device, needs_cuda
 from support.moment_attacks import (
     AIMS,
     CENTRE_TYPES,
@@ -33,7 +41,6 @@ from support.moment_attacks import (
 )
 from support.moment_oracles import in_chunks
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 PLAIN = MomentAttack(
     shape=(1, 3, 4),
     classes=CLASSES,
@@ -58,11 +65,7 @@ PLAIN = MomentAttack(
     cuts=(2, 3),
 )
 each_kind = pytest.mark.parametrize("kind", CLAIMS)
-each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
-
-
-def attack(**changes) -> MomentAttack:
-    return MomentAttack(**{**PLAIN.__dict__, **changes})
+attack = partial(replace, PLAIN)
 
 
 @each_kind
@@ -75,20 +78,16 @@ class TestByHand:
         assert 0 < strike(kind, attack(clip=100.0), device) < 0.8
 
     def test_values_of_a_record(self, kind, device):
-        for number, value in enumerate(VALUES):
-            for place in (0.0, 1.0):
-                dtype = TYPES[(number + round(place)) % len(TYPES)]
-                strike(kind, attack(row=(value,) * WIDTH, dtype=dtype, place=place), device)
-                mixed = (value, 0.5, -0.5, 1.0, -1.0, -value) * 2
-                strike(kind, attack(row=mixed, dtype=dtype, place=place), device)
+        for value, dtype, place in VALUES_IN_A_TYPE:
+            strike(kind, attack(row=(value,) * WIDTH, dtype=dtype, place=place), device)
+            mixed = (value, 0.5, -0.5, 1.0, -1.0, -value) * 2
+            strike(kind, attack(row=mixed, dtype=dtype, place=place), device)
 
     @pytest.mark.long
     def test_every_value_in_every_type(self, kind, device):
-        for value in VALUES:
-            for dtype in TYPES:
-                for place in (0.0, 0.5, 1.0):
-                    strike(kind, attack(row=(value,) * WIDTH, dtype=dtype, place=place), device)
-                    strike(kind, attack(base=((value,) * WIDTH,) * 3, dtype=dtype, place=place), device)
+        for value, dtype, place in VALUES_IN_EVERY_TYPE:
+            strike(kind, attack(row=(value,) * WIDTH, dtype=dtype, place=place), device)
+            strike(kind, attack(base=((value,) * WIDTH,) * 3, dtype=dtype, place=place), device)
 
     def test_values_among_bad_ones(self, kind, device):
         for value in VALUES:
@@ -178,31 +177,19 @@ class TestByHand:
         assert strike(kind, attack(base=(), base_labels=()), device) > 0.99
 
 
-def at_random(kind, device, **options):
-    """Many attacks; a function of its own for each test, as hypothesis wants it."""
-
-    @settings(deadline=None, database=None, **options)
-    @given(found=moment_attacks.moment_attacks())
-    def run(found):
-        strike(kind, found, device)
-
-    run()
-
-
 @each_kind
 @each_device
 class TestAtRandom:
     """Any combination of all of it."""
 
     def test_a_sample(self, kind, device):
-        at_random(kind, device, max_examples=60, derandomize=True)
+        drawn = moment_attacks.moment_attacks()
+        strike_at_random(drawn, partial(strike, kind, device=device), max_examples=60, derandomize=True)
 
     @pytest.mark.long
     def test_thousands(self, kind, device):
-        before = COUNTS.copy()
-        at_random(kind, device, max_examples=5000, derandomize=False)
-        counts = ", ".join(f"{count} {what}" for what, count in (COUNTS - before).items())
-        print(f"attacks on moments, {kind}, {device}: {counts}")
+        drawn = moment_attacks.moment_attacks()
+        strike_thousands(drawn, partial(strike, kind, device=device), f"moments, {kind}, {device}")
 
 
 @needs_cuda
@@ -278,7 +265,7 @@ def test_a_radius_that_bounds_nothing_is_refused(radius):
     """A negative one would turn the clip off, and one so small that its inverse is infinite leaves NaN."""
     made = build(PLAIN)
     centres = torch.zeros(CLASSES, 3, 6)
-    for release in (made.deviations, functools.partial(made.squares, pooled=True)):
+    for release in (made.deviations, partial(made.squares, pooled=True)):
         with pytest.raises(ValueError, match="radius") as error:
             release([], centres, radius, SeededNoise(0))
         assert "\n" not in str(error.value)
