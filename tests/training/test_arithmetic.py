@@ -8,10 +8,10 @@ import torch
 from dpsinkhorn.training import Run, arithmetic
 from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
 from dpsinkhorn.training.errors import TrainingError
+from support.devices import each_device
 from support.runs import tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def sliced(slices: int, bits: int = 7):
@@ -26,7 +26,7 @@ def sliced(slices: int, bits: int = 7):
 
 
 class TestProducts:
-    @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+    @each_device
     def test_real_ones_are_exact(self, device):
         assert multiplies_float64(torch.device(device))
 
@@ -44,6 +44,17 @@ class TestProducts:
 
         assert not multiplies_float64(CPU, product)
 
+    @pytest.mark.parametrize("slices", [4, 5, 6, 7])
+    def test_numbers_not_too_far_apart(self, slices):
+        """Emulated only where rows span so little that it pays, as a library might do."""
+
+        def product(left, right):
+            sizes = left.abs().clamp(min=1e-300).log2()
+            near = float((sizes.amax(-1) - sizes.amin(-1)).max()) < 70
+            return sliced(slices)(left, right) if near else left @ right
+
+        assert not multiplies_float64(CPU, product)
+
     def test_sums_that_keep_too_few_digits(self):
         """Numbers whole, what they add up to not: as by a sum of 48 binary digits."""
 
@@ -55,8 +66,24 @@ class TestProducts:
         assert not multiplies_float64(CPU, product)
 
 
+class TestSwitch:
+    """A library may emulate some shapes only: so that it is asked to is enough."""
+
+    @pytest.mark.parametrize("value", ["1", "true"])
+    def test_it_is_refused_on_a_gpu(self, value, monkeypatch):
+        monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", value)
+        with pytest.raises(TrainingError, match="CUBLAS_EMULATE_DOUBLE_PRECISION is set"):
+            check_float64(torch.device("cuda"))
+        check_float64(CPU)
+
+    @pytest.mark.parametrize("value", ["", "0"])
+    def test_off_is_off(self, value, monkeypatch):
+        monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", value)
+        monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: True)
+        check_float64(torch.device("cuda"))
+
+
 def test_a_run_on_such_a_device_spends_nothing(tmp_path, monkeypatch):
-    check_float64.cache_clear()
     monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: False)
     data = tiny_data()
     run = Run.create(tmp_path / "run", tiny_plan(data))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dpsinkhorn.privacy import Budget, Ledger
+from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon
+from dpsinkhorn.training import loop
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.loop import LedgerReservation, _next_block, train
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.spending import epsilon_by
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import generate, training_labels
-from support.runs import MECHANISMS, tiny_data, tiny_plan
+from support.runs import MECHANISMS, Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 
@@ -46,6 +49,14 @@ class TestReservation:
             step += count
         assert granted == [7, 7, 6]
         assert sum(spend.steps for spend in ledger.statement().spends) == 20
+
+    def test_what_others_spent_is_gone(self, ledger_of):
+        plan = tiny_plan(tiny_data(), steps=20)
+        ledger = ledger_of(plan)
+        ledger.spend(plan.step_charge, run="another", steps=5)
+        reservation = LedgerReservation(ledger, plan, "run", covered=0)
+        assert reservation.horizon(20) == 15
+        assert [reservation.reserve(0, 9), reservation.reserve(9, 9), reservation.reserve(15, 9)] == [9, 6, 0]
         assert ledger.epsilon() <= plan.budget_epsilon
 
     def test_covered_steps_are_free_and_only_those(self, ledger_of):
@@ -65,6 +76,52 @@ class TestReservation:
         ledger = ledger_of(plan)
         ledger.spend(plan.step_charge, run="run", steps=8)  # of which only 5 are kept
         assert LedgerReservation(ledger, plan, "run", covered=5).horizon(20) == 17
+
+    def test_also_where_others_left_room(self, tmp_path):
+        """A run keeps within its own plan; what else the ledger has is for other runs."""
+        plan = tiny_plan(tiny_data(), steps=20)
+        budget = Budget(3 * plan.epsilon, plan.delta)
+        with Ledger.open(tmp_path / "shared.jsonl", epsilon_by(plan), budget=budget) as ledger:
+            ledger.spend(plan.step_charge, run="another", steps=4)
+            ledger.spend(plan.step_charge, run="run", steps=8)  # of which only 5 are kept
+            reservation = LedgerReservation(ledger, plan, "run", covered=5)
+            assert reservation.horizon(20) == 17
+            assert reservation.reserve(5, 9) == 9
+            assert reservation.reserve(14, 9) == 3
+            assert reservation.reserve(17, 9) == 0
+            assert sum(spend.steps for spend in ledger.statement().spends if spend.run == "run") == 20
+
+    def test_frequencies_that_were_released_twice_take_their_part(self, tmp_path):
+        plan = tiny_plan(tiny_data(), steps=20, labels="released", epsilon=5.0)
+        lost = plan.count_mechanism.charge()
+        with Ledger.open(
+            tmp_path / "shared.jsonl", epsilon_by(plan), budget=Budget(50.0, plan.delta)
+        ) as ledger:
+            ledger.spend(lost, run="another", steps=3)
+            ledger.spend(lost, run="run")
+            assert LedgerReservation(ledger, plan, "run", covered=0).horizon(20) == 20
+            ledger.spend(lost, run="run", steps=1)
+            horizon = LedgerReservation(ledger, plan, "run", covered=0).horizon(20)
+
+            def cost(steps):
+                return epsilon(
+                    compose(lost, lost, plan.mechanism.sampled(plan.sampling_rate, steps)), plan.delta, "rdp"
+                )
+
+            assert cost(horizon) <= 5.0 < cost(horizon + 1)
+            assert 10 < horizon < 20
+
+    def test_epsilon_at_a_step(self, ledger_of):
+        plan = tiny_plan(tiny_data(), steps=20)
+        ledger = ledger_of(plan)
+        reservation = LedgerReservation(ledger, plan, "run", covered=0)
+        assert reservation.reserve(0, 8) == 8
+        at = {
+            n: epsilon(plan.mechanism.sampled(plan.sampling_rate, n), plan.delta, "rdp") for n in (8, 9, 20)
+        }
+        for step, expected in ((5, at[8]), (8, at[8]), (9, at[9]), (20, at[20])):
+            assert reservation.epsilon_by(step) == pytest.approx(expected, rel=1e-12)
+        assert ledger.epsilon() == pytest.approx(at[8], rel=1e-12)  # nothing was spent by asking
 
 
 class Counted:
@@ -104,6 +161,25 @@ def test_no_step_without_leave(mechanism, most, monkeypatch):
     assert state.step == len(drawn) == permit.granted == expected
     assert sum(block.steps for block in blocks) == expected
     assert all(math.isfinite(block.gradient_norm) and block.gradient_norm > 0 for block in blocks)
+
+
+@pytest.mark.parametrize("records", [None, 100])
+def test_blocks_do_not_tell_the_time_where_the_size_is_not_public(records, monkeypatch):
+    data = tiny_data()
+    plan = tiny_plan(data, steps=700, records=records)
+    pauses = itertools.cycle([0.001, 0.2, 3.0])
+    clock = itertools.accumulate(pauses)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    state, permit = TrainingState(plan, CPU), Everything()
+    found = train(
+        plan, state, Records(data, CPU), build_sanitizer(plan), permit, (1 / 3,) * 3, horizon=plan.steps
+    )
+    sizes = [block.steps for block in found]
+    assert sum(sizes) == 700
+    if records is None:  # by the clock
+        assert len(set(sizes)) > 3
+    else:
+        assert sizes == [3] * 233 + [1]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

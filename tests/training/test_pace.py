@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpsinkhorn.training import pace
+from dpsinkhorn.training.loop import Block
 from dpsinkhorn.training.pace import Pace, Saving
 
 
@@ -19,13 +20,19 @@ class Clock:
 
 
 class SlowLedger:
-    def __init__(self, clock, seconds):
-        self.clock, self.seconds, self.looks = clock, seconds, 0
+    """A ledger on which ε is a hundredth of the steps, and takes time."""
 
-    def epsilon(self):
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.asked = clock, seconds, []
+
+    def epsilon_by(self, step):
         self.clock.now += self.seconds
-        self.looks += 1
-        return float(self.looks)
+        self.asked.append(step)
+        return step / 100
+
+
+def block(step, *, horizon=10**9, seconds=1.0, steps=1):
+    return Block(step, horizon, seconds, steps, 0.0)
 
 
 @pytest.fixture
@@ -72,19 +79,42 @@ class TestPictures:
         )
 
 
-def test_looks_at_the_ledger_take_a_small_part_of_the_time(clock):
-    ledger = SlowLedger(clock, 2.0)
-    paced = Pace(ledger, Saving(), 0)
-    started = clock.now
-    looked = []
-    for step in range(2000):
-        clock.now += 1.0
-        if paced.look(final=step == 1999):
-            looked.append(step)
-            assert paced.spent == ledger.looks
-    assert looked[0] == 0  # the first at once, the last in any case
-    assert looked[-1] == 1999
-    assert ledger.looks * 2.0 / (clock.now - started) < 0.015
+class TestLooks:
+    @pytest.mark.parametrize("seconds", [0.0, 0.001, 2.0])
+    @pytest.mark.parametrize("speed", [1, 50])
+    def test_they_take_little_time_and_never_tell_too_little(self, clock, seconds, speed):
+        ledger = SlowLedger(clock, seconds)
+        paced = Pace(ledger, Saving(), 0)
+        horizon, started, looked = 3000 * speed, clock.now, []
+        for step in range(speed, horizon + 1, speed):
+            clock.now += 1.0
+            found = paced.look(block(step, horizon=horizon, steps=speed))
+            assert paced.spent >= step / 100
+            assert paced.spent <= horizon / 100
+            if found is not None:
+                looked.append(step)
+                assert found == step / 100  # what is on record now, not ahead
+        assert looked[0] == speed  # the first at once, the last in any case
+        assert looked[-1] == horizon
+        assert found == paced.spent == horizon / 100
+        assert len(ledger.asked) * seconds / (clock.now - started) < 0.02
+        if seconds < 0.01:
+            assert len(looked) == 3000  # nothing is gained by waiting
+
+    def test_a_run_that_becomes_faster_is_looked_at_in_time(self, clock):
+        ledger = SlowLedger(clock, 0.05)
+        paced = Pace(ledger, Saving(), 0)
+        step = 0
+        for index in range(200):
+            clock.now += 1.0
+            steps = 10 if index < 100 else 1000
+            step += steps
+            paced.look(block(step, steps=steps))
+            assert paced.spent >= step / 100
+
+    def test_a_resumed_run(self, clock):
+        paced = Pace(SlowLedger(clock, 0.0), Saving(), 500)
+        assert paced.look(block(501)) == paced.spent == 5.01
 
 
 def test_checkpoints_go_by_time(clock):
@@ -100,8 +130,7 @@ def test_checkpoints_go_by_time(clock):
 def test_a_clock_that_went_back_does_not_stop_anything(clock):
     ledger = SlowLedger(clock, 2.0)
     paced = Pace(ledger, Saving(), 0)
-    assert paced.look(final=False)
-    assert not paced.look(final=False)
+    assert [paced.look(block(step)) is None for step in (1, 2, 3)] == [False, False, True]
     clock.now -= 500
-    assert paced.look(final=False)
+    assert paced.look(block(4)) == 0.04
     assert paced.checkpoint_due()

@@ -156,6 +156,28 @@ class TestLedger:
                 Run.resume(run.folder).train(data)
         assert len(draws) == taken
 
+    @pytest.mark.usefixtures("small_blocks")
+    @pytest.mark.parametrize("lost", [3, 7])
+    def test_a_run_that_lost_steps_keeps_to_its_own_epsilon(self, tmp_path, lost):
+        """However much room the ledger has; and its release does not tell how many were lost."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
+        plan = tiny_plan(data, seed=None)
+        run = Run.create(tmp_path / "run", plan, ledger=ledger)
+
+        def crash(progress):
+            if progress.block.step >= lost:
+                raise CrashError
+
+        with pytest.raises(CrashError):
+            run.train(data, watch=crash, saving=Saving(checkpoint_seconds=1e9))
+        assert header_step(run.folder) == 0
+        assert Run.resume(run.folder).train(data)
+        assert header_step(run.folder) <= plan.steps - lost
+        privacy = load(run.release_folder).privacy
+        assert privacy.epsilon == pytest.approx(plan.epsilon, rel=1e-12)
+        assert [charge["event"]["count"] for charge in privacy.charges] == [plan.steps]
+
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
         data = tiny_data()
         run = Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")

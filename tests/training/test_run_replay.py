@@ -6,17 +6,22 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
-from dpsinkhorn.training import Saving, pace
+from dpsinkhorn.training import Run, Saving, pace
+from dpsinkhorn.training.state import TrainingState
 from support.runs import (
     AT_THE_END,
     EVERY_BLOCK,
     MECHANISMS,
+    CrashError,
     bits,
     finished,
     go_on,
+    header,
+    header_step,
     steps_on_record,
     tiny_data,
     tiny_plan,
@@ -82,6 +87,34 @@ class TestReplay:
         assert len(list((tmp_path / "with" / "samples").iterdir())) > 3
         assert not (tmp_path / "without" / "samples").exists()
         assert bits(tmp_path / "with") == bits(tmp_path / "without")
+
+    @pytest.mark.usefixtures("small_blocks")
+    @pytest.mark.parametrize("loss", ["none", "way", "checkpoint"])
+    def test_steps_are_free_only_where_it_is_known_how_they_were_taken(self, tmp_path, loss, draws):
+        """A kill before the second checkpoint: the first one tells already."""
+        data, folder = tiny_data(), tmp_path / "run"
+        plan = tiny_plan(data)
+
+        def crash(progress):
+            if progress.block.step >= 5:
+                raise CrashError
+
+        with pytest.raises(CrashError):
+            Run.create(folder, plan).train(data, watch=crash, saving=AT_THE_END)
+        taken = len(draws)
+        assert header_step(folder) == 0
+        assert header(folder / "checkpoint.safetensors")["way"].startswith("one by one, by torch")
+        if loss == "way":
+            state = TrainingState(plan, torch.device("cpu"))
+            extra = state.load(folder / "checkpoint.safetensors")
+            state.way = None
+            state.save(folder / "checkpoint.safetensors", extra)
+        elif loss == "checkpoint":
+            (folder / "checkpoint.safetensors").unlink()
+        assert Run.resume(folder).train(data)
+        steps = plan.steps if loss == "none" else plan.steps - taken
+        assert len(draws) - taken == header_step(folder) == steps
+        assert steps_on_record(folder / "ledger.jsonl", plan.step_charge) == plan.steps
 
     def test_a_seeded_run_is_not_for_release(self, tmp_path):
         data = tiny_data()

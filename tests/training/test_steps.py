@@ -26,7 +26,7 @@ from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.sanitizers.pairs import on_grid
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
-from support.runs import tiny_data, tiny_plan
+from support.runs import Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 DEVICES = [
@@ -213,13 +213,6 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
         silent = fixed.gradient(points, every, at, torch.zeros_like(cells))[:n]
         norms = silent.norm()[None] if mechanism == "batch" else silent.norm(dim=1)
         assert (norms <= 0.5 + 1e-6).all()  # and half a step of the lattice
-
-
-class Everything:
-    """Grants all that is asked for."""
-
-    def reserve(self, step, wanted):  # noqa: ARG002
-        return wanted
 
 
 class TestTraining:

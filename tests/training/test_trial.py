@@ -23,6 +23,13 @@ def test_every_kind_of_plan_can_be_tried(mechanism, options):
     assert found.memory_bytes > 2**20
 
 
+def test_memory_does_not_tell_a_size_that_is_not_public():
+    """The process has read the data by then, and its memory shows how many there are."""
+    plan = tiny_plan(tiny_data(), steps=1000, records=100)
+    assert not plan.facts.size_is_public
+    assert trial.try_plan(plan, CPU).memory_bytes is None
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [({}, FixedSteps), ({"labelled": False}, FixedSteps), ({"persons": 20}, PlainSteps)],

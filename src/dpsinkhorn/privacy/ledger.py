@@ -153,6 +153,12 @@ class Ledger:
         """ε of everything that was spent, by all runs, at the budget's δ."""
         return self._epsilon_of(self._counts)
 
+    def epsilon_after(self, charge: Charge, steps: int) -> float:
+        """ε if `steps` steps of `charge` were spent as well; nothing is."""
+        _check_steps(steps)
+        key = _key(charge)
+        return self._epsilon_of({**self._counts, key: self._counts.get(key, 0) + steps})
+
     def affordable(self, charge: Charge, *, at_most: int) -> int:
         """The largest number of steps of `charge`, up to `at_most`, that the budget still allows.
 

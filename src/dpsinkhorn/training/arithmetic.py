@@ -2,13 +2,16 @@
 
 Assumption A2 of docs/proofs/record-rounding.md: the products of a sum are added in some order, each addition
 correctly rounded. Libraries can be told to emulate float64 with narrower types, which is faster where a GPU
-has few units for it; then a number that is small beside others of its row is lost.
+has few units for it; then a number that is small beside others of its row may be lost. What is asked here
+finds an emulation out where it is used; a library that emulates some shapes only may still pass, so the
+switch that asks for it is refused, too.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,23 +20,28 @@ from dpsinkhorn.training.errors import TrainingError
 
 __all__ = ["check_float64", "multiplies_float64"]
 
-_SIZE = 512
+_SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 _ROWS = 128
-_SPAN = 200  # binary orders of magnitude between numbers of a row
+_TERMS = 512  # of a sum
+_SIZES = {"cpu": (512,), "cuda": (512, 2048)}  # where emulation pays, products are large
+_SPANS = (200, 60, 40)  # binary orders of magnitude between numbers of a row
+_BATCHES: tuple[tuple[int, ...], ...] = ((), (2,))
 
 
-@cache
 def check_float64(device: torch.device) -> None:
     """Refuse a device that emulates float64. Nothing private is needed for it.
 
     Raises:
-        TrainingError: Products that should be exact are not.
+        TrainingError: Products that should be exact are not, or emulation was asked for.
     """
+    if device.type == "cuda" and os.environ.get(_SWITCH, "0") not in ("", "0"):
+        raise TrainingError(
+            f"{_SWITCH} is set, and the guarantee needs float64 as it is: unset it, or train on the CPU"
+        )
     if not multiplies_float64(device):
         raise TrainingError(
             f"{device} does not multiply in float64 as the guarantee needs it: products that should be exact "
-            "are not. Is emulation switched on (CUBLAS_EMULATE_DOUBLE_PRECISION)? Switch it off, or train on "
-            "the CPU"
+            f"are not. Is emulation switched on ({_SWITCH})? Switch it off, or train on the CPU"
         )
 
 
@@ -46,24 +54,32 @@ def multiplies_float64(
     True
     """
     draws = torch.Generator().manual_seed(0)
-    return all(
-        torch.equal(product(left.to(device), right.to(device)).cpu(), expected)
-        for batch in ((), (2,))
-        for left, right, expected in (_of_all_sizes(draws, batch), _of_all_digits(draws, batch))
+    sizes = _SIZES.get(device.type, _SIZES["cuda"])
+    questions = itertools.chain(
+        (_of_all_digits(draws, batch) for batch in _BATCHES),
+        (_of_many_sizes(draws, *asked) for asked in itertools.product(_BATCHES, sizes, _SPANS)),
     )
+    for left, right, expected in questions:
+        right = right.to(device)
+        right = right.diag_embed() if right.ndim < left.ndim else right
+        if not torch.equal(product(left.to(device), right), expected.to(device)):
+            return False
+    return True
 
 
-def _of_all_sizes(draws: torch.Generator, batch: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of large and small numbers, each times one of its own: as many products, of which none is lost."""
-    numbers = torch.randint(2**25, 2**26, (*batch, _ROWS, _SIZE), generator=draws).double()
-    scales = torch.exp2(-torch.linspace(0, _SPAN, _SIZE).round().double())
-    left = numbers * scales[torch.randperm(_SIZE, generator=draws)]
-    factors = torch.randint(2**25, 2**26, (*batch, _SIZE), generator=draws).double()
-    return left, factors.diag_embed(), left * factors.unsqueeze(-2)
+def _of_many_sizes(
+    draws: torch.Generator, batch: tuple[int, ...], size: int, span: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of large and small numbers, and a diagonal: as many products, of which none may be lost."""
+    numbers = torch.randint(2**25, 2**26, (*batch, _ROWS, size), generator=draws).double()
+    scales = torch.exp2(-torch.linspace(0, span, size).round().double())
+    left = numbers * scales[torch.randperm(size, generator=draws)]
+    factors = torch.randint(2**25, 2**26, (*batch, size), generator=draws).double()
+    return left, factors, left * factors.unsqueeze(-2)
 
 
 def _of_all_digits(draws: torch.Generator, batch: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Whole numbers whose sums of products take up all 53 binary digits."""
-    left = torch.randint(-(2**22), 2**22, (*batch, _ROWS, _SIZE), generator=draws)
-    right = torch.randint(-(2**22), 2**22, (*batch, _SIZE, _ROWS), generator=draws)
+    left = torch.randint(-(2**22), 2**22, (*batch, _ROWS, _TERMS), generator=draws)
+    right = torch.randint(-(2**22), 2**22, (*batch, _TERMS, _ROWS), generator=draws)
     return left.double(), right.double(), (left @ right).double()

@@ -19,13 +19,15 @@ from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.sanitizers import Moments, Sanitizer
+from dpsinkhorn.training.spending import steps_left
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps import make_steps
+from dpsinkhorn.training.steps import Steps, make_steps
 
 __all__ = ["Block", "LedgerReservation", "Reservation", "train"]
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
 _LARGEST_BLOCK = 10_000
+_PUBLIC_BLOCKS = 250  # of a run whose blocks must not go by time
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Reservation(Protocol):
 
 
 class LedgerReservation:
-    """Steps of one run, charged to a ledger.
+    """Steps of one run, charged to a ledger: no more of them than the run planned, lost ones included.
 
     `covered` steps of the run are on record already. Where a run replays bit for bit, steps that were
     charged before a crash are not charged again: the same noise on the same data reveals nothing new.
@@ -63,10 +65,11 @@ class LedgerReservation:
         self._charge = plan.step_charge
         self._run = run
         self._covered = covered
+        self._left = steps_left(plan, ledger.statement(), run)
 
     def horizon(self, planned: int) -> int:
-        """The step at which the budget, or the plan of `planned` steps, ends."""
-        return min(planned, self._covered + self._affordable(max(0, planned - self._covered)))
+        """The step at which the budget, of the ledger or of the run, or the plan of `planned` steps ends."""
+        return min(planned, self._covered + self._affordable(planned))
 
     def reserve(self, step: int, wanted: int) -> int:
         """Steps from `step` on that may be taken now."""
@@ -77,10 +80,17 @@ class LedgerReservation:
         if granted:
             self._ledger.spend(self._charge, run=self._run, steps=granted)
             self._covered = step + granted
+            self._left -= granted
         return granted
 
+    def epsilon_by(self, step: int) -> float:
+        """ε of all that will be on record when the run is at this step; or is, if it was there already."""
+        ahead = step - self._covered
+        return self._ledger.epsilon_after(self._charge, ahead) if ahead > 0 else self._ledger.epsilon()
+
     def _affordable(self, at_most: int) -> int:
-        return self._ledger.affordable(self._charge, at_most=at_most) if at_most else 0
+        at_most = min(at_most, self._left)
+        return self._ledger.affordable(self._charge, at_most=at_most) if at_most > 0 else 0
 
 
 def train(
@@ -95,7 +105,8 @@ def train(
 ) -> Iterator[Block]:
     """Train up to step `horizon`, or as far as the reservation allows; hand back after every block.
 
-    Whoever iterates may stop between blocks: `state` is whole then.
+    Whoever iterates may stop between blocks: `state` is whole then. How steps will be taken is in `state`
+    before the first of them is.
     """
     steps = make_steps(plan, state, records, sanitizer, probabilities, horizon=horizon)
     way = f"{steps.way}, by torch {torch.__version__} on {_device_name(state.device)}"
@@ -105,8 +116,13 @@ def train(
             "not replay; resume it where it began, or begin another run"
         )
     state.way = way
-    most = 1 if plan.precious else _LARGEST_BLOCK
-    wanted = 1
+    return _blocks(plan, state, steps, reservation, horizon)
+
+
+def _blocks(
+    plan: Plan, state: TrainingState, steps: Steps, reservation: Reservation, horizon: int
+) -> Iterator[Block]:
+    wanted = _first_block(plan)
     state.generator.train()
     while state.step < horizon:
         # ---- the budget: charged before the first step of the block
@@ -119,7 +135,16 @@ def train(
         norm = _norm(state.gradients)
         seconds = time.monotonic() - started
         yield Block(state.step, horizon, seconds, granted, norm)
-        wanted = min(most, _next_block(granted, seconds))
+        if plan.facts.size_is_public and not plan.precious:
+            wanted = _next_block(granted, seconds)
+
+
+def _first_block(plan: Plan) -> int:
+    """Steps of the first block. Where the number of records is not public, of all: the time they take, which
+    would settle the others, tells of it, and blocks are on the ledger, which others may come to see."""
+    if plan.precious or plan.facts.size_is_public:
+        return 1
+    return min(_LARGEST_BLOCK, -(-plan.steps // _PUBLIC_BLOCKS))
 
 
 def _device_name(device: torch.device) -> str:

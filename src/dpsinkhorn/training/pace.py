@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dpsinkhorn.privacy import Ledger
+from dpsinkhorn.training.loop import Block, LedgerReservation
 
 __all__ = ["Pace", "Saving"]
 
@@ -26,22 +26,30 @@ class Saving:
 class Pace:
     """When the next of each is due, in a run that stands at `step`."""
 
-    def __init__(self, ledger: Ledger, saving: Saving, step: int) -> None:
-        self._ledger = ledger
+    def __init__(self, reservation: LedgerReservation, saving: Saving, step: int) -> None:
+        self._reservation = reservation
         self._saving = saving
         self._saved = time.monotonic()
         self._looks, self._drawing = _Sparingly(), _Sparingly()
+        self._seen = step - 1
         self._pictures = self._pictures_by(step)
         self.spent = 0.0
-        """ε of all that was on record at the last look."""
+        """No less than ε of all that was on record after the last block."""
 
-    def look(self, *, final: bool) -> bool:
-        """Compute ε anew, when that takes a small part of the time; whether it was done."""
-        due = final or self._looks.due
-        if due:
-            with self._looks.done():
-                self.spent = self._ledger.epsilon()
-        return due
+    def look(self, block: Block) -> float | None:
+        """ε of all that is on record; None while it is not worth computing, since `spent` is above it.
+
+        Between looks `spent` is ε at a step ahead, as far as the run will come until the next one.
+        """
+        final = block.step >= block.horizon
+        if not (final or block.step > self._seen or self._looks.due):
+            return None
+        ahead = int(1.5 * self._looks.rest * block.steps / max(block.seconds, 1e-9))
+        self._seen = min(block.step + ahead, block.horizon)
+        with self._looks.done():
+            found = self._reservation.epsilon_by(block.step)
+            self.spent = self._reservation.epsilon_by(self._seen) if self._seen > block.step else found
+        return found
 
     def checkpoint_due(self) -> bool:
         """Whether it is time for one; the next is due as long after."""
@@ -70,11 +78,11 @@ class _Sparingly:
     """What must not take more than a small part of the time."""
 
     def __init__(self) -> None:
-        self._last, self._rest = time.monotonic(), 0.0
+        self._last, self.rest = time.monotonic(), 0.0
 
     @property
     def due(self) -> bool:
-        return _over(time.monotonic() - self._last, self._rest)
+        return _over(time.monotonic() - self._last, self.rest)
 
     @contextmanager
     def done(self) -> Iterator[None]:
@@ -82,7 +90,7 @@ class _Sparingly:
         started = time.monotonic()
         yield
         self._last = time.monotonic()
-        self._rest = _REST * (self._last - started)
+        self.rest = _REST * (self._last - started)
 
 
 def _over(passed: float, seconds: float) -> bool:

@@ -40,6 +40,7 @@ from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.sanitizers import release_label_frequencies
 from dpsinkhorn.training.spending import (
     begin_ledger,
+    charged_steps,
     check_room,
     check_unit,
     epsilon_by,
@@ -57,10 +58,11 @@ _PICTURE_COLUMNS = 10
 
 @dataclass(frozen=True)
 class Progress:
-    """What is shown while training. `epsilon` is the ledger's, of all that is on record."""
+    """What is shown while training."""
 
     block: Block
     epsilon: float
+    """No less than all that is on record comes to: a little more where computing it anew would take time."""
 
 
 Watch = Callable[[Progress], bool]
@@ -219,14 +221,16 @@ class Run:
             self._save(state, probabilities, ledger)  # what was released once is not released again
         if not horizon:
             raise TrainingError(
-                f"the budget in {self.ledger_path} allows no step, and none is kept; begin another run"
+                f"the budget, of this run or in {self.ledger_path}, allows no step, and none is kept; "
+                "begin another run"
             )
         sanitizer = build_sanitizer(plan)
-        pace = Pace(ledger, saving, state.step)
         blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
+        if not begun:
+            self._save(state, probabilities, ledger)  # with how steps are taken, which a replay must know
+        pace = Pace(reservation, saving, state.step)
         for block in blocks:
-            fresh = pace.look(final=block.step == horizon)
-            self._note(block, pace.spent if fresh else math.inf)
+            self._note(block, pace.look(block))
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
                     self._picture(state)
@@ -269,12 +273,13 @@ class Run:
             ) from error
 
     def _covered(self, ledger: Ledger, state: TrainingState) -> int:
-        """Steps of the run that need no further charge: none that secure noise would draw anew."""
-        if self.plan.seed is None:
+        """Steps of the run that need no further charge: none that would be taken otherwise than before.
+
+        So it is with secure noise, and where nothing tells how a replay was begun.
+        """
+        if self.plan.seed is None or state.way is None:
             return state.step
-        charge = self.plan.step_charge
-        spends = [s for s in ledger.statement().spends if s.run == self.name and s.charge == charge]
-        return sum(spend.steps for spend in spends)
+        return charged_steps(self.plan, ledger.statement(), self.name)
 
     def _probabilities(self, ledger: Ledger, records: Records, state: TrainingState) -> tuple[float, ...]:
         mechanism = self.plan.count_mechanism
@@ -323,7 +328,7 @@ class Run:
             if whole < len(content):
                 os.truncate(statistics, whole)
 
-    def _note(self, block: Block, spent: float) -> None:
+    def _note(self, block: Block, spent: float | None) -> None:
         """A line of statistics. `epsilon` is null where there is none, or it was not computed again.
 
         So is the speed where the number of records is not public: it would tell.
@@ -331,7 +336,7 @@ class Run:
         speed = round(block.steps / max(block.seconds, 1e-9), 2)
         line = {
             "step": block.step,
-            "epsilon": None if math.isinf(spent) else spent,
+            "epsilon": None if spent is None or math.isinf(spent) else spent,
             "steps_per_second": speed if self.plan.facts.size_is_public else None,
             "gradient_norm": block.gradient_norm,
         }

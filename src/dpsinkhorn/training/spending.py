@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import os
@@ -16,7 +17,16 @@ from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["begin_ledger", "check_room", "check_unit", "epsilon_by", "run_name", "statement_of"]
+__all__ = [
+    "begin_ledger",
+    "charged_steps",
+    "check_room",
+    "check_unit",
+    "epsilon_by",
+    "run_name",
+    "statement_of",
+    "steps_left",
+]
 
 _RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")
 
@@ -69,6 +79,31 @@ def check_unit(path: Path, spent: Statement, plan: Plan) -> None:
                 f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
                 f"{plan.facts.unit}; give it another ledger"
             )
+
+
+def charged_steps(plan: Plan, spent: Statement, run: str) -> int:
+    """Steps of a run that are on record, those that a crash lost included."""
+    charge = plan.step_charge
+    return sum(spend.steps for spend in spent.spends if spend.run == run and spend.charge == charge)
+
+
+def steps_left(plan: Plan, spent: Statement, run: str) -> int:
+    """Steps that a run may still charge by its own plan, however much room others have on the ledger.
+
+    So it ends within its own ε, and what its release says it cost does not tell how many steps a crash lost.
+    """
+    taken = charged_steps(plan, spent, run)
+    left = max(0, plan.steps - taken)
+    others = [spend.charge for spend in spent.spends if spend.run == run and spend.charge != plan.step_charge]
+    if len(others) <= len(plan.charges) - 1:
+        return left
+
+    # frequencies of classes that a crash lost were released anew: steps make room for them
+    def too_many(steps: int) -> bool:
+        steps_in_all = plan.mechanism.sampled(plan.sampling_rate, max(1, taken + steps))
+        return epsilon(compose(*others, steps_in_all), plan.delta, plan.accountant) > plan.budget_epsilon
+
+    return max(0, bisect.bisect_left(range(left + 1), True, key=too_many) - 1)
 
 
 def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:

@@ -31,7 +31,8 @@ class Estimate:
     """About what a run will take on this machine."""
 
     seconds: float
-    memory_bytes: int
+    memory_bytes: int | None
+    """None where it cannot be told without telling how many records there are."""
 
 
 def try_plan(plan: Plan, device: torch.device) -> Estimate:
@@ -54,7 +55,9 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
         steps.take(steps.multiple)
         _wait(device)
         times.append((time.monotonic() - started) / steps.multiple)
-    return Estimate(plan.steps * min(times[_WARM_UP:]), _peak_memory(device))
+    # On a CPU it is that of the process, and the data were read before.
+    told = plan.facts.size_is_public or device.type == "cuda"
+    return Estimate(plan.steps * min(times[_WARM_UP:]), _peak_memory(device) if told else None)
 
 
 class _MadeUp:
