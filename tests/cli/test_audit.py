@@ -60,6 +60,7 @@ class TestRun:
         assert (status, err) == (0, "")
         found = json.loads(out)
         assert found["game"] == "run"
+        assert found["private"] is False
         assert found["claimed_epsilon"] == pytest.approx(
             epsilon(RecordMechanism(1.0, 0.5).sampled(0.2, 8), 1e-5), rel=1e-6
         )

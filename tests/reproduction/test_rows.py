@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dpsinkhorn.reproduction import FULL, ITEMS, QUICK, VERSIONS, ReproductionError, rows_of
+from dpsinkhorn.reproduction import (
+    FULL,
+    ITEMS,
+    NOT_A_GUARANTEE,
+    QUICK,
+    VERSIONS,
+    Line,
+    ReproductionError,
+    rows_of,
+    to_tables,
+)
 from dpsinkhorn.reproduction.published import published_figures
 from dpsinkhorn.training import load_recipe, recipe_names
 
@@ -86,3 +96,22 @@ def test_quick_scale_is_small():
 def test_what_does_not_exist_is_refused(item: str, version: str):
     with pytest.raises(ReproductionError, match="one of"):
         rows_of(item, version)
+
+
+@pytest.mark.parametrize(("version", "noted"), [("final", True), ("first", False)])
+def test_an_epsilon_that_does_not_hold_is_marked(version, noted):
+    """That of `image`, and of nobody else."""
+    lines = [Line(row, "", ()) for row in rows_of("table1", version)]
+    for line in lines:
+        is_theirs = line.row.method.startswith("DP-Sinkhorn") and line.row.published is not None
+        assert (line.published_note == NOT_A_GUARANTEE) == (noted and is_theirs), line.row.method
+        assert line.values()["epsilon_published_note"] == line.published_note
+    marked = sum("†" in str(cell) for table in to_tables(lines) for cell in table.columns[2].cells)
+    assert marked == sum(line.published_note is not None for line in lines)
+    assert (marked > 0) == noted
+
+
+def test_parameter_gradients_of_the_final_version_are_not_marked():
+    notes = {row.method: Line(row, "", ()).published_note for row in rows_of("table2", "final")}
+    for method, note in notes.items():
+        assert (note is None) == method.startswith("parameter gradients"), method

@@ -134,6 +134,7 @@ class RunResult:
         found, plan = self.audit, self.audit.plan
         return {
             "game": "run",
+            "private": False,
             "claimed_epsilon": found.claimed,
             "epsilon_lower_bound": found.bound,
             "delta": plan.delta,
@@ -155,7 +156,7 @@ class RunResult:
         found = self.audit
         draw_audit(
             path,
-            title=f"one training of {found.plan.steps} steps, {len(found.included):,} canaries",
+            title=f"one training of {found.plan.steps} steps, {len(found.included):,} canaries; not private",
             scores={
                 "canaries left out": found.step_scores[~found.included],
                 "canaries in the data": found.step_scores[found.included],

@@ -69,13 +69,14 @@ def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
     from dpsinkhorn.training.trial import try_plan
 
     estimate = try_plan(plan, device)
+    memory = estimate.memory_bytes
     if as_json:
         print_json(
             {
                 **plan.to_json(),
                 "epsilon": plan.epsilon,
                 "estimated_seconds": round(estimate.seconds, 1),
-                "estimated_memory_mib": estimate.memory_bytes >> 20,
+                "estimated_memory_mib": None if memory is None else memory >> 20,
                 "device": str(device),
             }
         )
@@ -95,7 +96,7 @@ def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
         ),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         ("time", f"about {_duration(estimate.seconds)} on {device}"),
-        ("memory", f"about {estimate.memory_bytes >> 20:,} MiB"),
+        ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),
     ]
     print_table("Plan: nothing was trained, written or spent", rows, [])
 
@@ -151,6 +152,10 @@ def _write_report(run: Run) -> Path | None:
         return None
 
 
+def _mebibytes(count: int) -> str:
+    return f"about {count >> 20:,} MiB"
+
+
 def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
@@ -167,7 +172,7 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("ε {task.fields[spent]}"),
+        TextColumn("ε ≤ {task.fields[spent]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

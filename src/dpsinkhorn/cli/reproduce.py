@@ -155,7 +155,7 @@ def _seeds(text: str | None) -> list[int] | None:
 
 
 def _show(found: Reproduction) -> None:
-    from dpsinkhorn.reproduction import to_tables
+    from dpsinkhorn.reproduction import NOT_A_GUARANTEE, to_tables
 
     console = Console(highlight=False)
     console.print(found.title)
@@ -166,6 +166,8 @@ def _show(found: Reproduction) -> None:
         console.print(
             f"Distance: the paper's is FID, ours {', '.join(sorted(measures))}: they do not compare."
         )
+    if any(line.published_note for line in found.lines):
+        console.print(f"† as the paper has it; {NOT_A_GUARANTEE}.")
     if found.lines:
         console.print("ε of ours is proved; trainings are seeded, and so not for release.")
     for name, points in found.spreads.items():

@@ -4,11 +4,12 @@ from dpsinkhorn.reproduction.errors import ReproductionError
 from dpsinkhorn.reproduction.reproduce import Reproduction, reproduce
 from dpsinkhorn.reproduction.rows import ITEMS, VERSIONS, Row, rows_of
 from dpsinkhorn.reproduction.scales import FULL, QUICK, SCALES, Scale
-from dpsinkhorn.reproduction.tables import Line, to_tables
+from dpsinkhorn.reproduction.tables import NOT_A_GUARANTEE, Line, to_tables
 
 __all__ = [
     "FULL",
     "ITEMS",
+    "NOT_A_GUARANTEE",
     "QUICK",
     "SCALES",
     "VERSIONS",

@@ -15,8 +15,11 @@ from rich.table import Table
 
 from dpsinkhorn.reproduction.rows import Row
 from dpsinkhorn.reproduction.runner import Result
+from dpsinkhorn.training import load_recipe
 
-__all__ = ["Line", "to_csv", "to_tables"]
+__all__ = ["NOT_A_GUARANTEE", "Line", "to_csv", "to_tables"]
+
+NOT_A_GUARANTEE = "not a valid guarantee: all images of a step share one sample"
 
 _CLASSIFIERS = {"logistic": "Log Reg", "mlp": "MLP", "cnn": "CNN"}
 
@@ -30,6 +33,15 @@ class Line:
     """What the row was trained on; it may stand in for the paper's data."""
     results: tuple[Result, ...]
 
+    @property
+    def published_note(self) -> str | None:
+        """What must be said of the paper's ε, where it is one of those that do not hold."""
+        row = self.row
+        if row.published is None or not row.recipe or math.isinf(row.published.epsilon):
+            return None
+        recipe = load_recipe(row.recipe).replace(**row.settings)
+        return NOT_A_GUARANTEE if recipe.privacy.mechanism == "image" else None
+
     def values(self) -> dict[str, Any]:
         """Everything known about the row by column; `None` where there is nothing."""
         paper, results = self.row.published, self.results
@@ -38,6 +50,7 @@ class Line:
             "trained_on": self.data if results else None,
             "method": self.row.method,
             "epsilon_published": None if paper is None else paper.epsilon,
+            "epsilon_published_note": self.published_note,
             "epsilon": max(result.epsilon for result in results) if results else None,
             "delta": results[0].delta if results else None,
             "steps": results[0].steps if results else None,
@@ -68,7 +81,10 @@ def to_csv(lines: Sequence[Line]) -> str:
 
 
 def to_tables(lines: Sequence[Line]) -> list[Table]:
-    """For a screen: a table for each data set, the paper's figures in a line above ours."""
+    """For a screen: a table for each data set, the paper's figures in a line above ours.
+
+    An ε of the paper's that is no guarantee has a †.
+    """
     tables = []
     for data in dict.fromkeys(line.row.data for line in lines):
         of_data = [line for line in lines if line.row.data == data]
@@ -84,7 +100,8 @@ def to_tables(lines: Sequence[Line]) -> list[Table]:
             values, name = line.values(), line.row.method
             if line.row.published is not None:
                 accuracy = [_number(values[f"{each}_published"]) for each in _CLASSIFIERS]
-                spent = _epsilon(values["epsilon_published"])
+                mark = "" if line.published_note is None else " †"
+                spent = _epsilon(values["epsilon_published"]) + mark
                 table.add_row(name, "paper", spent, _number(values["fid_published"]), *accuracy, style="dim")
                 name = ""
             if line.results:
