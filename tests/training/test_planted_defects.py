@@ -15,7 +15,7 @@ import torch
 
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise.chacha import key_stream
-from dpsinkhorn.training import loop, records, state
+from dpsinkhorn.training import Run, loop, pace, records, state
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, audit_step
 from dpsinkhorn.training.sanitizers import (
     base,
@@ -32,6 +32,7 @@ from support.defects import ROOT, failing, rewrite
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/training/test_sanitizers.py"
 REPLAY = "tests/training/test_run_replay.py"
+LEDGER = "tests/training/test_run_ledger.py::TestLedger"
 SECURE = "tests/training/test_run_secure.py"
 MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
 MOMENTS = "tests/training/test_sanitizers_moments.py"
@@ -192,6 +193,25 @@ def ledger_afterwards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop.LedgerReservation, "reserve", reserve)
 
 
+def room_of_others(patch: pytest.MonkeyPatch) -> None:
+    """Steps that a crash lost are taken again for as long as the ledger, not the run, has room."""
+    patch.setattr(loop, "steps_left", lambda plan, spent, run: plan.steps)  # noqa: ARG005
+
+
+def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
+    rewrite(patch, Run, "_covered", "self.plan.seed is None or state.way is None", "self.plan.seed is None")
+
+
+def epsilon_of_the_last_look(patch: pytest.MonkeyPatch) -> None:
+    rewrite(
+        patch,
+        pace.Pace,
+        "look",
+        "self._reservation.epsilon_by(self._seen) if self._seen > block.step else found",
+        "found",
+    )
+
+
 def published_accounting(patch: pytest.MonkeyPatch) -> None:
     """Each row of a step counted as a query on a sample of its own."""
 
@@ -279,6 +299,26 @@ DEFECTS = (
         "the ledger written after the step",
         ledger_afterwards,
         (f"{SECURE}::TestSecure::test_what_is_used_is_on_record_and_lost_steps_are_charged[0]",),
+    ),
+    Defect(
+        "lost steps taken again, in the room that others have on a ledger",
+        room_of_others,
+        tuple(f"{LEDGER}::test_a_run_that_lost_steps_keeps_to_its_own_epsilon[{lost}]" for lost in (3, 7)),
+    ),
+    Defect(
+        "steps of a seeded run free, though nothing tells how they were taken before",
+        replay_of_what_is_not_known,
+        tuple(
+            f"{REPLAY}::TestReplay::test_steps_are_free_only_where_it_is_known_how_they_were_taken[{loss}]"
+            for loss in ("checkpoint", "way")
+        ),
+    ),
+    Defect(
+        "ε of some time ago, shown while training",
+        epsilon_of_the_last_look,
+        (
+            "tests/training/test_pace.py::TestLooks::test_they_take_little_time_and_never_tell_too_little[1-2.0]",
+        ),
     ),
     Defect(
         "per-image accounting as published",
