@@ -149,6 +149,42 @@ def test_files_of_ones_own(run, release, files):
     assert "60 training images" in out
 
 
+def write_pictures(folder, data):
+    for k, (image, label) in enumerate(zip(images_of(data), data.labels, strict=True)):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / str(label) / f"{k:04}.png")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["npz", "npz of one's own names", "folder", "csv"])
+def test_a_source_without_parts_is_taken_whole(run, release, tmp_path, form):
+    test = load_dataset("digits", split="test")
+    pixels, options = images_of(test), ()
+    if form == "folder":
+        source = write_pictures(tmp_path / "pictures", test)
+    elif form == "csv":
+        source = tmp_path / "t.csv"
+        header = ",".join(["label", *(f"pixel{k}" for k in range(64))])
+        table = np.column_stack([test.labels, pixels.reshape(len(pixels), -1)])
+        np.savetxt(source, table, fmt="%d", delimiter=",", header=header, comments="")
+    elif form == "npz":
+        source = tmp_path / "t.npz"
+        np.savez(source, images=(pixels / 255).astype(np.float32), labels=test.labels)
+    else:
+        source, options = tmp_path / "t.npz", ("--image", "scans", "--label", "kind")
+        np.savez(source, scans=pixels, kind=test.labels)
+    usual = ("--count", 40, "--classifiers", "none", "--device", "cpu", "--json")
+    status, out, err = run(release, "--data", source, *options, *usual)
+    assert status == 0, err
+    # the images are not compared with themselves as if they were those for training
+    assert "half" in json.loads(out)["likeness"]["floor_from"]
+    if options:
+        return
+    status, out, err = run(release, "--data", source, "--split", "test", *usual)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "or give split train (--split train)" in err
+
+
 def test_a_release_without_classes(run, tmp_path, files):
     write_release(
         tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=not_private()

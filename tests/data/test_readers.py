@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpsinkhorn.data import DataError, from_arrays, load_dataset
+from dpsinkhorn.data import DataError, from_arrays, has_parts, load_dataset
 
 RNG = np.random.default_rng(11)
 GREY = RNG.integers(0, 256, (12, 6, 6, 1)).astype(np.uint8)
@@ -52,6 +52,7 @@ def pixel_columns(images: np.ndarray) -> dict[str, list]:
 class ReaderContract:
     """What every reader keeps to. A format says what it can hold, and writes it."""
 
+    has_parts = False
     holds_colour = True
     holds_names = True
     holds_depth = True
@@ -131,11 +132,15 @@ class ReaderContract:
         assert np.corrcoef(small[:, 1, 1], around)[0, 1] > 0.8
 
     def test_no_part_for_testing(self, tmp_path):
-        with pytest.raises(DataError, match="test"):
+        with pytest.raises(DataError, match=r"test.*--split"):
             load_dataset(self.write(tmp_path, GREY, LABELS), split="test")
+
+    def test_whether_it_has_parts(self, tmp_path):
+        assert has_parts(self.write(tmp_path, GREY, LABELS)) is self.has_parts
 
 
 class TestIdx(ReaderContract):
+    has_parts = True
     holds_colour = holds_names = holds_depth = holds_persons = False
     end = ""
     dash = "-"
@@ -157,6 +162,7 @@ class TestIdx(ReaderContract):
         self.write(tmp_path, GREY, LABELS)
         file = tmp_path / f"train-images{self.dash}idx3-ubyte{self.end}"
         self.check(load_dataset(file), GREY, LABELS)
+        assert not has_parts(file)
 
     def test_colour_and_floats_have_idx_types_too(self, tmp_path):
         write_idx(tmp_path / "train-images-idx4-ubyte", COLOUR)
@@ -213,6 +219,7 @@ class TestUncompressedNpz(TestNpz):
 
 
 class TestKerasNpz(TestNpz):
+    has_parts = True
     names = ("x_train", "y_train", "groups_train")
 
     def test_the_part_for_testing(self, tmp_path):
@@ -221,6 +228,7 @@ class TestKerasNpz(TestNpz):
 
 
 class TestMedmnistNpz(TestNpz):
+    has_parts = True
     names = ("train_images", "train_labels", "train_groups")
 
     def test_validation(self, tmp_path):
@@ -313,6 +321,7 @@ class TestPictureFolder(ReaderContract):
         self.check(load_dataset(tmp_path), GREY, LABELS)
         self.check(load_dataset(tmp_path, split="test"), GREY[::-1], LABELS)
         self.check(load_dataset(tmp_path, split="valid"), COLOUR, LABELS)
+        assert has_parts(tmp_path)
 
     def test_an_empty_sub_folder_is_a_class(self, tmp_path):
         folder = self.write(tmp_path, GREY, [NAMES[k] for k in LABELS])

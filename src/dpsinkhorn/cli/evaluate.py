@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.evaluation import ClassifierScore, Evaluation
     from dpsinkhorn.release import Release
 
-_WITHOUT_SPLITS = (".csv", ".tsv", ".parquet", ".npy")
 _PAIRS = 25  # in the picture of neighbours
 _SHOWN = 20  # classes in the table, the worst served first if there are more
 
@@ -202,12 +201,18 @@ def _real_images(
     source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
 ) -> tuple[Dataset, Dataset | None]:
     """Images to test on, and those for training where they can be had."""
-    whole = Path(source).suffix.lower() in _WITHOUT_SPLITS
-    part = split or (SplitName.train if whole else SplitName.test)
+    from dpsinkhorn.data import DataError, has_parts
+
+    try:
+        parts = has_parts(source)
+    except DataError as error:
+        raise BadInputError(str(error)) from error
+    part = split or (SplitName.test if parts else SplitName.train)
     test = load_data(source, split=part, **options)
     if train_source is not None:
         return test, load_data(train_source, split=SplitName.train, **options)
-    if part == SplitName.train:
+    # an array named by --image is the same for every part: it cannot be what to compare with
+    if part == SplitName.train or not parts or options["image"] is not None:
         return test, None
     try:
         return test, load_data(source, split=SplitName.train, **options)

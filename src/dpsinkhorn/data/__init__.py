@@ -3,7 +3,7 @@
 from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
 from dpsinkhorn.data.download import get
 from dpsinkhorn.data.errors import DataError, DownloadError
-from dpsinkhorn.data.load import SPLITS, load_dataset
+from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
 from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "find_known",
     "from_arrays",
     "get",
+    "has_parts",
     "load_dataset",
 ]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dpsinkhorn.data._memory import check_fits
 from dpsinkhorn.data.errors import DataError
 
-__all__ = ["Arrays", "read_npy", "read_npy_set", "read_npz_set"]
+__all__ = ["Arrays", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
 
 # Ways to name the parts of a file: plain, Keras (mnist.npz), MedMNIST. {} stands for the split.
 _IMAGES = ("{}_images", "x_{}", "X_{}", "images", "x", "X")
@@ -87,10 +87,14 @@ def read_npz_set(
             if found is None:
                 others = ", ".join(sorted(members)) or "none"
                 raise DataError(
-                    f"{path} has no array of {split} images (images or x_{split}); it has {others}; name one"
+                    f"{path} has no array of {split} images (images or x_{split}); it has {others}; "
+                    "name one with image (--image), or another split (--split)"
                 )
             if split != "train" and image is None and found in ("images", "x", "X"):
-                raise DataError(f"{path} has no {split} part; name the file of the {split} images itself")
+                raise DataError(
+                    f"{path} has no {split} part; name the file of the {split} images itself, "
+                    "or give split train (--split train)"
+                )
             images = _read_member(archive, members[found], path, may_map=True)
             label_name = (
                 None if unlabelled else _choose(members, label, _spelled(_LABELS, split), path, "label")
@@ -115,9 +119,25 @@ def read_npz_set(
         raise DataError(f"cannot read {path}: {error}; write it again with np.savez") from error
 
 
+def npz_has_parts(path: Path) -> bool:
+    """Whether the arrays of an .npz file are those of parts, x_train and the like; a damaged file has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return False
+    return not names.isdisjoint(_part_names(_IMAGES))
+
+
 def _spelled(patterns: Iterable[str], split: str) -> list[str]:
     words = _SPLIT_WORDS.get(split, (split,))
     return list(dict.fromkeys(pattern.format(word) for pattern in patterns for word in words))
+
+
+def _part_names(patterns: Iterable[str]) -> set[str]:
+    """The names that say which part they belong to."""
+    ours = [pattern for pattern in patterns if "{}" in pattern]
+    return {name for split in _SPLIT_WORDS for name in _spelled(ours, split)}
 
 
 def _choose(

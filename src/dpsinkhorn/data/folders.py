@@ -10,7 +10,7 @@ from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 
-__all__ = ["Listing", "list_pictures"]
+__all__ = ["Listing", "folder_has_parts", "list_pictures"]
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
 _SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
@@ -53,16 +53,30 @@ def list_pictures(folder: Path, split: str = "train") -> Listing:
     return Listing(paths, labels, sorted_names([entry.name for entry in classes]))
 
 
-def _split_folder(folder: Path, split: str) -> Path:
+def folder_has_parts(folder: Path) -> bool:
+    """Whether the sub-folders of a folder of pictures are parts (train, test, val), and not classes."""
+    return bool(_parts(folder))
+
+
+def _parts(folder: Path) -> set[str]:
     folders = {entry.name for entry in _visible(folder) if entry.is_dir()}
-    if not folders or not folders <= _SPLIT_NAMES:
+    return folders if folders <= _SPLIT_NAMES else set()
+
+
+def _split_folder(folder: Path, split: str) -> Path:
+    folders = _parts(folder)
+    if not folders:
         if split != "train":
-            raise DataError(f"{folder} has no {split} part; name the folder of the {split} pictures itself")
+            raise DataError(
+                f"{folder} has no {split} part; name the folder of the {split} pictures itself, "
+                "or give split train (--split train)"
+            )
         return folder
     for name in _SPLITS[split]:
         if name in folders:
             return folder / name
-    raise DataError(f"{folder} has no {split} part, only {', '.join(sorted(folders))}")
+    only = ", ".join(sorted(folders))
+    raise DataError(f"{folder} has no {split} part, only {only}; choose one by split (--split)")
 
 
 def _pictures_within(folder: Path) -> list[Path]:

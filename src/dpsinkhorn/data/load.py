@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsinkhorn.data import idx
-from dpsinkhorn.data.arrays import read_npy_set, read_npz_set
+from dpsinkhorn.data.arrays import npz_has_parts, read_npy_set, read_npz_set
 from dpsinkhorn.data.celeba import is_celeba, list_celeba
 from dpsinkhorn.data.cifar import CIFAR_CLASSES, is_cifar, read_cifar
 from dpsinkhorn.data.dataset import Dataset, from_arrays
 from dpsinkhorn.data.errors import DataError
-from dpsinkhorn.data.folders import list_pictures
+from dpsinkhorn.data.folders import folder_has_parts, list_pictures
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
 
-__all__ = ["SPLITS", "load_dataset"]
+__all__ = ["SPLITS", "has_parts", "load_dataset"]
 
 SPLITS = ("train", "test", "valid")
 _TABLES = (".csv", ".tsv", ".parquet")
@@ -122,6 +122,28 @@ def load_dataset(
     return _load_file(path, asked)
 
 
+def has_parts(source: str | os.PathLike[str]) -> bool:
+    """Whether `split` chooses a part of a source. One without parts is read whole, by split `train`.
+
+    >>> has_parts("digits"), has_parts("scans.csv")
+    (True, False)
+    """
+    text = os.fspath(source)
+    path = Path(text).expanduser()
+    if text in KNOWN:
+        return True
+    if path.is_dir():
+        return _has_idx(path) or is_cifar(path) or is_celeba(path) or folder_has_parts(path)
+    return path.suffix.lower() == ".npz" and npz_has_parts(path)
+
+
+def _has_idx(path: Path) -> bool:
+    try:
+        return any(idx.is_idx_name(entry.name) for entry in path.iterdir())
+    except OSError as error:
+        raise DataError(f"cannot read the folder {path}: {error.strerror}") from error
+
+
 def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
     known = KNOWN[name]
     if asked.split not in known.records:
@@ -140,15 +162,12 @@ def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
 
 
 def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
-    try:
-        has_idx = any(idx.is_idx_name(entry.name) for entry in path.iterdir())
-    except OSError as error:
-        raise DataError(f"cannot read the folder {path}: {error.strerror}") from error
-    if has_idx:
+    if _has_idx(path):
         images = idx.find_idx(path, asked.split)
         if images is None:
             raise DataError(
-                f"{path} has no idx file of {asked.split} images ({asked.split}-images-idx3-ubyte)"
+                f"{path} has no idx file of {asked.split} images ({asked.split}-images-idx3-ubyte); "
+                "name another split (--split)"
             )
         return _load_idx(images, name, asked)
     if is_cifar(path):
@@ -190,7 +209,10 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
             f"{path} is of no known type; give a folder, or a file ending in .npz, .npy, .csv, .tsv, .parquet"
         )
     if asked.split != "train":
-        raise DataError(f"{path} has no {asked.split} part; name the file of the {asked.split} images itself")
+        raise DataError(
+            f"{path} has no {asked.split} part; name the file of the {asked.split} images itself, "
+            "or give split train (--split train)"
+        )
     if suffix == ".npy":
         _refuse(asked, path.name, "image")
         found = read_npy_set(path, asked.label, asked.groups)
