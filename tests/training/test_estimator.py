@@ -247,3 +247,15 @@ class TestLedger:
         with pytest.raises(TrainingError, match="stopped"):
             model(ledger=path).fit(images, labels, watch=lambda _: True)
         assert read_ledger(path).spends  # what was used stays on record
+
+
+def test_several_models_on_one_ledger(tmp_path):
+    images, labels, _ = tiny_arrays()
+    ledger = tmp_path / "all.jsonl"
+    spent = [
+        model(ledger=ledger, budget=budget).fit(images, labels).privacy_.epsilon for budget in (90, None)
+    ]
+    assert 0 < spent[0] < spent[1] <= 90
+    with pytest.raises(TrainingError, match="has its budget already"):
+        model(ledger=ledger, budget=90).fit(images, labels)
+    assert read_ledger(ledger).budget.epsilon == 90

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
 from dpsinkhorn.cli import (
@@ -11,6 +9,7 @@ from dpsinkhorn.cli import (
     audit,
     data,
     evaluate,
+    ledger,
     privacy,
     report,
     reproduce,
@@ -20,10 +19,6 @@ from dpsinkhorn.cli import (
 )
 
 __all__ = ["app", "main"]
-
-# Threads that wait for each other by spinning become twenty times slower when another program takes a core.
-# OpenMP reads this once, when torch is imported, which the commands do later.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="dpsinkhorn",
@@ -36,6 +31,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(transport.app, name="transport")
+privacy.app.command("ledger")(ledger.ledger)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 __all__ = ["progress_bar", "show_end", "show_plan", "warn_about"]
 
 _MANY_STEPS = 1000
+_LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 
 def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
@@ -52,10 +55,12 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{published:.4g}, is not a valid guarantee; what holds is {format_epsilon(plan.epsilon)}"
         )
     if plan.recipe.name == "grey" and plan.steps >= _MANY_STEPS and device.type == "cpu":
-        warn(
-            "the recipe grey takes hours on a CPU; --recipe mixture takes seconds and does about as well "
-            "(--dry-run says how long)"
+        quicker = (
+            "fewer --steps are quicker, and learn less"  # the mixture protects records alone
+            if plan.facts.grouped
+            else "--recipe mixture takes seconds and does about as well"
         )
+        warn(f"the recipe grey takes hours on a CPU (--dry-run says how many); {quicker}")
     if dataset.class_names != dataset.public_names:
         warn(
             "the names of the classes were read off the private labels, and stay out of the release; "
@@ -164,7 +169,7 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
-    """A progress bar with steps, ε spent and the time left."""
+    """A progress bar with steps, ε spent and the time left; a line now and then where it cannot be drawn."""
     if quiet:
         yield lambda _: None
         return
@@ -182,8 +187,14 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=run.plan.steps, spent="-")
 
+        told = time.monotonic()
+
         def show(now: RunProgress) -> None:
+            nonlocal told
             spent = "∞" if math.isinf(now.epsilon) else f"{now.epsilon:.2f} of {budget:g}"
             progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
+            if progress.disable and time.monotonic() - told > _LINE_SECONDS:  # into a file, say
+                told = time.monotonic()
+                print(f"step {now.block.step:,} of {now.block.horizon:,}, ε ≤ {spent}", file=sys.stderr)
 
         yield show

@@ -100,6 +100,10 @@ def train(
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="Ledger shared by all runs on these data.")
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", help="Epsilon of all runs on a new --ledger; default: that of this run."),
+    ] = None,
     accountant: AccountantOption = AccountantName.pld,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
@@ -161,6 +165,7 @@ def train(
                     "labels": None if labels == "uniform" else labels,
                     "records": records,
                     "ledger": ledger,
+                    "budget": budget,
                     "seed": seed,
                 }
                 run, dataset = _resumed(out, data, fixed, as_json)
@@ -190,7 +195,7 @@ def train(
                 show_plan(plan, place, as_json)
                 return
             if not resume:
-                run = _created(out, plan, source, ledger)
+                run = _created(out, plan, source, ledger, budget)
             begun = True
             finished = _trained(run, dataset, place, checkpoint_every, picture_every, as_json)
     except KeyboardInterrupt:
@@ -239,11 +244,13 @@ def _resumed(out: Path | None, data: str | None, fixed: dict[str, Any], quiet: b
     return run, _load(source, quiet)
 
 
-def _created(out: Path | None, plan: Plan, source: dict[str, Any], ledger: Path | None) -> Run:
+def _created(
+    out: Path | None, plan: Plan, source: dict[str, Any], ledger: Path | None, budget: float | None
+) -> Run:
     from dpsinkhorn.training import Run
 
     assert out is not None
-    return Run.create(out, plan, source=source, ledger=ledger)
+    return Run.create(out, plan, source=source, ledger=ledger, budget=budget)
 
 
 def _trained(

@@ -49,6 +49,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
             noise.
         ledger: File that keeps the record of all runs on the same data; by default one of this run alone.
+        budget: ε that all runs on a new `ledger` may spend together; by default that of this run.
         device: Where to train; a GPU where there is one.
 
     After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
@@ -76,6 +77,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         accountant: Accountant = "pld",
         random_state: int | None = None,
         ledger: str | os.PathLike[str] | None = None,
+        budget: float | None = None,
         device: str | torch.device | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -89,6 +91,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.accountant = accountant
         self.random_state = random_state
         self.ledger = ledger
+        self.budget = budget
         self.device = device
 
     def fit(
@@ -125,7 +128,8 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             seed=_seed(self.random_state),
         )
         with tempfile.TemporaryDirectory() as folder:
-            run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger)
+            budget = None if self.budget is None else float(self.budget)
+            run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger, budget=budget)
             finished = run.train(
                 dataset,
                 device=choose_device(self.device, TrainingError),
@@ -141,7 +145,8 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
     def sample(
         self, n_samples: int = 1, labels: int | ArrayLike | None = None, *, seed: int | None = None
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
-        """Synthetic images (n, H, W) or (n, H, W, 3), uint8, and their labels (n,)."""
+        """Synthetic images (n, H, W) or (n, H, W, 3), uint8 from 0 to 255 whatever `value_range` was, and
+        their labels (n,)."""
         return self._fitted().sample(n_samples, labels, seed=seed)
 
     def save(self, folder: str | os.PathLike[str]) -> None:

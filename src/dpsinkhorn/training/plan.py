@@ -249,7 +249,8 @@ def check_generator(plan: Plan) -> None:
     assert isinstance(config, MixtureConfig)
     least = 3 if config.components == 1 else 4
     problems = {
-        "protects records, and these data name persons; use the mechanism record": facts.grouped,
+        "protects records, and these data name persons (--groups): leave the recipe to be chosen, or leave "
+        "groups out and protect records only": facts.grouped,
         "takes all records in every step; set the sampling rate to 1": plan.sampling_rate != 1,
         f"needs at least {least} steps: means, covariance, centres, covariances": plan.steps < least,
         "has no weights to average; leave optimizer.ema out": plan.recipe.optimizer.ema is not None,

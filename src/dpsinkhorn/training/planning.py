@@ -79,7 +79,7 @@ def make_plan(
         return dataclasses.replace(plan, noise_multiplier=0.0)
     if budget_epsilon is None:
         if privacy.noise_multiplier is None:
-            raise TrainingError(f"the recipe {recipe.name!r} needs a budget: give epsilon")
+            raise TrainingError(f"the recipe {recipe.name!r} needs a budget: give epsilon (--epsilon)")
         return dataclasses.replace(plan, budget_epsilon=plan.epsilon * _ROUNDING)
     plan = dataclasses.replace(plan, budget_epsilon=budget_epsilon)
     sigma = _calibrated(plan)

@@ -41,6 +41,7 @@ from dpsinkhorn.training.sanitizers import release_label_frequencies
 from dpsinkhorn.training.spending import (
     begin_ledger,
     charged_steps,
+    check_budget,
     check_room,
     check_unit,
     epsilon_by,
@@ -87,8 +88,13 @@ class Run:
         *,
         source: dict[str, Any] | None = None,
         ledger: str | os.PathLike[str] | None = None,
+        budget: float | None = None,
     ) -> Run:
-        """Begin a run in a new or empty folder. `source` says where the data are, for `resume`."""
+        """Begin a run in a new or empty folder. `source` says where the data are, for `resume`.
+
+        `ledger` is a file for several runs on the same data, and `budget` what they may spend together,
+        where the file does not exist yet: by default no more than this run.
+        """
         path = Path(folder)
         title = path.resolve().name.encode("ascii", "replace").decode()
         settings = {
@@ -109,19 +115,21 @@ class Run:
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
             check_sanitizer(plan)
+            if budget is not None:
+                check_budget(None if ledger is None else Path(ledger), plan, budget)
             if ledger is not None and Path(ledger).exists():
                 check_room(Path(ledger), plan)
             made = None if path.is_dir() else path
             path.mkdir(parents=True, exist_ok=True)
             if ledger is not None and not Path(ledger).exists():
-                begin_ledger(Path(ledger), plan)
+                begin_ledger(Path(ledger), plan, budget)
             write_new(path / "run.json", content)
         except BaseException as error:
             if made is not None and made.is_dir() and not any(made.iterdir()):
                 made.rmdir()
             if isinstance(error, FileExistsError) and (path / "run.json").exists():
                 # perhaps since a moment ago only, by another process
-                held = f"{path} already holds a run; resume it, or choose another folder"
+                held = f"{path} already holds a run; resume it (--resume), or choose another folder"
                 raise TrainingError(held) from error
             if isinstance(error, OSError):
                 where = error.filename or path

@@ -20,6 +20,7 @@ from dpsinkhorn.training.plan import Plan
 __all__ = [
     "begin_ledger",
     "charged_steps",
+    "check_budget",
     "check_room",
     "check_unit",
     "epsilon_by",
@@ -41,9 +42,24 @@ def run_name(title: str, plan: Plan) -> str:
     return f"{title}-{plan.facts.unit}-{os.urandom(4).hex()}"
 
 
-def begin_ledger(path: Path, plan: Plan) -> None:
-    """A new ledger, to be shared by runs, with the budget of the first of them."""
-    Ledger.open(path, epsilon_by(plan), budget=Budget(plan.budget_epsilon, plan.delta)).close()
+def begin_ledger(path: Path, plan: Plan, budget: float | None = None) -> None:
+    """A new ledger, to be shared by runs, with the budget given, or that of the first of them."""
+    allowed = plan.budget_epsilon if budget is None else budget
+    Ledger.open(path, epsilon_by(plan), budget=Budget(allowed, plan.delta)).close()
+
+
+def check_budget(ledger: Path | None, plan: Plan, budget: float) -> None:
+    """Refuse a budget, ε of all runs on a new ledger, that could not be one."""
+    if ledger is None:
+        raise TrainingError("budget (--budget) is that of a ledger for several runs: name it (--ledger)")
+    if ledger.exists():
+        raise TrainingError(f"the ledger {ledger} has its budget already; leave budget (--budget) out")
+    if not plan.private:
+        raise TrainingError("training without privacy has no budget; leave it out")
+    if not plan.budget_epsilon <= budget < math.inf:
+        raise TrainingError(
+            f"a budget of {budget:g} for all runs is less than epsilon {plan.budget_epsilon:g} of this one"
+        )
 
 
 def check_room(path: Path, plan: Plan) -> None:
@@ -65,9 +81,9 @@ def check_room(path: Path, plan: Plan) -> None:
         after = epsilon(total, plan.delta, plan.accountant)
         if after > allowed.epsilon:
             raise TrainingError(
-                f"the ledger {path} has no room for this run: of epsilon {allowed.epsilon:g} "
-                f"{ledger.epsilon():.4g} is spent, and with this run it would be {after:.4g}; "
-                "lower epsilon or the steps"
+                f"the ledger {path} has no room for this run: it allows epsilon {allowed.epsilon:g}, "
+                f"{ledger.epsilon():.4g} is spent, and with this run it would be {after:.4g}; lower epsilon, "
+                "or stop here (how much runs may spend together is settled when a ledger begins: --budget)"
             )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpsinkhorn import load
+from dpsinkhorn.cli import _train_output
 from dpsinkhorn.privacy import Budget, epsilon, read_ledger
 from support.processes import Command
 from support.runs import tiny_arrays
@@ -95,6 +97,15 @@ class TestARun:
         assert status == 0
         assert list((place / "run" / "samples").glob("step-*.png"))
 
+    def test_lines_where_there_is_no_terminal(self, run, monkeypatch):
+        monkeypatch.setattr(_train_output, "_LINE_SECONDS", 0.0)
+        err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")[2]
+        told = re.findall(r"^step ([0-9]+) of ([0-9]+), ε ≤ ([0-9.]+) of ([0-9.]+)$", err, re.MULTILINE)
+        assert told
+        steps, last, spent, allowed = told[-1]
+        assert steps == last
+        assert 0 < float(spent) <= float(allowed) + 0.01
+
     def test_the_embedded_digits(self, run, place):
         status, *_ = run(f"--data digits --noise-multiplier 5 --steps 3 --out run {TINY}")
         assert status == 0
@@ -111,6 +122,20 @@ class TestARun:
         assert run(f"{command} --out first")[0] == 0
         assert "has no room for this run" in refused(f"{command} --out second")
         assert not (place / "first" / "ledger.jsonl").exists()
+
+    def test_a_shared_ledger_with_a_budget_of_its_own(self, run, place, refused):
+        command = f"--data data.npz --recipe tiny.toml --ledger all.jsonl {TINY}"
+        assert "is less than epsilon" in refused(f"{command} --budget 0.001 --out first")
+        assert "name it (--ledger)" in refused(
+            f"--data data.npz --recipe tiny.toml --budget 90 --out no {TINY}"
+        )
+        assert not (place / "all.jsonl").exists()
+        assert run(f"{command} --budget 90 --out first")[0] == 0
+        assert "has its budget already" in refused(f"{command} --budget 90 --out second")
+        assert run(f"{command} --out second")[0] == 0
+        first, second = (load(place / name).privacy.epsilon for name in ("first", "second"))
+        assert 0 < first < second < 90
+        assert "was settled when the run began" in refused("--out first --resume --budget 9")
 
 
 class TestHelpAndDryRun:

@@ -69,7 +69,9 @@ class TestBadOptions:
 
     def test_a_folder_that_holds_another_run(self, run, refused):
         assert run(f"--data data.npz --recipe tiny.toml --out run {TINY}")[0] == 0
-        assert "already holds a run; resume it, or" in refused("--data data.npz --recipe tiny.toml --out run")
+        assert "already holds a run; resume it (--resume), or" in refused(
+            "--data data.npz --recipe tiny.toml --out run"
+        )
         assert "is finished: its release is in run/release" in refused("--out run --resume")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

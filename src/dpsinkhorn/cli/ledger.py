@@ -1,0 +1,102 @@
+"""`dpsinkhorn privacy ledger`: what was spent on a data set, and by which runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpsinkhorn.cli._output import BadInputError, print_json, print_table
+from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption
+
+if TYPE_CHECKING:
+    from dpsinkhorn.privacy import Accountant
+
+__all__ = ["ledger"]
+
+
+def ledger(
+    file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
+    accountant: AccountantOption = AccountantName.pld,
+    as_json: JsonOption = False,
+) -> None:
+    """What a ledger allows, what is spent, and by which runs. It is checked and left as it is.
+
+    Examples:
+
+        dpsinkhorn privacy ledger all.jsonl
+
+        dpsinkhorn privacy ledger runs/digits
+    """
+    found = _read(file, accountant)
+    if as_json:
+        print_json(found)
+        return
+    budget = found["budget_epsilon"]
+    rows = [
+        ("ledger", found["ledger"]),
+        ("epsilon allowed", "no limit" if budget is None else f"{budget:.4g}"),
+        ("epsilon spent", _number(found["epsilon"])),
+        ("delta", f"{found['delta']:g}"),
+        ("adjacency", found["adjacency"] or "-"),
+        *((f"run {run['name']}", _told(run)) for run in found["runs"]),
+    ]
+    print_table(
+        "Ledger",
+        rows,
+        [
+            "Epsilon of several runs is that of all together, which is less than their sum.",
+            f"Digest {found['digest']}",
+            "Noted elsewhere, as a release does, it shows up an older copy.",
+        ],
+    )
+
+
+def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
+    from dpsinkhorn.privacy import epsilon, read_ledger
+    from dpsinkhorn.privacy.journal import JournalDamagedError
+    from dpsinkhorn.training import Run, TrainingError
+
+    try:
+        path = Run.resume(file).ledger_path if file.is_dir() else file
+        statement = read_ledger(path)
+    except FileNotFoundError as error:
+        raise BadInputError(f"there is no ledger {file}") from error
+    except (JournalDamagedError, TrainingError, ValueError) as error:
+        raise BadInputError(str(error)) from error
+    except OSError as error:
+        raise BadInputError(f"cannot read the ledger {file}: {error.strerror}") from error
+    name: Accountant = accountant.value
+    delta = statement.budget.delta
+
+    def spent(run: str | None = None) -> float | None:
+        return _finite(epsilon(statement.total(run), delta, name)) if statement.spends else 0.0
+
+    steps = dict.fromkeys(statement.runs, 0)
+    for spend in statement.spends:
+        steps[spend.run] += spend.steps
+    return {
+        "ledger": str(path),
+        "budget_epsilon": _finite(statement.budget.epsilon),
+        "delta": delta,
+        "epsilon": spent(),
+        "accountant": name,
+        "adjacency": statement.total().adjacency.value if statement.spends else None,
+        "runs": [{"name": run, "steps": count, "epsilon": spent(run)} for run, count in steps.items()],
+        "digest": statement.digest,
+    }
+
+
+def _told(run: dict[str, Any]) -> str:
+    return f"{run['steps']:,} charges, epsilon {_number(run['epsilon'])}"
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: None."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.4g}"
