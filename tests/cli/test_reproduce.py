@@ -35,6 +35,9 @@ def test_one_row_of_a_table(run, tmp_path):
     assert "74.6" in out
     assert "table6-final.csv" in out
     assert "not for release" in out
+    assert "10 †" in out
+    assert "† as the paper has it; not a valid guarantee" in out
+    assert "--scale full are the ones to compare" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,11 @@ def _show(found: Reproduction) -> None:
         console.print(
             f"Distance: the paper's is FID, ours {', '.join(sorted(measures))}: they do not compare."
         )
+    if found.scale == "quick" and any(line.results for line in found.lines):
+        console.print(
+            "At scale quick the papers' own methods take far too few steps to learn: figures of --scale full "
+            "are the ones to compare."
+        )
     if any(line.published_note for line in found.lines):
         console.print(f"† as the paper has it; {NOT_A_GUARANTEE}.")
     if found.lines:
