@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpsinkhorn.release import format_epsilon, load, write_release
+from dpsinkhorn.release import format_epsilon, grid_image, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 
@@ -69,6 +69,26 @@ def test_grid(run, release, tmp_path):
     assert str(tmp_path / "g.png") in out
     with Image.open(tmp_path / "g.png") as picture:
         assert picture.height == 3 * 58 - 2
+
+
+def test_names_of_classes(run, tmp_path):
+    """They come from the release, which may be a stranger's."""
+    write_small_release(tmp_path / "r", class_names=["zero", "../../one", "/two"])
+    out, grid = tmp_path / "in" / "out", tmp_path / "in" / "g.png"
+    (tmp_path / "in").mkdir()
+    status, _, _ = run(tmp_path / "r", "--count", 60, "--output", out, "--grid", grid, "--seed", 0)
+    assert status == 0
+    assert {path.name for path in out.iterdir()} == {"zero", "_.._one", "_two", "labels.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"r", "in"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} == {"out", "g.png"}
+    images, labels = load(tmp_path / "r").sample(60, seed=0)
+    with Image.open(grid) as picture:
+        expected = grid_image(images, labels, class_names=["zero", "../../one", "/two"])
+        assert (np.asarray(picture) == np.asarray(expected)).all()
+        assert picture.size != grid_image(images, labels).size
+    # the picture in the release names them too
+    with Image.open(tmp_path / "r" / "samples.png") as picture:
+        assert picture.width == expected.width
 
 
 def test_json(run, release, tmp_path):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+from pathlib import PureWindowsPath
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from dpsinkhorn.release import ReleaseError, export, grid_image, grid_picture, write_samples
+from dpsinkhorn.release._names import folder_names
 
 
 def random_images(count, shape, classes=12):
@@ -68,12 +73,19 @@ class TestForms:
             rows = list(csv.DictReader(file))
         assert [int(row["label"]) for row in rows] == labels.tolist()
         for row, image, label in zip(rows, images, labels, strict=True):
-            assert row["file"].startswith(f"{label:02d}/")
+            assert row["file"].startswith(f"class {label}/")
             assert row["name"] == f"class {label}"
             assert (np.asarray(Image.open(tmp_path / "s" / row["file"])) == image).all()
         folders = sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir())
-        assert [int(name) for name in folders] == sorted(set(labels.tolist()))
+        assert folders == sorted(f"class {label}" for label in set(labels.tolist()))
         assert len(list((tmp_path / "s").rglob("*.png"))) == 30
+
+    def test_folder_of_classes_without_names(self, tmp_path, samples):
+        """Sub-folders of equal width, so that their alphabetical order is that of the labels."""
+        images, labels = samples
+        write_samples(tmp_path / "s", images, labels)
+        folders = sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir())
+        assert folders == [f"{label:02d}" for label in np.unique(labels)]
 
     def test_folder_without_labels(self, tmp_path, samples):
         images, _ = samples
@@ -110,6 +122,28 @@ class TestExisting:
         with pytest.raises(ReleaseError, match="other files"):
             write_samples(tmp_path / "home", *random_images(3, (4, 4)), overwrite=True)
         assert (tmp_path / "home" / "thesis.txt").read_text() == "thesis"
+
+    def test_named_classes_are_replaced(self, tmp_path):
+        images, labels = random_images(6, (4, 4), classes=2)
+        write_samples(tmp_path / "s", images, labels, class_names=["ill", "well"])
+        write_samples(tmp_path / "s", images, labels, class_names=["cat", "dog"], overwrite=True)
+        assert {path.name for path in (tmp_path / "s").iterdir()} == {"cat", "dog", "labels.csv"}
+
+    @pytest.mark.parametrize("added", ["cat/mine.png", "cat/000099.png", "cat/deep/a", "bird/000000.png"])
+    def test_pictures_that_were_added_are_left_alone(self, tmp_path, added):
+        images, labels = random_images(6, (4, 4), classes=2)
+        write_samples(tmp_path / "s", images, labels, class_names=["cat", "dog"])
+        (tmp_path / "s" / added).parent.mkdir(exist_ok=True)
+        (tmp_path / "s" / added).write_bytes(b"mine")
+        with pytest.raises(ReleaseError, match="other files"):
+            write_samples(tmp_path / "s", images, labels, overwrite=True)
+        assert (tmp_path / "s" / added).read_bytes() == b"mine"
+
+    def test_a_folder_of_ones_own_pictures_is_left_alone(self, tmp_path):
+        (tmp_path / "s" / "cat").mkdir(parents=True)
+        (tmp_path / "s" / "cat" / "000000.png").write_bytes(b"mine")
+        with pytest.raises(ReleaseError, match="other files"):
+            write_samples(tmp_path / "s", *random_images(3, (4, 4)), overwrite=True)
 
     @pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])
     def test_a_write_that_fails_leaves_nothing(self, tmp_path, name, monkeypatch):
@@ -153,7 +187,83 @@ class TestBadImages:
             write_samples(tmp_path / "s", *random_images(30, (4, 4)), class_names=["only one"])
 
 
+HOSTILE = ["../../evil", "/etc/evil", "..", ".hidden", "C:\\evil", "CON", "nul.txt", "labels.csv", "", "-rf"]
+
+
+class TestNamesOfFolders:
+    def test_no_name_leaves_the_folder(self, tmp_path):
+        (tmp_path / "in").mkdir()
+        labels = np.arange(len(HOSTILE))
+        images, _ = random_images(len(HOSTILE), (4, 4))
+        write_samples(tmp_path / "in" / "s", images, labels, class_names=HOSTILE)
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
+        assert [path.name for path in (tmp_path / "in").iterdir()] == ["s"]
+        folders = [path for path in (tmp_path / "in" / "s").iterdir() if path.is_dir()]
+        assert len(folders) == len(HOSTILE)
+        with open(tmp_path / "in" / "s" / "labels.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["name"] for row in rows] == HOSTILE
+        for row, image in zip(rows, images, strict=True):
+            assert (np.asarray(Image.open(tmp_path / "in" / "s" / row["file"])) == image).all()
+
+    @given(
+        st.lists(st.text(max_size=80) | st.sampled_from([*HOSTILE, "a", "A", "1", "2", "a (1)"]), max_size=8)
+    )
+    def test_any_names(self, names):
+        found = folder_names(names, len(names))
+        assert len({name.casefold() for name in found}) == len(names)
+        for name in found:
+            assert name
+            assert name == os.path.basename(name) == PureWindowsPath(name).name
+            assert name.isprintable()
+            assert not name.startswith((".", "-", " "))
+            assert not name.endswith((".", " "))
+            assert len(name.encode()) <= 255
+            assert name.split(".")[0].upper() not in ("CON", "PRN", "AUX", "NUL", "COM1", "LPT9")
+
+    def test_what_can_stay_stays(self):
+        names = ["zero", "Größe 2 (left)", "日本", "x" * 60, "x" * 70, "a/b", "a:b", "Dog", "dog"]
+        found = folder_names(names, 9)
+        assert found[:3] == names[:3]
+        assert found[3:5] == ["x" * 50 + " (3)", "x" * 50 + " (4)"]
+        assert found[5:] == ["a_b (5)", "a_b (6)", "Dog (7)", "dog (8)"]
+        assert folder_names(["a", "b"], 3) == ["0", "1", "2"]
+
+
 class TestGrid:
+    def margin(self, names, labels=(0, 1)):
+        images = np.zeros((len(labels), 28, 28), np.uint8)
+        picture = np.asarray(grid_image(images, np.array(labels), class_names=names))
+        assert (picture[0, -56:] == 0).all()
+        return picture[:, : picture.shape[1] - 58]
+
+    def row(self, names, label):
+        top = 58 * label
+        return self.margin(names)[top : top + 56]
+
+    def test_names_beside_the_rows(self):
+        """The same letters wherever the class stands, and as wide as they need to be."""
+        assert (self.row(["well", "gone"], 0) == self.row(["gone", "well"], 1)).all()
+        assert (self.row(["well", "gone"], 0) != self.row(["gone", "well"], 0)).any()
+        assert (self.margin(["0", "1"]) == self.margin([])).all()
+
+    def test_long_names_fit(self):
+        images = np.zeros((2, 28, 28), np.uint8)
+        for names in (["well", "W" * 200], ["adenocarcinoma of the upper lobe", "well"]):
+            picture = np.asarray(grid_image(images, np.array([0, 1]), class_names=names))
+            inked = np.flatnonzero((picture[:, :-58] < 255).any(axis=0))
+            assert inked[0] > 0
+            assert inked[-1] < picture.shape[1] - 58 - 3
+            assert picture.shape[1] <= 58 + 160
+
+    def test_cut_names_are_told_apart(self):
+        names = ["W" * 100 + "a", "W" * 100 + "b"]
+        assert (self.row(names, 0) != self.row(names, 1)).any()
+
+    def test_letters_that_the_font_lacks(self):
+        assert (self.margin(["日本", "本日"]) == self.margin([])).all()
+        assert (self.margin(["Größe", "été"]) == self.margin(["Grosse", "ete"])).all()
+
     def test_tiles_are_the_images(self):
         """Row by class, column by order, each pixel enlarged to a square."""
         images, _ = random_images(12, (28, 28))

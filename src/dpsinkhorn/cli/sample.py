@@ -86,7 +86,7 @@ def sample(
             )
         seconds = time.perf_counter() - started
         if grid is not None:
-            grid_picture(images, found, grid)
+            grid_picture(images, found, grid, class_names=release.class_names)
     except ReleaseError as error:
         hint = "" if force or "exists already" not in str(error) else ", or add --force to replace it"
         raise BadInputError(f"{error}{hint}") from error

@@ -120,7 +120,7 @@ def read_npz_set(
 
 
 def npz_has_parts(path: Path) -> bool:
-    """Whether the arrays of an .npz file are those of parts, x_train and the like; a damaged file has none."""
+    """Whether the arrays of an .npz file are of parts, x_train and the like; a damaged file has none."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}

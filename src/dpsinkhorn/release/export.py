@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dpsinkhorn.release._files import new_file, new_folder, refuse_existing
+from dpsinkhorn.release._names import folder_names
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import check_images
 
 __all__ = ["check_samples_path", "write_samples"]
 
 _ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
-_OURS = re.compile(r"labels\.csv|\d+|\d+\.png")
+_PICTURE = re.compile(r"\d{6,}\.png")
+_LIST = "labels.csv"
 
 
 def write_samples(
@@ -41,6 +43,8 @@ def write_samples(
     | `NAME.npz` | arrays `images` and, where there are labels, `labels` |
     | `NAME.parquet` | columns `image`, a struct of `bytes` (PNG) and `path`, and `label`: Hugging Face's |
     | `NAME` | a folder with PNG files in a sub-folder per class and `labels.csv`; or PNG files, unlabelled |
+
+    A sub-folder has the name of its class, as far as that makes a safe name of a folder, else its number.
 
     >>> import tempfile
     >>> images, labels = np.zeros((2, 8, 8), dtype=np.uint8), np.array([0, 1])
@@ -90,7 +94,31 @@ def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False)
 
 def _is_ours(folder: Path) -> bool:
     """Whether a folder looks like one of these, so that replacing it loses nothing else."""
-    return all(_OURS.fullmatch(entry.name) for entry in folder.iterdir())
+    listed = _listed(folder / _LIST)
+    for entry in folder.iterdir():
+        if entry.is_symlink():
+            return False
+        if entry.is_dir():
+            # sub-folders have any name: theirs are the pictures that the list names, and no others
+            inner = {f"{entry.name}/{picture.name}" for picture in entry.iterdir() if picture.is_file()}
+            if not inner <= listed or len(inner) < len(list(entry.iterdir())):
+                return False
+        elif entry.name != _LIST and not _PICTURE.fullmatch(entry.name):
+            return False
+    return True
+
+
+def _listed(path: Path) -> set[str]:
+    """The pictures that a labels.csv of ours names."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return set()
+    if not rows or rows[0] not in (["file", "label"], ["file", "label", "name"]):
+        return set()
+    names = {row[0] for row in rows[1:] if row}
+    return {name for name in names if _PICTURE.fullmatch(name.rpartition("/")[2])}
 
 
 def _write_parquet(
@@ -133,24 +161,22 @@ def _write_folder(
     report: Callable[[int], object],
 ) -> None:
     digits = max(6, len(str(len(images) - 1)))
-    # sub-folders of equal width, so that their alphabetical order is that of the labels
-    largest = 0 if labels is None else max(int(labels.max()), len(class_names) - 1)
-    width = len(str(largest))
+    places = [] if labels is None else folder_names(class_names, len(class_names) or int(labels.max()) + 1)
     rows: list[list[str | int]] = []
     for label in [] if labels is None else np.unique(labels):
-        (folder / f"{label:0{width}d}").mkdir()
+        (folder / places[label]).mkdir()
     for index, image in enumerate(images):
         name = f"{index:0{digits}d}.png"
         if labels is not None:
             label = int(labels[index])
-            name = f"{label:0{width}d}/{name}"
+            name = f"{places[label]}/{name}"
             rows.append([name, label, *([class_names[label]] if class_names else [])])
         (folder / name).write_bytes(_png(image))
         if (index + 1) % 100 == 0:
             report(100)
     report(len(images) % 100)
     if labels is not None:
-        with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as file:
+        with open(folder / _LIST, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["file", "label", *(["name"] if class_names else [])])
             writer.writerows(rows)

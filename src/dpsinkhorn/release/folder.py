@@ -231,7 +231,10 @@ def _picture(release: Release) -> bytes:
         count = len(labels)
     images, labels = release.sample(count, labels, seed=0, device="cpu")
     file = io.BytesIO()
-    grid_image(images, labels, columns=_PICTURE_COLUMNS, rows=_PICTURE_ROWS).save(file, format="PNG")
+    picture = grid_image(
+        images, labels, columns=_PICTURE_COLUMNS, rows=_PICTURE_ROWS, class_names=release.class_names
+    )
+    picture.save(file, format="PNG")
     return file.getvalue()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,10 @@ __all__ = ["check_images", "grid_image", "grid_picture"]
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
 _SMALLEST_TILE = 56  # pixels; smaller images are enlarged until they can be seen
-_MARGIN = 28  # for the labels
+_MARGIN = 28  # for the labels, at least
+_WIDEST = 150  # pixels of a label; a longer name is cut
+_SPACE = 5  # on either side of it
+_NO_LETTER = "\uffff"  # stands for no character, and so is in no font
 
 
 def grid_picture(
@@ -29,10 +33,12 @@ def grid_picture(
     *,
     columns: int = 10,
     rows: int = 20,
+    class_names: Sequence[str] = (),
 ) -> None:
-    """Draw images into a PNG file: a row per class with its label, or without labels as they come.
+    """Draw images into a PNG file: a row per class with its name or number, or without labels as they come.
 
-    At most `rows` rows of at most `columns` images are drawn, the first ones of every class.
+    At most `rows` rows of at most `columns` images are drawn, the first ones of every class. A name that the
+    font cannot draw is left to its number.
 
     >>> import tempfile
     >>> images = np.zeros((20, 8, 8), dtype=np.uint8)
@@ -42,7 +48,7 @@ def grid_picture(
     ...         picture.size
     (608, 114)
     """
-    picture = grid_image(images, labels, columns=columns, rows=rows)
+    picture = grid_image(images, labels, columns=columns, rows=rows, class_names=class_names)
     try:
         with new_file(Path(path)) as draft:
             picture.save(draft, format="PNG")
@@ -56,6 +62,7 @@ def grid_image(
     *,
     columns: int = 10,
     rows: int = 20,
+    class_names: Sequence[str] = (),
 ) -> Image.Image:
     """The picture of `grid_picture`, in memory.
 
@@ -65,8 +72,11 @@ def grid_image(
     images, labels = check_images(images, labels)
     if columns < 1 or rows < 1:
         raise ReleaseError("a grid needs at least one row and one column")
-    margin = 0 if labels is None else _MARGIN
     lines = _lines(len(images), labels, columns, rows)
+    font = ImageFont.load_default()
+    titles = _titles([label for label, _ in lines if label is not None], class_names, font)
+    widest = max((math.ceil(font.getlength(title)) for title in titles), default=0)
+    margin = 0 if labels is None else max(_MARGIN, widest + 2 * _SPACE)
     height, width = images.shape[1:3]
     scale = max(1, math.ceil(_SMALLEST_TILE / max(height, width)))
     wide, high = width * scale + _GAP, height * scale + _GAP
@@ -74,12 +84,12 @@ def grid_image(
     # no gap after the last tile, but a gap after the margin
     size = (margin + (_GAP if margin else 0) + across * wide - _GAP, len(lines) * high - _GAP)
     picture = Image.new("L" if images.ndim == 3 else "RGB", (max(size[0], 1), max(size[1], 1)), "white")
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default()
+    pen = ImageDraw.Draw(picture)
     left = margin + (_GAP if margin else 0)
-    for row, (label, line) in enumerate(lines):
+    for row, (_, line) in enumerate(lines):
         top = row * high
-        if label is not None:
-            pen.text((margin / 2, top + height * scale / 2), str(label), "black", font, anchor="mm")
+        if titles:
+            pen.text((margin / 2, top + height * scale / 2), titles[row], "black", font, anchor="mm")
         for column, index in enumerate(line):
             side = left + column * wide
             # around the tile; what would reach beyond the picture is cut off
@@ -100,6 +110,45 @@ def _lines(
         return [(None, range(start, min(start + columns, count))) for start in starts]
     present = np.unique(labels)[:rows]
     return [(int(label), np.flatnonzero(labels == label)[:columns].tolist()) for label in present]
+
+
+def _titles(
+    labels: Sequence[int], class_names: Sequence[str], font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+) -> list[str]:
+    """What to write beside each row: the name of the class, cut where it is long, or else its number."""
+    titles = []
+    for label in labels:
+        name = class_names[label].strip() if label < len(class_names) else ""
+        forms = (form for form in (name, _without_accents(name)) if form and _can_draw(form, font))
+        titles.append(_cut(next(forms, str(label)), font))
+    # cut names, or a name that is the number of another class, must not read alike
+    return [
+        title if titles.count(title) == 1 else _cut(f"{label}: {title}", font)
+        for label, title in zip(labels, titles, strict=True)
+    ]
+
+
+def _cut(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    if font.getlength(name) <= _WIDEST:
+        return name
+    kept = len(name)
+    while kept and font.getlength(name[:kept] + "...") > _WIDEST:
+        kept -= 1
+    return name[:kept].rstrip() + "..."
+
+
+def _without_accents(name: str) -> str:
+    """For a font of few letters: Pillow's own has none with accents."""
+    parts = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
+    return "".join(letter for letter in parts if not unicodedata.combining(letter))
+
+
+def _can_draw(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> bool:
+    """Whether the font has every letter: it draws those that it lacks as the same box."""
+    if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow without FreeType
+        return name.isascii()
+    missing = bytes(font.getmask(_NO_LETTER))
+    return all(letter.isspace() or bytes(font.getmask(letter)) != missing for letter in name)
 
 
 def check_images(
