@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from dpsinkhorn.ot import L1L2, MatrixProblem, Problem, native, solve, transport_loss
+from dpsinkhorn.ot import (
+    L1L2,
+    MatrixProblem,
+    Problem,
+    SinkhornLoss,
+    SquaredEuclidean,
+    empirical_loss,
+    native,
+    solve,
+    transport_loss,
+)
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
@@ -47,6 +58,16 @@ def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
         ("b", {"b": torch.tensor([1.0, NAN, 1.0, 1.0, 1.0])}),
         ("b", {"b": torch.ones(4)}),
         ("a", {"a": [1.0, 1.0, 1.0, 1.0]}),
+        ("x", {"x": np.zeros((4, 2), dtype=np.int64)}),
+        ("x", {"x": np.array([["a", "b"]])}),
+        ("x", {"x": np.zeros((4, 2), dtype=np.longdouble)}),
+        ("x and y", {"x": np.zeros((4, 2))}),
+        ("a", {"a": np.ones(5)}),
+        ("cost", {"cost": "euclidean"}),
+        ("cost", {"cost": SquaredEuclidean}),
+        ("cost", {"cost": lambda x, y: x @ y.mT}),
+        ("l1_weight", {"cost": L1L2(-1.0)}),
+        ("l1_weight", {"cost": L1L2("1")}),  # type: ignore[arg-type]
     ],
 )
 def test_problem(name: str, arguments: dict):
@@ -93,3 +114,21 @@ def test_losses_check_too():
 def test_a_regularization_that_underflows_beside_the_costs_is_named():
     with pytest.raises(ValueError, match=r"^regularization: .* too small"):
         solve(Problem(X.double() * 1e10, Y.double()), 1e-300)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cost: Problem(X, Y, cost),
+        lambda cost: transport_loss(X, Y, 1.0, cost=cost),
+        lambda cost: empirical_loss(X, Y, 1.0, cost=cost),
+        lambda cost: SinkhornLoss(1.0, cost=cost),
+    ],
+)
+def test_an_unknown_cost_is_named_with_the_known_ones(call):
+    with pytest.raises(ValueError, match=r"^cost: ") as caught:
+        call("euclidean")
+    assert str(caught.value) == (
+        "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
+        "(sqeuclidean, cityblock, l1l2), got 'euclidean'"
+    )

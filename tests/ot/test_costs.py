@@ -10,7 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, Problem, SquaredEuclidean, native, solve, with_labels
+from dpsinkhorn.ot import (
+    COST_NAMES,
+    L1L2,
+    Cityblock,
+    Cost,
+    Problem,
+    SinkhornLoss,
+    SquaredEuclidean,
+    as_cost,
+    native,
+    solve,
+    transport_loss,
+    with_labels,
+)
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
@@ -169,3 +182,33 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 300_000  # kilobytes
+
+
+class TestNames:
+    X, Y = torch.rand(6, 3), torch.rand(5, 3)
+
+    @pytest.mark.parametrize(
+        ("name", "cost"),
+        [("sqeuclidean", SquaredEuclidean()), ("cityblock", Cityblock()), ("l1l2", L1L2(1.0))],
+    )
+    def test_a_name_is_its_cost(self, name, cost):
+        assert as_cost(name) == cost
+        assert Problem(self.X, self.Y, name).cost == cost
+        assert SinkhornLoss(0.1, cost=name).cost == cost
+        assert transport_loss(self.X, self.Y, 0.1, cost=name) == transport_loss(
+            self.X, self.Y, 0.1, cost=cost
+        )
+
+    def test_all_of_them(self):
+        assert COST_NAMES == ("sqeuclidean", "cityblock", "l1l2")
+        assert as_cost(None) == SquaredEuclidean()
+        assert as_cost("l1l2", l1_weight=0.5) == L1L2(0.5)
+
+    def test_a_cost_of_ones_own_is_taken_as_it_is(self):
+        class Own(Cost):
+            def pairwise(self, x, y):
+                return torch.cdist(x, y)
+
+        own = Own()
+        assert as_cost(own) is own
+        assert Problem(self.X, self.Y, own).cost is own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from dpsinkhorn.ot import (
     L1L2,
     Cityblock,
     Cost,
+    MatrixProblem,
     Problem,
     SinkhornLoss,
     SquaredEuclidean,
@@ -170,3 +172,51 @@ def test_float32_loss_has_the_points_type():
     assert loss.dtype == torch.float32
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
+
+
+def test_the_docstring_of_the_module_about_other_libraries():
+    """SinkhornLoss at debias 0, GeomLoss's divergence and POT's <C, P>, as its docstring relates them."""
+    import ot as pot
+
+    geomloss = pytest.importorskip("geomloss")
+    x, y, regularization = draw(12).requires_grad_(), draw(9, seed=1) + 1, 0.8
+    theirs = geomloss.SamplesLoss(
+        "sinkhorn", p=2, blur=(regularization / 2) ** 0.5, scaling=0.9995, backend="tensorized"
+    )(x, y)
+    (their_gradient,) = torch.autograd.grad(4 * theirs, x)
+    both = empirical_loss(x, y, regularization).item()
+    assert both == pytest.approx(4 * theirs.item(), rel=1e-4)
+    alone = SinkhornLoss(regularization)(x, y)
+    assert alone.item() == pytest.approx(both + transport_loss(y, y, regularization).item(), rel=1e-9)
+    (gradient,) = torch.autograd.grad(alone, x)
+    # Theirs stops after a fixed number of steps, closer to the solution the nearer `scaling` is to 1.
+    assert float((gradient - their_gradient).abs().max()) < 3e-3 * float(gradient.abs().max())
+
+    found = solve(Problem(x, y), regularization)
+    costs = SquaredEuclidean().pairwise(x.detach(), y).numpy()
+    linear = pot.sinkhorn2([], [], costs, regularization, stopThr=1e-12, numItermax=10_000)
+    assert float(found.value_linear) == pytest.approx(float(linear), rel=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numpy_arrays_are_points_of_their_own_type(dtype: str):
+    x, y, a = draw(6).numpy().astype(dtype), draw(5, seed=1).numpy().astype(dtype), np.arange(1.0, 7.0)
+    expected = solve(Problem(torch.from_numpy(x), torch.from_numpy(y), a=torch.from_numpy(a)), 0.5)
+    problem = Problem(x, y, a=a)
+    assert problem.x.dtype == getattr(torch, dtype)
+    assert float(solve(problem, 0.5).value) == float(expected.value)
+    loss = transport_loss(x, y, 0.5, a=a)
+    assert (loss.dtype, float(loss)) == (problem.x.dtype, pytest.approx(float(expected.value)))
+    turned = Problem(x[::-1], y.astype(f">{np.dtype(dtype).str[1:]}"), a=a[::-1])  # strides and byte order
+    assert float(solve(turned, 0.5).value) == pytest.approx(float(expected.value), rel=1e-6)
+    costs = SquaredEuclidean().pairwise(problem.x, problem.y).numpy()
+    assert float(solve(MatrixProblem(costs, a), 0.5).value) == pytest.approx(float(expected.value), rel=1e-6)
+
+
+def test_a_problem_keeps_its_points_when_the_array_changes():
+    x, y = draw(4).numpy(), draw(4, seed=1).numpy()
+    x.flags.writeable = False
+    problem = Problem(x, y)
+    before = float(solve(problem, 0.5).value)
+    y[:] = 9.0
+    assert float(solve(problem, 0.5).value) == before

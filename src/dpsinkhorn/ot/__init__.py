@@ -1,6 +1,6 @@
 """Optimal transport, pure: knows nothing of privacy or networks."""
 
-from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean, with_labels
+from dpsinkhorn.ot.costs import COST_NAMES, L1L2, Cityblock, Cost, SquaredEuclidean, as_cost, with_labels
 from dpsinkhorn.ot.divergence import (
     SinkhornLoss,
     debiased_loss,
@@ -13,6 +13,7 @@ from dpsinkhorn.ot.problem import MatrixProblem, Problem
 from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
 
 __all__ = [
+    "COST_NAMES",
     "L1L2",
     "Cityblock",
     "ConvergenceWarning",
@@ -22,6 +23,7 @@ __all__ = [
     "SinkhornLoss",
     "SinkhornResult",
     "SquaredEuclidean",
+    "as_cost",
     "compiled",
     "debiased_loss",
     "empirical_loss",

@@ -8,6 +8,7 @@ a ``gradient`` of its own it is differentiated by autograd.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,6 +172,47 @@ class L1L2(Cost):
             return gradient
         squared = SquaredEuclidean().gradient(x, y, plan)
         return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
+
+
+_NAMED: dict[str, type[Cost]] = {"sqeuclidean": SquaredEuclidean, "cityblock": Cityblock, "l1l2": L1L2}
+COST_NAMES = tuple(_NAMED)
+
+
+def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
+    """The cost itself, or the one of this name; None is the squared L2 distance.
+
+    Names are ``"sqeuclidean"``, ``"cityblock"`` and ``"l1l2"``, of which ``l1_weight`` is the L1 part's.
+
+    >>> as_cost("l1l2", l1_weight=2.0)
+    L1L2(l1_weight=2.0)
+    """
+    if cost is None:
+        return SquaredEuclidean()
+    if isinstance(cost, str) and cost in _NAMED:
+        cost = L1L2(l1_weight) if cost == "l1l2" else _NAMED[cost]()
+    if not isinstance(cost, Cost):
+        raise ValueError(
+            "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
+            f"({', '.join(COST_NAMES)}), got {_shown(cost)}"
+        )
+    if isinstance(cost, L1L2) and not _is_weight(cost.l1_weight):
+        raise ValueError(f"l1_weight: expected a number from 0 upwards, got {_shown(cost.l1_weight)}")
+    return cost
+
+
+def _is_weight(value: object) -> bool:
+    try:
+        return not isinstance(value, str | bool) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _shown(value: object) -> str:
+    """A value in an error, on one line and not too long."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    text = repr(value) if isinstance(value, str | int | float) else f"an object of {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: float = 15.0) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.ot.ascent import Method
-from dpsinkhorn.ot.costs import Cost, SquaredEuclidean
+from dpsinkhorn.ot.costs import Cost, as_cost
 from dpsinkhorn.ot.problem import Problem
 from dpsinkhorn.ot.sinkhorn import Storage, solve
 
@@ -27,7 +27,7 @@ def transport_loss(
     y: Tensor,
     regularization: float,
     *,
-    cost: Cost | None = None,
+    cost: Cost | str | None = None,
     a: Tensor | None = None,
     b: Tensor | None = None,
     tolerance: float | None = None,
@@ -37,7 +37,9 @@ def transport_loss(
 ) -> Tensor:
     """Entropic transport cost ``W_λ(x, y)``, differentiable in both clouds.
 
-    Points are ``(n, d)`` and ``(m, d)``, or batched; arguments are those of :func:`dpsinkhorn.ot.solve`.
+    Points are ``(n, d)`` and ``(m, d)``, or batched; ``cost`` (``SquaredEuclidean()``, the default,
+    ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those of
+    :class:`dpsinkhorn.ot.Problem`, the others those of :func:`dpsinkhorn.ot.solve`.
 
     >>> x = torch.tensor([[0.0], [1.0]], requires_grad=True)
     >>> loss = transport_loss(x, torch.tensor([[1.0], [3.0]]), regularization=1e-3)
@@ -52,7 +54,7 @@ def transport_loss(
         "method": method,
         "storage": storage,
     }
-    arguments = (x, y, cost or SquaredEuclidean(), a, b, regularization, settings)
+    arguments = (x, y, as_cost(cost), a, b, regularization, settings)
     loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
 
@@ -139,9 +141,28 @@ def count_resampled(generated: int, debias: float) -> int:
 class SinkhornLoss(nn.Module):
     """The semi-debiased Sinkhorn loss as a module: ``loss(generated, data)`` in anyone's training loop.
 
+    With ``generated`` = x, of n points and n' = floor(n * debias) further ones, and ``data`` = y::
+
+        loss = 2 W(x[0:n], y) - W(x[0:n], x[n':n+n']),   W = min over plans P of <C, P> + λ KL(P | a b^T).
+
+    The term W(y, y) of the data alone is left out, as it has no gradient in x. So the value is no divergence:
+    it is not zero at x = y. :func:`empirical_loss` has both self terms, :func:`debiased_loss` takes them
+    between independent batches, :func:`transport_loss` is W alone.
+
+    Beside GeomLoss: ``empirical_loss(x, y, λ)`` at the default cost is 4 times
+    ``SamplesLoss("sinkhorn", p=2, blur=sqrt(λ / 2))``, which is W(x, y) - W(x, x) / 2 - W(y, y) / 2 with the
+    cost |x - y|^2 / 2. This loss at ``debias=0`` is ``empirical_loss`` plus W(y, y): the same gradient in x.
+    GeomLoss's ``debias`` switches the self terms on; here that of x is always there, and ``debias`` says how
+    much of x is sampled anew for it.
+
+    Beside POT: ``ot.sinkhorn2(a, b, C, λ)`` is <C, P> at the same plan, without the KL: ``value_linear`` of
+    :func:`dpsinkhorn.ot.solve`.
+
     Args:
         regularization: λ, in the units of the cost.
-        cost: ground cost; the papers use ``L1L2(l1_weight=1)`` on MNIST.
+        cost: of a pair: ``SquaredEuclidean()``, the default, ``Cityblock()``, ``L1L2()``, one of their names
+            (``"sqeuclidean"``, ``"cityblock"``, ``"l1l2"``) or your own; the papers use
+            ``L1L2(l1_weight=1)`` on MNIST.
         debias: fraction p of generated points that are sampled twice; 0 is the biased loss, 1 the
             debiased one.
         options: as in :func:`dpsinkhorn.ot.solve`.
@@ -152,13 +173,13 @@ class SinkhornLoss(nn.Module):
     """
 
     def __init__(
-        self, regularization: float, *, cost: Cost | None = None, debias: float = 0.0, **options: Any
+        self, regularization: float, *, cost: Cost | str | None = None, debias: float = 0.0, **options: Any
     ) -> None:
         super().__init__()
         if not 0 <= debias <= 1:
             raise ValueError(f"debias: expected a fraction between 0 and 1, got {debias}")
         self.regularization = regularization
-        self.cost = cost or SquaredEuclidean()
+        self.cost = as_cost(cost)
         self.debias = debias
         self.options = options
 
@@ -186,11 +207,12 @@ class _TransportLoss(torch.autograd.Function):
         regularization: float,
         settings: dict[str, Any],
     ) -> Tensor:
-        result = solve(Problem(x, y, cost, a, b), regularization, **settings)
+        problem = Problem(x, y, cost, a, b)
+        result = solve(problem, regularization, **settings)
         wrt_x, wrt_y = ctx.needs_input_grad[:2]
         gradients = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
         ctx.save_for_backward(*gradients)
-        return result.value.to(x.dtype)
+        return result.value.to(problem.x.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

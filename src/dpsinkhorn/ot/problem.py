@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.costs import Cost, SquaredEuclidean
+from dpsinkhorn.ot.costs import Cost, as_cost
 
 _DTYPES = (torch.float32, torch.float64)
 _Kind = TypeVar("_Kind")
+Array: TypeAlias = "Tensor | npt.NDArray[np.floating[Any]]"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Problem:
     """Move the weights ``a`` at points ``x`` to the weights ``b`` at points ``y`` at least cost.
 
     Args:
         x: points ``(n, d)``, or ``(batch, n, d)`` for several problems of one size.
         y: points ``(m, d)`` or ``(batch, m, d)``.
-        cost: the ground cost, by default the squared L2 distance.
+        cost: ``SquaredEuclidean()``, the default, ``Cityblock()``, ``L1L2()``, one of their names
+            (``"sqeuclidean"``, ``"cityblock"``, ``"l1l2"``) or a :class:`Cost` of your own.
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
-    Bad input raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
+    Points and weights are tensors or NumPy arrays, float32 or float64, which they stay. Bad input
+    raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
 
     >>> Problem(torch.rand(5, 2), torch.rand(7, 2)).shape
     (1, 5, 7)
@@ -36,12 +41,19 @@ class Problem:
 
     x: Tensor
     y: Tensor
-    cost: Cost = field(default_factory=SquaredEuclidean)
-    a: Tensor | None = None
-    b: Tensor | None = None
+    cost: Cost
+    a: Tensor
+    b: Tensor
 
-    def __post_init__(self) -> None:
-        x, y = self.x, self.y
+    def __init__(
+        self,
+        x: Array,
+        y: Array,
+        cost: Cost | str | None = None,
+        a: Array | None = None,
+        b: Array | None = None,
+    ) -> None:
+        x, y = _tensor("x", x), _tensor("y", y)
         for name, points in (("x", x), ("y", y)):
             _check_array(name, points, dims=(2, 3), what="points: (n, d) or (batch, n, d)")
         _check_alike("x", x, "y", y)
@@ -51,8 +63,9 @@ class Problem:
             raise ValueError(f"x and y: dimensions {x.shape[-1]} and {y.shape[-1]} differ")
         object.__setattr__(self, "x", x.detach())
         object.__setattr__(self, "y", y.detach())
-        object.__setattr__(self, "a", _weights("a", self.a, x))
-        object.__setattr__(self, "b", _weights("b", self.b, y))
+        object.__setattr__(self, "cost", as_cost(cost))
+        object.__setattr__(self, "a", _weights("a", a, x))
+        object.__setattr__(self, "b", _weights("b", b, y))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -86,23 +99,24 @@ class Problem:
         return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class MatrixProblem:
-    """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``.
+    """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``: tensor or NumPy array.
 
     >>> MatrixProblem(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).shape
     (1, 2, 2)
     """
 
     matrix: Tensor
-    a: Tensor | None = None
-    b: Tensor | None = None
+    a: Tensor
+    b: Tensor
 
-    def __post_init__(self) -> None:
-        _check_array("matrix", self.matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
-        object.__setattr__(self, "matrix", self.matrix.detach())
-        object.__setattr__(self, "a", _weights("a", self.a, self.matrix))
-        object.__setattr__(self, "b", _weights("b", self.b, self.matrix.mT))
+    def __init__(self, matrix: Array, a: Array | None = None, b: Array | None = None) -> None:
+        matrix = _tensor("matrix", matrix)
+        _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
+        object.__setattr__(self, "matrix", matrix.detach())
+        object.__setattr__(self, "a", _weights("a", a, matrix))
+        object.__setattr__(self, "b", _weights("b", b, matrix.mT))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -155,9 +169,25 @@ def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:
     return problem
 
 
+def _tensor(name: str, array: Array) -> Tensor:
+    """The tensor itself, or a NumPy array as one of its own type."""
+    if isinstance(array, Tensor):
+        return array
+    if not isinstance(array, np.ndarray):
+        raise ValueError(
+            f"{name}: expected a torch.Tensor or a NumPy array, got {type(array).__name__}; "
+            "use torch.as_tensor"
+        )
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
+    native_order = array.dtype.newbyteorder("=")
+    try:
+        return torch.from_numpy(np.array(array, dtype=native_order, order="C"))  # strides may be negative
+    except TypeError as error:
+        raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}") from error
+
+
 def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> None:
-    if not isinstance(array, Tensor):
-        raise ValueError(f"{name}: expected a torch.Tensor, got {type(array).__name__}; use torch.as_tensor")
     if array.dtype not in _DTYPES:
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
     if array.ndim not in dims:
@@ -175,15 +205,12 @@ def _check_alike(first: str, x: Tensor, second: str, y: Tensor) -> None:
         raise ValueError(f"{first} and {second}: on different devices, {x.device} and {y.device}")
 
 
-def _weights(name: str, weights: Tensor | None, points: Tensor) -> Tensor:
+def _weights(name: str, weights: Array | None, points: Tensor) -> Tensor:
     """Weights in float64, summing to one along the last dimension."""
     shape = points.shape[:-1]
     if weights is None:
         return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device)
-    if not isinstance(weights, Tensor):
-        raise ValueError(
-            f"{name}: expected a torch.Tensor, got {type(weights).__name__}; use torch.as_tensor"
-        )
+    weights = _tensor(name, weights)
     if weights.shape not in (shape, shape[-1:]):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(weights.shape)}")
     weights = weights.detach().to(device=points.device, dtype=torch.float64)

@@ -59,8 +59,6 @@ class SemiDual:
     def __init__(
         self, problem: Problem | MatrixProblem, *, stored: bool, work: torch.dtype, kernel_limit: int
     ) -> None:
-        assert problem.a is not None
-        assert problem.b is not None
         self.batch, self.rows, self.columns = problem.shape
         self.problem = problem
         self.work = work
