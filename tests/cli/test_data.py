@@ -50,6 +50,14 @@ class TestList:
         for word in (*KNOWN, "MIT", "60,000", "DPSINKHORN_DATA", "data get"):
             assert word in out
 
+    def test_paths_are_whole_at_80_columns(self, run, tmp_path, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        place = tmp_path / ("long" * 20) / "mnist"
+        write_mnist(place)
+        _, out, _ = run("data", "list", "--folder", str(place.parent))
+        assert f"mnist is in {place}" in out.splitlines()
+        assert all(len(line) <= 80 for line in out.splitlines() if line.startswith(("│", "┃", "┏", "└")))
+
     def test_for_machines(self, result, folder):
         before = result("data", "list")
         assert before["data_folder"] == str(folder)
@@ -151,6 +159,56 @@ class TestShow:
         assert (status, err) == (0, "")
         assert "cats, dogs" in out
         assert "classes without a record" in out
+
+    def test_columns_that_are_not_used(self, run, result, tmp_path):
+        rows = [
+            "patient,label,[bold]note,pixel0,pixel1,pixel2,pixel3",
+            "ann,0,x,1,2,3,255",
+            "bob,1,y,4,5,6,0",
+        ]
+        (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+        status, out, err = run("data", "show", str(tmp_path / "a.csv"))
+        assert (status, err) == (0, "")
+        assert "patient, [bold]note (--label, --groups name them)" in " ".join(out.replace("│", " ").split())
+        assert result("data", "show", str(tmp_path / "a.csv"))["unused_columns"] == ["patient", "[bold]note"]
+        _, out, _ = run("data", "show", str(tmp_path / "a.csv"), "--groups", "patient")
+        assert "[bold]note (" in out
+        assert "patient," not in out
+        assert "not used" not in run("data", "show", "digits")[1]
+
+    def test_the_range_found_beside_the_one_declared(self, run, result, tmp_path):
+        rows = ["label,pixel0,pixel1,pixel2,pixel3", "0,0,2,3,16", "1,4,5,6,1"]
+        (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+        found = result("data", "show", str(tmp_path / "a.csv"))
+        assert (found["value_range"], found["values_found"]) == ([0, 255], [0, 16])
+        _, out, _ = run("data", "show", str(tmp_path / "a.csv"))
+        assert "0 to 255 declared; found 0 to 16" in out
+        assert "nearly black" in out
+        assert "--value-range" in out
+        _, out, _ = run("data", "show", str(tmp_path / "a.csv"), "--value-range", "0,16")
+        assert "0 to 16 declared; found 0 to 16" in out
+        assert "black" not in out
+        np.save(tmp_path / "bright.npy", np.full((2, 4, 4), 250, np.uint8))
+        assert "nearly of one shade" in run("data", "show", str(tmp_path / "bright.npy"))[1]
+
+    def test_messages_name_options(self, run, tmp_path):
+        """What to do is said in words of the command line, beside those of Python."""
+        (tmp_path / "pictures").mkdir()
+        for k, side in enumerate((4, 5)):
+            Image.new("L", (side, side)).save(tmp_path / "pictures" / f"{k}.png")
+        np.savez(tmp_path / "a.npz", np.zeros((2, 4, 4), np.uint8))
+        np.savez(tmp_path / "b.npz", images=np.full((2, 4, 4), 16.0))
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "a.png").write_text("no picture")
+        for name, says in (
+            ("pictures", "--size 28"),
+            ("a.npz", "it has arr_0; name one with image (--image)"),
+            ("b.npz", "--value-range 0,16"),
+            ("broken", "a.png: it is none of PNG, JPEG, BMP, GIF, TIFF, WEBP, PPM; remove or repair it"),
+        ):
+            status, out, err = run("data", "show", str(tmp_path / name))
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            assert says in err
 
     @pytest.mark.parametrize(
         ("options", "says"),

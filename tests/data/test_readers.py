@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +137,10 @@ class ReaderContract:
         with pytest.raises(DataError, match=r"test.*--split"):
             load_dataset(self.write(tmp_path, GREY, LABELS), split="test")
 
+    def test_nothing_is_left_unused(self, tmp_path):
+        persons = PERSONS if self.holds_persons else None
+        assert load_dataset(self.write(tmp_path, GREY, LABELS, persons)).unused_columns == ()
+
     def test_whether_it_has_parts(self, tmp_path):
         assert has_parts(self.write(tmp_path, GREY, LABELS)) is self.has_parts
 
@@ -204,9 +210,23 @@ class TestNpz(ReaderContract):
         with pytest.raises(DataError, match="no array mood"):
             load_dataset(file, label="mood")
 
+    def test_arrays_that_nothing_is_read_from(self, tmp_path):
+        images, labels, _ = self.names
+        arrays = {
+            images: GREY,
+            labels: LABELS,
+            "patient": np.array(PERSONS),
+            "x_test": GREY,
+            "y_test": LABELS,
+        }
+        np.savez(tmp_path / "a.npz", **arrays)
+        assert load_dataset(tmp_path / "a.npz").unused_columns == ("patient",)
+        assert load_dataset(tmp_path / "a.npz", groups="patient").unused_columns == ()
+        assert load_dataset(tmp_path / "a.npz", unlabelled=True).unused_columns == ("patient",)
+
     def test_no_images(self, tmp_path):
         np.savez(tmp_path / "none.npz", weights=GREY)
-        with pytest.raises(DataError, match="it has weights"):
+        with pytest.raises(DataError, match=r"it has weights; name one with image \(--image\)"):
             load_dataset(tmp_path / "none.npz")
 
 
@@ -391,6 +411,18 @@ class TestParquetOfPictures(ReaderContract):
         with pytest.raises(DataError, match="image is missing in row 2"):
             load_dataset(tmp_path / "m.parquet")
 
+    def test_columns_that_nothing_is_read_from(self, tmp_path):
+        pictures = [encoded(image) for image in GREY]
+        columns = {"image": pictures, "finding": NAMES * 4, "patient_id": PERSONS}
+        pq.write_table(pa.table({**columns, "__index_level_0__": list(range(12))}), tmp_path / "s.parquet")
+        found = load_dataset(tmp_path / "s.parquet")
+        assert (found.classes, found.groups) == (0, None)
+        assert found.unused_columns == ("finding", "patient_id")
+        assert load_dataset(tmp_path / "s.parquet", label="finding").unused_columns == ("patient_id",)
+        assert replace(found, groups=None).unused_columns == found.unused_columns
+        assert pickle.loads(pickle.dumps(found)).unused_columns == found.unused_columns
+        assert "finding" not in repr(found)
+
     def test_progress(self, tmp_path):
         seen = []
         load_dataset(self.write(tmp_path, GREY), progress=lambda done, total: seen.append((done, total)))
@@ -505,13 +537,15 @@ class TestModes:
 
     def test_mixed_sizes(self, tmp_path):
         pictures = [Image.new("L", (4, 4)), Image.new("L", (4, 5))]
-        with pytest.raises(DataError, match=r"differ in size.*0\.png is 4 x 4.*1\.png is 5 x 4.*state size"):
+        with pytest.raises(
+            DataError, match=r"differ in size.*0\.png is 4 x 4.*1\.png is 5 x 4.*state size .--size"
+        ):
             self.load(tmp_path, pictures)
         assert self.load(tmp_path, pictures, size=3).image_shape == (1, 3, 3)
 
     def test_mixed_modes(self, tmp_path):
         pictures = [Image.new("L", (4, 4), 9), Image.new("RGB", (4, 4), (9, 9, 9))]
-        with pytest.raises(DataError, match=r"differ in mode.*grey.*colour.*state channels"):
+        with pytest.raises(DataError, match=r"differ in mode.*grey.*colour.*state channels .--channels"):
             self.load(tmp_path, pictures)
         for channels in (1, 3):
             data = self.load(tmp_path, pictures, channels=channels)
@@ -525,7 +559,7 @@ class TestModes:
 
     @pytest.mark.parametrize("mode", ["RGBA", "LA"])
     def test_transparency_must_be_asked_away(self, tmp_path, mode):
-        with pytest.raises(DataError, match=f"mode {mode}.*state channels"):
+        with pytest.raises(DataError, match=f"mode {mode}.*state channels .--channels"):
             self.load(tmp_path, [Image.new(mode, (4, 4))])
         assert self.load(tmp_path, [Image.new(mode, (4, 4))], channels=1).image_shape == (1, 4, 4)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -34,6 +35,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+
+_LITTLE = 0.25  # of the declared range: images whose values keep to less of it have hardly any contrast
+_SHOWN = 12  # names of columns
 
 
 class SplitName(str, enum.Enum):
@@ -201,11 +206,10 @@ def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> No
         return
     console = Console(highlight=False)
     table = Table(title="Data sets known by name", title_justify="left")
-    for heading in ("name", "images", "classes", "train", "test", "terms", "where"):
-        table.add_column(heading, overflow="fold", no_wrap=heading not in ("terms", "where"))
+    for heading in ("name", "images", "classes", "train", "test", "terms", "here"):
+        table.add_column(heading, no_wrap=heading != "terms")
     for known in KNOWN.values():
         channels, height, width = known.image_shape
-        place = found[known.name]
         table.add_row(
             known.name,
             f"{height}x{width} {'grey' if channels == 1 else 'colour'}",
@@ -213,9 +217,12 @@ def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> No
             f"{known.records['train']:,}",
             f"{known.records['test']:,}",
             known.licence,
-            "not here" if place is None else "scikit-learn" if known.name == "digits" else str(place),
+            "no" if found[known.name] is None else "yes",
         )
     console.print(table)
+    for name, place in found.items():
+        if place is not None:  # below the table, whole: a path that is folded cannot be copied
+            print(f"{name} is {'part of scikit-learn' if name == 'digits' else f'in {place}'}")
     print(f"Data folder: {base} (set DPSINKHORN_DATA for another)")
     print("Fetch one that is not here, or learn how to get it: dpsinkhorn data get NAME")
 
@@ -284,6 +291,7 @@ def show_command(
     )
     empty = [] if data.labels is None else sorted(set(range(data.classes)) - set(data.labels.tolist()))
     low, high = data.value_range
+    found = data.found_range()
     if as_json:
         print_json(
             {
@@ -297,6 +305,8 @@ def show_command(
                 "classes": data.classes,
                 "class_names": list(data.class_names),
                 "empty_classes": empty,
+                "values_found": list(found),
+                "unused_columns": list(data.unused_columns),
             }
         )
         return
@@ -305,14 +315,33 @@ def show_command(
         ("records", f"{data.records:,}"),
         ("persons", "not named: each record counts on its own" if data.groups is None else f"{data.units:,}"),
         ("images", f"{height} x {width}, {'grey' if channel_count == 1 else 'colour'}"),
-        ("values", f"{data.images.dtype}, {low:g} to {high:g}"),
+        ("values", f"{data.images.dtype}, {low:g} to {high:g} declared; found {found[0]:g} to {found[1]:g}"),
         ("classes", str(data.classes) if data.classes else "unlabelled"),
     ]
     if data.class_names:
-        rows.append(("class names", ", ".join(data.class_names)))
+        rows.append(("class names", _plain(", ".join(data.class_names))))
     if empty:
         rows.append(("classes without a record", ", ".join(str(k) for k in empty)))
-    print_table(data.name, rows, ["The counts are those of the private data: for the curator's eyes only."])
+    if data.unused_columns:
+        rows.append(("columns not used", f"{_some(data.unused_columns)} (--label, --groups name them)"))
+    sentences = ["Counts and values found are those of the private data: for the curator's eyes only."]
+    if found[1] - found[0] < _LITTLE * (high - low):
+        shade = "nearly black" if found[1] < low + _LITTLE * (high - low) else "nearly of one shade"
+        sentences.append(
+            f"The values found take up little of the range declared: the images train as {shade}. "
+            f"Where {low:g} to {high:g} is not their public range, state it: --value-range 0,16 and the like."
+        )
+    print_table(_plain(data.name), rows, sentences)
+
+
+def _plain(text: str) -> str:
+    """Text of a file, which may hold anything, for a table of rich's."""
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return _plain(", ".join(name or "(no name)" for name in names[:_SHOWN])) + more
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Arrays:
     images: npt.NDArray[Any]
     labels: npt.NDArray[Any] | None = None
     groups: npt.NDArray[Any] | None = None
+    unused: tuple[str, ...] = ()  # names of other arrays, not of those of other parts
 
 
 def read_npy_set(path: Path, label: str | None, groups: str | None) -> Arrays:
@@ -104,6 +105,7 @@ def read_npz_set(
                 images,
                 None if label_name is None else _read_member(archive, members[label_name], path),
                 None if groups_name is None else _read_member(archive, members[groups_name], path),
+                _unused(members, {found, label_name, groups_name}, unlabelled),
             )
     except DataError:
         raise
@@ -117,6 +119,11 @@ def read_npz_set(
         RuntimeError,
     ) as error:
         raise DataError(f"cannot read {path}: {error}; write it again with np.savez") from error
+
+
+def _unused(names: Iterable[str], used: set[str | None], unlabelled: bool) -> tuple[str, ...]:
+    known = _part_names((*_IMAGES, *_LABELS, *_GROUPS)) | (set(_LABELS) if unlabelled else set())
+    return tuple(name for name in names if name not in used and name not in known)
 
 
 def npz_has_parts(path: Path) -> bool:

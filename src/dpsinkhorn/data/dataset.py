@@ -43,6 +43,9 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     names_are_public: bool = False
     """Whether the names were stated, or are those of folders, and not read off the records' labels."""
+    unused_columns: tuple[str, ...] = ()
+    """Columns of the table, or arrays of the file, that nothing was read from: labels or persons may be in
+    them. For the curator's eyes, not for a release."""
 
     @property
     def public_names(self) -> tuple[str, ...]:
@@ -86,6 +89,18 @@ class Dataset:
             points[part] = torch.from_numpy(values).clamp_(-1.0, 1.0)
         return points
 
+    def found_range(self) -> tuple[float, float]:
+        """The least and the largest value that the images hold. Private: for the curator's eyes only.
+
+        >>> from_arrays(np.array([[[3, 16]]], dtype=np.uint8)).found_range()
+        (3.0, 16.0)
+        """
+        ends = [
+            (self.images[part].min(), self.images[part].max())
+            for part in _chunks(self.records, math.prod(self.image_shape))
+        ]
+        return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+
     def __repr__(self) -> str:
         channels, height, width = self.image_shape
         persons = "" if self.groups is None else f", {self.units:,} persons"
@@ -126,7 +141,9 @@ def from_arrays(
         numbers, count, names = encode_labels(labels, classes)
         _same_length(numbers, array, "labels")
     elif classes is not None:
-        raise DataError("classes are stated but there are no labels; give labels, or leave classes out")
+        raise DataError(
+            "classes are stated but there are no labels; give labels (--label), or leave classes out"
+        )
     persons = None
     if groups is not None:
         persons = encode_groups(groups)
@@ -206,7 +223,7 @@ def _checked_values(
         raise DataError(f"images of type {dtype} are no numbers; give uint8, uint16 or floats")
     if stated is None:
         raise DataError(
-            f"images of type {dtype} have no usual range of values; state value_range, for instance (0, 255)"
+            f"images of type {dtype} have no usual range of values; state value_range (--value-range 0,255)"
         )
     _check_inside(array, stated)
     if stated[0] < 0 or stated[1] > 65535:
@@ -243,7 +260,7 @@ def _check_inside(array: npt.NDArray[Any], limits: tuple[float, float]) -> None:
             raise DataError(f"image {part.start + row} (counted from 0) holds {value}; mend or leave it out")
         raise DataError(
             f"image {part.start + row} (counted from 0) holds {value:g}, outside of the range {low:g} to "
-            f"{high:g}; state the public value_range of the data"
+            f"{high:g}; state the public value_range of the data (--value-range 0,16 and the like)"
         )
 
 

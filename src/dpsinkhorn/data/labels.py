@@ -188,7 +188,8 @@ def _count_classes(numbers: npt.NDArray[np.int64], stated: int | None) -> int:
     if stated is None:
         if largest > _LARGEST_UNSTATED_LABEL:
             raise DataError(
-                f"labels go up to {largest}, which looks like identifiers; state classes where it is meant"
+                f"labels go up to {largest}, which looks like identifiers; "
+                "state classes (--classes) where it is meant"
             )
         return largest + 1
     if largest >= stated:

@@ -52,6 +52,7 @@ class _Request:
         groups: Any,
         name: str,
         class_names: tuple[str, ...] = (),
+        unused: tuple[str, ...] = (),
     ) -> Dataset:
         """Check everything, then bring the images to the size and channels asked for."""
         if self.unlabelled:
@@ -65,7 +66,7 @@ class _Request:
         fitted = fit_array(made.images, self.size, self.channels)
         if class_names:  # of folders or columns, not of records
             made = replace(made, class_names=class_names, names_are_public=True)
-        return replace(made, images=fitted)
+        return replace(made, images=fitted, unused_columns=unused)
 
 
 def load_dataset(
@@ -203,7 +204,7 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
         return _load_idx(path, path.name, asked)
     if suffix == ".npz":
         found = read_npz_set(path, asked.split, asked.image, asked.label, asked.groups, asked.unlabelled)
-        return asked.finish(found.images, found.labels, found.groups, path.name)
+        return asked.finish(found.images, found.labels, found.groups, path.name, unused=found.unused)
     if suffix not in (*_TABLES, ".npy"):
         raise DataError(
             f"{path} is of no known type; give a folder, or a file ending in .npz, .npy, .csv, .tsv, .parquet"
@@ -228,7 +229,7 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
         has_range=asked.value_range is not None,
         progress=asked.progress,
     )
-    return asked.finish(table.images, table.labels, table.groups, path.name)
+    return asked.finish(table.images, table.labels, table.groups, path.name, unused=table.unused)
 
 
 def _load_idx(path: Path, name: str, asked: _Request) -> Dataset:

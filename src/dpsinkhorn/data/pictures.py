@@ -117,7 +117,10 @@ def decode(
         ) as file:
             limit = Image.MAX_IMAGE_PIXELS
             if limit is not None and file.width * file.height > limit:
-                raise DataError(f"{name} has {file.width} x {file.height} pixels, too many to decode safely")
+                raise DataError(
+                    f"{name} has {file.width} x {file.height} pixels, too many to decode safely; "
+                    "remove it or make it smaller"
+                )
             if getattr(file, "is_animated", False):
                 raise DataError(f"{name} holds several pictures; give single ones")
             if size is not None:  # a JPEG can be decoded at a fraction of its size, in less time
@@ -130,7 +133,7 @@ def decode(
     except DataError:
         raise
     except Exception as error:  # decoders fail in many ways on damaged or hostile files
-        raise DataError(f"cannot read the picture {name}: {_reason(error)}") from error
+        raise DataError(f"cannot read the picture {name}: {_reason(error)}; remove or repair it") from error
     if pixels.ndim == 2:
         pixels = pixels[..., np.newaxis]
     if pixels.dtype not in (np.uint8, np.uint16):
@@ -168,7 +171,9 @@ def _plain(picture: Image.Image, form: str | None, name: str, channels: int | No
         return picture if mode == wanted else picture.convert(wanted)
     if mode in ("L", "RGB"):
         return picture
-    raise DataError(f"{name} is of mode {mode}, neither grey nor RGB; state channels (1 or 3), or convert it")
+    raise DataError(
+        f"{name} is of mode {mode}, neither grey nor RGB; state channels (--channels 1 or 3), or convert it"
+    )
 
 
 def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
@@ -211,12 +216,12 @@ def _mixed(first_name: str, first: Pixels, name: str, picture: Pixels) -> DataEr
     if picture.shape[:2] != first.shape[:2]:
         return DataError(
             f"pictures differ in size: {first_name} is {_shape(first)}, {name} is {_shape(picture)} pixels; "
-            "state size to crop and resize them all"
+            "state size (--size 28 and the like) to crop and resize them all"
         )
     if picture.shape != first.shape:
         return DataError(
             f"pictures differ in mode: {first_name} is {_mode(first)}, {name} is {_mode(picture)}; "
-            "state channels (1 or 3) to convert them all"
+            "state channels (--channels 1 or 3) to convert them all"
         )
     return DataError(
         f"pictures differ in depth: {first_name} has {8 * first.itemsize} bits, {name} has "

@@ -26,6 +26,7 @@ _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixe
 _LABEL_NAMES = ("label", "class")
 _GROUP_NAMES = ("groups",)
 _PIXEL = re.compile(r"(?:pixel|pix|px|p)?[_ ]?\d+(?:[x_]\d+)*", re.IGNORECASE)
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # numbers of rows, as pandas writes them
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Table:
     images: npt.NDArray[Any]
     labels: Sequence[Any] | None
     groups: Sequence[Any] | None
+    unused: tuple[str, ...] = ()  # names of the other columns
 
 
 def read_table(
@@ -65,9 +67,13 @@ def read_table(
         image_names = [image_name] if image_name is not None else pixel_names
         if not image_names or len(set(image_names)) != len(image_names):
             raise DataError(
-                f"{path} has no column of images: name it, call it image or path, or call pixel columns "
-                "pixel0, pixel1, ..."
+                f"{path} has no column of images: name it by image (--image), call it image or path, or call "
+                "pixel columns pixel0, pixel1, ..."
             )
+        used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
+        unused = tuple(
+            name for name in dict.fromkeys(names) if name not in used and not _INDEX.fullmatch(name)
+        )
         table = _read(path, [*image_names, *sorted(name for name in taken if name is not None)])
         if table.num_rows == 0:
             raise DataError(f"the data set is empty: {path} has no rows")
@@ -78,11 +84,11 @@ def read_table(
                 _numbers(table[name].combine_chunks(), f"the column {name}", has_range, path)
                 for name in pixel_names
             ]
-            return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons)
+            return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons, unused)
         column = table[image_name]
         if _is_list(column.type):
             pixels = _pixel_lists(column, has_range, path)
-            return Table(_shaped(pixels, size, channels, path), labels, persons)
+            return Table(_shaped(pixels, size, channels, path), labels, persons, unused)
         sources, titles = _picture_sources(column, image_name, path)
     except DataError:
         raise
@@ -90,7 +96,7 @@ def read_table(
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"cannot read {path}: {reason}") from error
     pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
-    return Table(pictures, labels, persons)
+    return Table(pictures, labels, persons, unused)
 
 
 def _column_names(path: Path) -> list[str]:
@@ -117,9 +123,9 @@ def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what:
     if name is None:
         return None
     if names.count(name) != 1:
-        found = "several columns" if name in names else "no column"
+        found = "are several columns" if name in names else "is no column"
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise DataError(f"there is {found} {name} for {what}; the table has {some}")
+        raise DataError(f"there {found} {name} for {what}; the table has {some}")
     return name
 
 
@@ -195,8 +201,8 @@ def _numbers(values: Any, what: str, has_range: bool, path: Path) -> npt.NDArray
         bad = (array < 0) | (array > 255)
         if bad.any():
             raise DataError(
-                f"{what} of {path} holds {array[bad][0]}, outside of 0 to 255; state value_range, for "
-                "instance (0, 65535)"
+                f"{what} of {path} holds {array[bad][0]}, outside of 0 to 255; "
+                "state value_range (--value-range 0,65535 and the like)"
             )
         array = array.astype(np.uint8)
     return np.asarray(array)
@@ -210,7 +216,10 @@ def _shaped(
     # a size that the pixels do not have as they are is one to resize to
     shapes = _shapes(count, size, channels) or _shapes(count, None, None)
     if not shapes:
-        raise DataError(f"{path} has {count} pixels per image, which make no square; state size")
+        raise DataError(
+            f"{path} has {count} pixels per image, which make no square; "
+            "state size (--size 28x32 and the like)"
+        )
     return pixels.reshape(len(pixels), *shapes[0])
 
 
