@@ -76,8 +76,12 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
         release.parent, *quick, "--runs", 2, "--patience", 3, "--output", output, "--neighbours", near
     )
     assert status == 0
-    assert err.count("\n") == 1
-    assert "warning: evaluating on private data is not itself private" in err
+    # no terminal: a line per stage
+    stages = ["getting the network", "logistic", "mlp, 2 times", "cnn, 2 times", "comparing the images"]
+    warning, *lines = err.splitlines()
+    assert "warning: evaluating on private data is not itself private" in warning
+    assert len(lines) == len(stages)
+    assert all(stage in line for stage, line in zip(stages, lines, strict=True))
     for part in ("logistic", "mlp", "cnn", "worst class", "class 9", "frechet-cnn", "precision", "recall"):
         assert part in out
     assert "not covered by the privacy guarantee" in out
@@ -124,7 +128,28 @@ def test_parts_of_a_named_set(run, release):
     assert status == 0
     found = json.loads(out)
     assert found["data"] == "digits"
+    assert "public data set" in found["warning"]
     assert found["likeness"]["floor_from"] == "40 training images against the test images"
+
+
+@pytest.mark.parametrize(("training", "public"), [((), True), (("--train-data", "OWN"), False)])
+def test_a_public_set_is_called_one(run, release, files, training, public):
+    training = [str(files / "train.npy") if word == "OWN" else word for word in training]
+    arguments = ("--data", "digits", "--count", 40, "--classifiers", "none", "--device", "cpu")
+    status, out, err = run(release, *arguments, *training)
+    assert status == 0
+    assert ("private data" in err) is not public
+    words = " ".join(out.split())
+    assert ("computed from a public data set" in words) is public
+    assert ("for the curator alone and are not covered" in words) is not public
+
+
+def test_a_folder_of_a_public_name_is_not_public(run, release, tmp_path):
+    write_pictures(tmp_path / "digits", load_dataset("digits", split="test"))
+    usual = ("--count", 40, "--classifiers", "none", "--device", "cpu", "--json")
+    _, out, err = run(release, "--data", tmp_path / "digits", *usual)
+    assert "private data" in err
+    assert "private data" in json.loads(out)["warning"]
 
 
 def test_files_of_ones_own(run, release, files):
@@ -233,7 +258,8 @@ def test_bad_input(run, release, tmp_path, arguments, part):
     usual += [] if "--features" in arguments else ["--features", "cnn"]
     status, out, err = run(release, *usual, *places)
     assert (status, out) == (2, "")
-    lines = [line for line in err.splitlines() if "warning: evaluating" not in line]
+    others = ("warning: evaluating", "getting the network", "training the classifier", "comparing the images")
+    lines = [line for line in err.splitlines() if not any(other in line for other in others)]
     assert len(lines) == 1
     assert part in lines[0]
     assert sorted(release.iterdir()) == before

@@ -163,6 +163,21 @@ def test_no_release(run, tmp_path):
     assert "not a release" in err
 
 
+def test_a_run_that_is_not_finished(run, tmp_path):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    for place in (folder, folder / "release"):
+        status, out, err = run(place, "--count", 2, "--output", tmp_path / "s.npz")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"the run {folder} is not finished" in err
+        assert f"dpsinkhorn train --out '{folder}' --resume" in err
+    # a release that is there, but damaged, is not taken for an unfinished run
+    (folder / "release").mkdir()
+    _, _, err = run(folder / "release", "--count", 2, "--output", tmp_path / "s.npz")
+    assert "is not a release" in err
+
+
 def test_help_has_an_example(run):
     status, out, _ = run("--help")
     assert status == 0

@@ -16,7 +16,7 @@ from scipy import stats
 import dpsinkhorn
 from dpsinkhorn.generators import Variation, draw_latents
 from dpsinkhorn.release import ReleaseError, copy_release, format_epsilon, load, to_uint8, write_release
-from support.releases import CONFIGS, EPSILON, not_private, statement, trained
+from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 
 def written(folder, config, **changes):
@@ -334,3 +334,16 @@ class TestVariation:
         assert "at random (warp 0.5, grain 0.05)" in (tmp_path / "r" / "README.md").read_text()
         written(tmp_path / "s", CONFIGS["mlp"])
         assert "at random" not in (tmp_path / "s" / "README.md").read_text()
+
+
+def test_printing_takes_one_line(tmp_path):
+    write_small_release(tmp_path / "r")
+    assert repr(load(tmp_path / "r")) == (
+        f"Release('Small digits': images of 8 x 8 x 1, 3 classes, ε = {format_epsilon(EPSILON)}, δ = 1e-05 "
+        "for each record)"
+    )
+    write_release(
+        tmp_path / "s", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=not_private()
+    )
+    found = repr(load(tmp_path / "s"))
+    assert "unlabelled, not private: no ε is guaranteed, NOT FOR RELEASE" in found

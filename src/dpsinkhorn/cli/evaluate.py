@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +105,8 @@ def evaluate(
 
         dpsinkhorn evaluate my-run --data mnist --count 60000 --output my-evaluation.json
     """
-    from dpsinkhorn.evaluation import NOT_PRIVATE, EvaluationError, evaluate_images
+    from dpsinkhorn.data import KNOWN
+    from dpsinkhorn.evaluation import EvaluationError, evaluate_images
     from dpsinkhorn.release import ReleaseError, load
 
     names = [] if classifiers == "none" else [name.strip() for name in classifiers.split(",")]
@@ -125,7 +128,9 @@ def evaluate(
         _check_classes(release, test)
         if picture is not None and training is None:
             raise BadInputError("--neighbours needs the training images; name them by --train-data")
-        warn("evaluating on private data is not itself private: these figures are for the curator alone")
+        public = data in KNOWN and (train_data is None or train_data in KNOWN)
+        if not public:
+            warn("evaluating on private data is not itself private: these figures are for the curator alone")
         images, labels = release.sample(count, seed=seed, device=device)
         with _bar(names, runs, quiet=as_json) as progress:
             result = evaluate_images(
@@ -142,6 +147,7 @@ def evaluate(
                 device=device,
                 progress=progress,
             )
+        result = replace(result, public=public)
         if picture is not None and training is not None:
             _draw(images, training, picture, device)
     except (ReleaseError, EvaluationError) as error:
@@ -158,7 +164,7 @@ def evaluate(
     for path in (output, picture):
         if path is not None:
             print(f"Written: {path}")
-    print(NOT_PRIVATE)
+    print(result.warning)
 
 
 def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, force: bool) -> Path | None:
@@ -313,7 +319,10 @@ def _class_title(result: Evaluation, k: int) -> str:
 
 @contextmanager
 def _bar(names: list[str], runs: int, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A step for each training of a classifier and one for the features; results alone go to stdout."""
+    """A step for each training of a classifier and one for the features; results alone go to stdout.
+
+    Where stderr is no terminal, a line per stage: what runs for minutes should say that it does.
+    """
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -327,10 +336,22 @@ def _bar(names: list[str], runs: int, *, quiet: bool) -> Iterator[Callable[[str,
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("evaluating", total=total, detail="")
         started: set[tuple[str, int]] = set()
+        last = [""]
 
         def progress(stage: str, run: int, done: int) -> None:
+            if not quiet and hidden and stage != last[0]:
+                print(f"dpsinkhorn: {_stage_title(stage, runs, bool(started))}", file=sys.stderr, flush=True)
+            last[0] = stage
             started.add((stage, run))
             detail = "" if not done else f"{done} images" if stage == "features" else f"epoch {done}"
             bar.update(task, description=stage, completed=len(started) - 1, detail=detail)
 
         yield progress
+
+
+def _stage_title(stage: str, runs: int, again: bool) -> str:
+    if stage == "features":
+        return "comparing the images by their features" if again else "getting the network of features"
+    return f"training the classifier {stage}" + (
+        "" if stage == "logistic" or runs == 1 else f", {runs} times"
+    )

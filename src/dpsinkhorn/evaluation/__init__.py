@@ -2,7 +2,14 @@
 
 from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.errors import EvaluationError
-from dpsinkhorn.evaluation.evaluate import NOT_PRIVATE, Evaluation, Likeness, compare_images, evaluate_images
+from dpsinkhorn.evaluation.evaluate import (
+    NOT_PRIVATE,
+    PUBLIC_DATA,
+    Evaluation,
+    Likeness,
+    compare_images,
+    evaluate_images,
+)
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
 from dpsinkhorn.evaluation.frechet import FeatureStatistics, feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import images_of
@@ -18,6 +25,7 @@ __all__ = [
     "CLASSIFIERS",
     "FEATURES",
     "NOT_PRIVATE",
+    "PUBLIC_DATA",
     "ClassifierScore",
     "Evaluation",
     "EvaluationError",

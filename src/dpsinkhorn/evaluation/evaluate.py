@@ -21,11 +21,15 @@ from dpsinkhorn.evaluation.images import check_labels, images_of, on_device
 from dpsinkhorn.evaluation.utility import CLASSIFIERS, Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["NOT_PRIVATE", "Evaluation", "Likeness", "compare_images", "evaluate_images"]
+__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "Likeness", "compare_images", "evaluate_images"]
 
 NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
     "covered by the privacy guarantee of the release."
+)
+PUBLIC_DATA = (
+    "These figures are computed from a public data set, without noise: they are not covered by the privacy "
+    "guarantee of the release. Of private data they would be for the curator alone."
 )
 _MANIFOLD = 10_000  # images at most on either side of precision and recall, as its authors use
 
@@ -68,12 +72,19 @@ class Evaluation:
     likeness: Likeness
     data: str
     class_names: tuple[str, ...] = ()
+    public: bool = False
+    """Whether the real images are a public data set, and not the curator's own."""
+
+    @property
+    def warning(self) -> str:
+        """For whom the figures are."""
+        return PUBLIC_DATA if self.public else NOT_PRIVATE
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with a warning that goes wherever they go."""
         return {
             "private": False,
-            "warning": NOT_PRIVATE,
+            "warning": self.warning,
             "data": self.data,
             "class_names": list(self.class_names),
             "utility": None if self.utility is None else self.utility.to_json(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def load(folder: str | os.PathLike[str]) -> Release:
         ReleaseError: What is wrong, in one line.
     """
     place = _find(Path(folder))
+    _refuse_unfinished(place)
     if not place.is_dir():
         raise ReleaseError(f"there is no release at {place}: not a folder")
     if not os.path.lexists(place / "config.json"):
@@ -189,6 +191,16 @@ def _find(folder: Path) -> Path:
     inner = folder / "release"
     inside = not os.path.lexists(folder / "config.json") and inner.is_dir() and not inner.is_symlink()
     return inner if inside else folder
+
+
+def _refuse_unfinished(place: Path) -> None:
+    """Where a run has no release yet, say how to come to one."""
+    if os.path.lexists(place / "config.json"):
+        return
+    run = place.parent if place.name == "release" and not os.path.lexists(place) else place
+    if (run / "run.json").is_file():
+        command = f"dpsinkhorn train --out {shlex.quote(str(run))} --resume"
+        raise ReleaseError(f"the run {run} is not finished; go on with {command}")
 
 
 def is_release(folder: Path) -> bool:

@@ -32,7 +32,7 @@ _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Release:
     """A generator that may be sampled without end, and its privacy statement; `dpsinkhorn.load` makes one."""
 
@@ -43,7 +43,17 @@ class Release:
     title: str = ""
     label_probabilities: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
-    _frozen: dict[torch.device, Generator] = field(default_factory=dict, repr=False)
+    _frozen: dict[torch.device, Generator] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        channels, height, width = self.image_shape
+        labels = f"{self.classes} classes" if self.classes else "unlabelled"
+        whom = f" for each {self.privacy.unit}" if self.privacy.private else ""
+        barred = "" if self.releasable else ", NOT FOR RELEASE"
+        return (
+            f"Release({self.title!r}: images of {height} x {width} x {channels}, {labels}, "
+            f"{self.privacy.guarantee}{whom}{barred})"
+        )
 
     @property
     def config(self) -> GeneratorConfig:
