@@ -599,6 +599,51 @@ class TestModes:
         assert np.abs(small - boxes).max() < 6
 
 
+class TestWhatToDo:
+    """Messages say what to do, to a caller of Python and to one of the command line."""
+
+    def test_columns(self, tmp_path):
+        (tmp_path / "a.csv").write_text("weight,weight,pixel0\n1,2,3\n")
+        with pytest.raises(DataError, match="there are several columns weight for label"):
+            load_dataset(tmp_path / "a.csv", label="weight")
+        with pytest.raises(DataError, match="there is no column mass for label; the table has weight"):
+            load_dataset(tmp_path / "a.csv", label="mass")
+        (tmp_path / "b.csv").write_text("weight\n1\n")
+        with pytest.raises(DataError, match=r"name it by image \(--image\)"):
+            load_dataset(tmp_path / "b.csv")
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            ("pixel0,pixel1\n1,2\n", r"size \(--size "),
+            ("pixel0\n300\n", r"value_range \(--value-range "),
+            ("label,pixel0\n123456,3\n", r"classes \(--classes\)"),
+        ],
+    )
+    def test_values(self, tmp_path, content, says):
+        (tmp_path / "a.csv").write_text(content)
+        with pytest.raises(DataError, match=says):
+            load_dataset(tmp_path / "a.csv")
+
+    def test_types(self):
+        with pytest.raises(DataError, match=r"value_range \(--value-range 0,255\)"):
+            from_arrays(np.zeros((2, 4, 4), np.int32))
+        with pytest.raises(DataError, match=r"labels \(--label\)"):
+            from_arrays(np.zeros((2, 4, 4)), classes=2)
+
+    def test_parts(self, tmp_path):
+        (tmp_path / "train").mkdir()
+        (tmp_path / "train" / "a.png").write_bytes(encoded(GREY[0]))
+        with pytest.raises(DataError, match=r"no test part, only train; choose one by split \(--split\)"):
+            load_dataset(tmp_path, split="test")
+
+    def test_pictures_too_large(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+        (tmp_path / "a.png").write_bytes(encoded(GREY[0]))
+        with pytest.raises(DataError, match="remove"):
+            load_dataset(tmp_path)
+
+
 class TestSources:
     def test_nothing_of_that_name(self):
         with pytest.raises(DataError, match=r"no file or folder nowhere.*digits, mnist"):
