@@ -273,6 +273,19 @@ def test_classes_that_differ(run, tmp_path, quick):
     assert "test.npy has 10 classes but the release has 3" in err
 
 
+def test_classes_in_another_order(run, tmp_path):
+    names = ["zero", "one", "two"]
+    write_small_release(tmp_path / "r", class_names=names)
+    data = load_dataset("digits", split="test")
+    kept = data.labels < 3
+    np.savez(tmp_path / "t.npz", images=images_of(data)[kept], labels=np.array(names)[data.labels[kept]])
+    usual = ("--data", tmp_path / "t.npz", "--count", 40, "--classifiers", "logistic", "--device", "cpu")
+    status, out, err = run(tmp_path / "r", *usual)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "in another order; state --classes zero,one,two" in err
+    assert run(tmp_path / "r", *usual, "--classes", "zero,one,two")[0] == 0
+
+
 def test_neighbours_need_training_images(run, release, files, tmp_path):
     status, out, err = run(release, "--data", files / "test.npy", "--neighbours", tmp_path / "n.png")
     assert (status, out, err.count("\n")) == (2, "", 1)

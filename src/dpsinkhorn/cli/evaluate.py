@@ -238,6 +238,11 @@ def _check_classes(release: Release, test: Dataset) -> None:
             f"{test.name} has {test.classes} classes but the release has {release.classes}; "
             "state --classes and --label as in training"
         )
+    ours, theirs = release.class_names, test.class_names
+    if ours != theirs and sorted(ours) == sorted(theirs):  # numbered otherwise, all figures would be wrong
+        raise BadInputError(
+            f"{test.name} has the classes of the release in another order; state --classes {','.join(ours)}"
+        )
 
 
 def _draw(images: Any, training: Dataset, path: Path, device: str | None) -> None:
