@@ -193,7 +193,10 @@ class TestLedger:
         assert run(*arguments, "--ledger", ledger)[0] == 0
         status, out, err = run(*arguments, "--ledger", ledger)
         assert (status, out) == (2, "")
-        assert "would pass the budget" in err
+        assert err == (
+            "dpsinkhorn: the ledger ledger.jsonl allows epsilon 2.5 at delta 0, 2 is spent, and this would "
+            "pass it; nothing was spent now\n"
+        )
         spent = read_ledger(ledger)
         assert epsilon(spent.total(), 0.0) == pytest.approx(2.0)
         assert len(spent.runs) == 2
@@ -214,7 +217,7 @@ class TestLedger:
             "cost", files / "x.npy", files / "z.npy", "--epsilon", 1, "--cost-bound", 4, "--ledger", ledger
         )
         assert status == 2
-        assert "dimension" in err
+        assert "x and y must have the same number of columns, not 2 and 3" in err
         assert not list(files.glob("ledger*"))
 
     @pytest.mark.parametrize("delta", [2, -1, "nan"])
@@ -224,7 +227,7 @@ class TestLedger:
             "--delta", delta, "--ledger", files / "ledger.jsonl",
         )  # fmt: skip
         assert (status, len(err.strip().splitlines())) == (2, 1)
-        assert "--delta" in err
+        assert "delta must be from 0 to below 1" in err
         assert not list(files.glob("ledger*"))
 
     def test_something_else_is_no_ledger(self, run, files):
@@ -302,10 +305,44 @@ class TestPotentials:
             files / "ledger.jsonl",
         )
         assert status == 2
-        assert "budget" in err
+        assert "would pass it" in err
+        assert not list(files.glob("ledger*"))
+
+    def test_noise_beyond_the_bound_is_said(self, run, files):
+        arguments = ("potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        status, out, err = run(*arguments, "--output", files / "noise.npz", "--json")
+        assert status == 0
+        assert min(json.loads(out)["noise_std"]) > 4
+        assert "the noise exceeds the cost bound" in err
+        status, out, err = run(*arguments, "--output", files / "less.npz", "--epsilon", 50, "--json")
+        assert status == 0
+        assert max(json.loads(out)["noise_std"]) < 4
+        assert err == ""
+
+    def test_help_says_what_it_needs(self, run):
+        _, out, _ = run("potentials", "--help")
+        told = " ".join(out.replace("│", " ").split())
+        assert "0 is exact transport" not in told
+        assert "above 0" in told
+        for command in ("cost", "potentials", "tradeoff"):
+            _, out, _ = run(command, "--help")
+            marked = [
+                line for line in out.splitlines() if "--cost-bound" in line and "dpsinkhorn" not in line
+            ]
+            assert any("*" in line or "[required]" in line for line in marked)
 
 
 class TestTradeoff:
+    def test_a_prediction_of_the_bound_is_named_so(self, run, files):
+        arguments = ("tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--runs", 1)
+        status, out, _ = run(*arguments, "--epsilons", 0.1)
+        assert status == 0
+        rows = {line.split(",")[0].strip(" │"): line for line in out.splitlines() if ", epsilon 0.1" in line}
+        assert "no better than the bound" in rows["two-stage"]
+        assert "no better than the bound" in rows["noisy-sinkhorn"]
+        assert "no better than the bound" not in rows["direct"]
+        assert "predicted 4)" not in out
+
     def test_files_and_warning(self, run, files):
         status, out, err = run(
             "tradeoff",
@@ -344,7 +381,7 @@ class TestBadInput:
         ("options", "message"),
         [
             (("--epsilon", 1), "--cost-bound"),
-            (("--epsilon", 0, "--cost-bound", 4), "epsilon must be a positive number"),
+            (("--epsilon", 0, "--cost-bound", 4), "epsilon must be a positive number, not 0\n"),
             (("--epsilon", -1, "--cost-bound", 4), "epsilon must be a positive number"),
             (("--epsilon", 1, "--cost-bound", 0), "cost_bound must be a positive number"),
             (("--cost-bound", 4), "--epsilon"),

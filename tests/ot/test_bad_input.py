@@ -66,8 +66,8 @@ def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
         ("cost", {"cost": "euclidean"}),
         ("cost", {"cost": SquaredEuclidean}),
         ("cost", {"cost": lambda x, y: x @ y.mT}),
-        ("l1_weight", {"cost": L1L2(-1.0)}),
-        ("l1_weight", {"cost": L1L2("1")}),  # type: ignore[arg-type]
+        ("cost", {"cost": L1L2(-1.0)}),
+        ("cost", {"cost": L1L2("1")}),  # type: ignore[arg-type]
     ],
 )
 def test_problem(name: str, arguments: dict):

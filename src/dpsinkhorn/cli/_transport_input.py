@@ -12,28 +12,17 @@ from dpsinkhorn.cli._transport_options import CostName
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.ot import Cost
-    from dpsinkhorn.privacy import Ledger
     from dpsinkhorn.privacy.noise import NoiseSource
 
 __all__ = [
+    "check_budget",
     "check_file",
     "cost_of",
     "noise_of",
     "one_line",
-    "opened",
     "parse_epsilons",
     "read",
-    "required_bound",
 ]
-
-
-def required_bound(value: float | None) -> float:
-    """The bound of `--cost-bound`, which has no default: only users know the scale of their data."""
-    if value is None:
-        raise BadInputError(
-            "give --cost-bound, a public bound on the cost of a pair; it must not be read off the data"
-        )
-    return value
 
 
 def read(path: Path, columns: str | None) -> Any:
@@ -45,16 +34,11 @@ def read(path: Path, columns: str | None) -> Any:
 
 def cost_of(name: CostName, l1_weight: float) -> Cost:
     """The cost of `--cost`."""
-    from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
+    from dpsinkhorn.ot import as_cost
 
     if not 0 <= l1_weight < float("inf"):
         raise BadInputError(f"--l1-weight must be a number from 0 upwards, not {l1_weight}")
-    costs: dict[CostName, Cost] = {
-        CostName.sqeuclidean: SquaredEuclidean(),
-        CostName.cityblock: Cityblock(),
-        CostName.l1l2: L1L2(l1_weight),
-    }
-    return costs[name]
+    return as_cost(name.value, l1_weight=l1_weight)
 
 
 def parse_epsilons(text: str) -> list[float]:
@@ -82,42 +66,10 @@ def check_file(path: Path, suffix: str, option: str) -> None:
         raise BadInputError(f"{option} {path} is a folder; name a file")
 
 
-@contextmanager
-def opened(
-    path: Path | None, epsilon: float, budget: float | None, delta: float | None
-) -> Iterator[Ledger | None]:
-    """The ledger, or a new one; None where none was named."""
-    from dpsinkhorn import privacy
-
-    if path is None:
-        if budget is not None:
-            raise BadInputError("--budget is that of a new ledger; name it by --ledger")
-        yield None
-        return
-    if path.is_dir():
-        raise BadInputError(f"the ledger {path} is a folder; name a file")
-    if not path.parent.is_dir():
-        raise BadInputError(f"the folder of the ledger {path} does not exist; create it first")
-    begin = None
-    if not path.exists():
-        allowed = epsilon if budget is None else budget
-        if not allowed > 0:
-            raise BadInputError(f"a budget must be a positive number, not {allowed:g}")
-        if not 0 <= (delta or 0.0) < 1:
-            raise BadInputError(f"--delta must be from 0 to below 1, not {delta:g}")
-        begin = privacy.Budget(allowed, delta or 0.0)
-    elif budget is not None:
-        raise BadInputError(f"the ledger {path} has its budget already; leave out --budget")
-    else:
-        privacy.read_ledger(path)  # before it is locked, which would leave a file beside what is no ledger
-    with privacy.Ledger.open(path, privacy.epsilon, budget=begin) as ledger:
-        try:
-            yield ledger
-        except BaseException:
-            if begin is not None and not ledger.statement().spends:  # bad input leaves nothing behind
-                for ending in ("", ".head", ".lock"):
-                    path.with_name(path.name + ending).unlink(missing_ok=True)
-            raise
+def check_budget(budget: float | None, ledger: Path | None) -> None:
+    """Refuse a budget without a ledger to begin."""
+    if budget is not None and ledger is None:
+        raise BadInputError("--budget is that of a new ledger; name it by --ledger")
 
 
 @contextmanager

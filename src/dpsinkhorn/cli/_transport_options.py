@@ -20,6 +20,7 @@ __all__ = [
     "MethodName",
     "ModeName",
     "PairedOption",
+    "PotentialsRegularizationOption",
     "PublicOption",
     "RegularizationOption",
     "SeedOption",
@@ -60,8 +61,11 @@ XArgument = Annotated[
 YArgument = Annotated[Path, typer.Argument(help="Points, likewise.", show_default=False)]
 EpsilonOption = Annotated[float, typer.Option("--epsilon", help="The privacy to spend.")]
 BoundOption = Annotated[
-    float | None,
-    typer.Option("--cost-bound", help="Public bound; the cost of farther pairs is capped at it. Required."),
+    float,
+    typer.Option(
+        "--cost-bound",
+        help="Public bound, never read off the data; the cost of farther pairs is capped at it.",
+    ),
 ]
 DeltaOption = Annotated[
     float | None,
@@ -71,7 +75,19 @@ CostOption = Annotated[CostName, typer.Option("--cost", help="Cost of a pair; l1
 WeightOption = Annotated[float, typer.Option("--l1-weight", help="Weight of the L1 part of l1l2.")]
 RegularizationOption = Annotated[
     float | None,
-    typer.Option("--regularization", help="In units of the cost; 0 is exact transport.", show_default=False),
+    typer.Option(
+        "--regularization",
+        help="In units of the cost; 0 is exact transport.  [default: the bound / 20]",
+        show_default=False,
+    ),
+]
+PotentialsRegularizationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--regularization",
+        help="In units of the cost, above 0; small ones need far more noise.  [default: the bound]",
+        show_default=False,
+    ),
 ]
 PublicOption = Annotated[SideName | None, typer.Option("--public", help="The side that is not private.")]
 PairedOption = Annotated[

@@ -40,12 +40,17 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
     print_table("private transport cost", rows, told)
 
 
-def show_potentials(found: NoisyPotentials, output: Path, as_json: bool) -> None:
+def show_potentials(found: NoisyPotentials, output: Path, as_json: bool, *, cost_bound: float) -> None:
     """All but the potentials themselves, which are in the file."""
     if found.seeded:
         warn(_SEEDED)
     if not found.private:
         warn("mode paper: this epsilon is the paper's own count, which is not a valid guarantee")
+    if max(found.noise_std) > cost_bound:  # no exact potential differs from another by more
+        warn(
+            "the noise exceeds the cost bound: these potentials say next to nothing; for a cost use "
+            "transport cost"
+        )
     result = {
         "cost": found.cost,
         "cost_noise_std": found.cost_std,
@@ -65,6 +70,7 @@ def show_potentials(found: NoisyPotentials, output: Path, as_json: bool) -> None
         return
     shown = ("cost", "iterations", "regularization", "epsilon", "delta", "method", "adjacency")
     rows = [(name, f"{result[name]:.6g}" if name == "cost" else str(result[name])) for name in shown]
+    rows.insert(1, ("noise of the cost", f"{found.cost_std:.4g}"))
     rows.append(("noise per coordinate", f"{found.noise_std[-1]:.4g}"))
     print_table("private potentials", rows, [f"Written: {output}"])
 
@@ -74,20 +80,25 @@ def warn_not_private() -> None:
     warn("measured errors are not private: they are for the curator alone")
 
 
-def show_tradeoff(found: Tradeoff, as_json: bool) -> None:
+def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
     """Errors of every method at every epsilon."""
     if as_json:
         rows = [vars(row) for row in found.rows]
         print_json({"rows": rows, "worst_choice": found.worst_choice(), "private": False})
         return
+
+    def predicted(error: float) -> str:  # a guess without any data is off by no more than the bound
+        return "no better than the bound" if error >= cost_bound else f"predicted {error:.3g}"
+
     table = [
         (
             f"{row.method}, epsilon {row.epsilon:g}",
-            f"{row.measured_error:.3g} (predicted {row.predicted_error:.3g})" + (" *" if row.chosen else ""),
+            f"{row.measured_error:.3g} ({predicted(row.predicted_error)})" + (" *" if row.chosen else ""),
         )
         for row in found.rows
     ]
     told = [
+        f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}.",
         "* the method that auto takes.",
         f"At worst its error is {found.worst_choice():.2f} times the least measured one.",
     ]

@@ -9,14 +9,13 @@ import typer
 
 from dpsinkhorn.cli._output import BadInputError, check_plot_path
 from dpsinkhorn.cli._transport_input import (
+    check_budget,
     check_file,
     cost_of,
     noise_of,
     one_line,
-    opened,
     parse_epsilons,
     read,
-    required_bound,
 )
 from dpsinkhorn.cli._transport_options import (
     BoundOption,
@@ -30,6 +29,7 @@ from dpsinkhorn.cli._transport_options import (
     MethodName,
     ModeName,
     PairedOption,
+    PotentialsRegularizationOption,
     PublicOption,
     RegularizationOption,
     SeedOption,
@@ -53,7 +53,7 @@ def cost_command(
     x: XArgument,
     y: YArgument,
     epsilon: EpsilonOption,
-    cost_bound: BoundOption = None,
+    cost_bound: BoundOption,
     delta: DeltaOption = None,
     cost: CostOption = CostName.sqeuclidean,
     l1_weight: WeightOption = 1.0,
@@ -82,28 +82,26 @@ def cost_command(
     """
     from dpsinkhorn.transport import private_cost
 
-    bound = required_bound(cost_bound)
+    check_budget(budget, ledger)
     with one_line():
-        first, second = read(x, columns), read(y, columns)
-        points = None if support is None else read(support, columns)
-        with opened(ledger, epsilon, budget, delta) as book:
-            found = private_cost(
-                first,
-                second,
-                epsilon=epsilon,
-                cost_bound=bound,
-                delta=delta or 0.0,
-                cost=cost_of(cost, l1_weight),
-                regularization=regularization,
-                debiased=debiased,
-                method=method.value,
-                public=None if public is None else public.value,
-                paired=paired,
-                support=points,
-                confidence=confidence,
-                ledger=book,
-                noise=noise_of(seed),
-            )
+        found = private_cost(
+            read(x, columns),
+            read(y, columns),
+            epsilon=epsilon,
+            cost_bound=cost_bound,
+            delta=delta or 0.0,
+            cost=cost_of(cost, l1_weight),
+            regularization=regularization,
+            debiased=debiased,
+            method=method.value,
+            public=None if public is None else public.value,
+            paired=paired,
+            support=None if support is None else read(support, columns),
+            confidence=confidence,
+            ledger=ledger,
+            budget=budget,
+            noise=noise_of(seed),
+        )
     show_cost(found, as_json, confidence=confidence, paired=paired)
 
 
@@ -113,11 +111,11 @@ def potentials_command(
     y: YArgument,
     epsilon: EpsilonOption,
     output: Annotated[Path, typer.Option("--output", help="Write phi and psi to FILE.npz.")],
-    cost_bound: BoundOption = None,
+    cost_bound: BoundOption,
     delta: Annotated[float, typer.Option("--delta", help="Chance that the guarantee fails.")] = 1e-5,
     cost: CostOption = CostName.sqeuclidean,
     l1_weight: WeightOption = 1.0,
-    regularization: RegularizationOption = None,
+    regularization: PotentialsRegularizationOption = None,
     iterations: Annotated[
         int | None, typer.Option("--iterations", help="By default those with the least predicted error.")
     ] = None,
@@ -144,38 +142,37 @@ def potentials_command(
 
     from dpsinkhorn.transport import noisy_sinkhorn
 
-    bound = required_bound(cost_bound)
+    check_budget(budget, ledger)
     check_file(output, ".npz", "--output")
     if output.exists():  # a release that was paid for
         raise BadInputError(f"--output {output} exists already; name another")
     with one_line():
-        first, second = read(x, columns), read(y, columns)
-        with opened(ledger, epsilon, budget, delta) as book:
-            found = noisy_sinkhorn(
-                first,
-                second,
-                epsilon=epsilon,
-                delta=delta,
-                cost_bound=bound,
-                cost=cost_of(cost, l1_weight),
-                regularization=regularization,
-                iterations=iterations,
-                mode=mode.value,
-                public=None if public is None else public.value,
-                paired=paired,
-                ledger=book,
-                noise=noise_of(seed),
-            )
+        found = noisy_sinkhorn(
+            read(x, columns),
+            read(y, columns),
+            epsilon=epsilon,
+            delta=delta,
+            cost_bound=cost_bound,
+            cost=cost_of(cost, l1_weight),
+            regularization=regularization,
+            iterations=iterations,
+            mode=mode.value,
+            public=None if public is None else public.value,
+            paired=paired,
+            ledger=ledger,
+            budget=budget,
+            noise=noise_of(seed),
+        )
         released: dict[str, Any] = {"phi": found.phi, "psi": found.psi}
         np.savez(output, **{name: array for name, array in released.items() if array is not None})
-    show_potentials(found, output, as_json)
+    show_potentials(found, output, as_json, cost_bound=cost_bound)
 
 
 @app.command("tradeoff")
 def tradeoff_command(
     x: XArgument,
     y: YArgument,
-    cost_bound: BoundOption = None,
+    cost_bound: BoundOption,
     epsilons: Annotated[
         str, typer.Option("--epsilons", help="Values of epsilon, with commas between.")
     ] = "0.1,0.2,0.5,1,2,5,10",
@@ -201,7 +198,6 @@ def tradeoff_command(
     """
     from dpsinkhorn.transport import draw_tradeoff, measure_tradeoff, write_tradeoff
 
-    bound = required_bound(cost_bound)
     check_plot_path(plot)
     if output is not None:
         check_file(output, ".csv", "--output")
@@ -211,7 +207,7 @@ def tradeoff_command(
         found = measure_tradeoff(
             read(x, columns),
             read(y, columns),
-            cost_bound=bound,
+            cost_bound=cost_bound,
             epsilons=values,
             delta=delta,
             cost=cost_of(cost, l1_weight),
@@ -226,4 +222,4 @@ def tradeoff_command(
             write_tradeoff(found, output)
         if plot is not None:
             draw_tradeoff(found, plot, title=f"{x.name} and {y.name}")
-    show_tradeoff(found, as_json)
+    show_tradeoff(found, as_json, cost_bound=cost_bound)

@@ -196,7 +196,7 @@ def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
             f"({', '.join(COST_NAMES)}), got {_shown(cost)}"
         )
     if isinstance(cost, L1L2) and not _is_weight(cost.l1_weight):
-        raise ValueError(f"l1_weight: expected a number from 0 upwards, got {_shown(cost.l1_weight)}")
+        raise ValueError(f"cost: expected an l1_weight from 0 upwards, got {_shown(cost.l1_weight)}")
     return cost
 
 

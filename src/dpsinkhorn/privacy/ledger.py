@@ -92,8 +92,9 @@ class Ledger:
     >>> folder.cleanup()
     """
 
-    def __init__(self, journal: Journal, epsilon: EpsilonOf) -> None:
+    def __init__(self, journal: Journal, epsilon: EpsilonOf, name: str) -> None:
         """Not for callers: use `open`."""
+        self._name = name
         self._journal = journal
         self._epsilon = epsilon
         self._statement = _statement(journal.entries)
@@ -127,7 +128,7 @@ class Ledger:
                 raise JournalDamagedError(
                     f"{path} does not contain the entry {seen}: an older copy, or another ledger"
                 )
-            ledger = cls(journal, epsilon)
+            ledger = cls(journal, epsilon, os.path.basename(path))
             if budget not in (None, ledger.budget):
                 raise ValueError(f"{path} has the budget {ledger.budget}, not {budget}")
         except BaseException:
@@ -182,9 +183,11 @@ class Ledger:
         with self._turn:
             after = {**self._counts, key: self._counts.get(key, 0) + steps}
             if not self._allowance.allows(after):
+                what = "this" if steps == 1 else f"{steps} more steps"
                 raise BudgetExceededError(
-                    f"{steps} more step(s) of run {run!r} would pass the budget of "
-                    f"epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g}; nothing was spent"
+                    f"the ledger {self._name} allows epsilon {self.budget.epsilon:g} at delta "
+                    f"{self.budget.delta:g}, {self.epsilon():.4g} is spent, and {what} would pass it; "
+                    "nothing was spent now"
                 )
             self._counts = after  # first: if the write fails half-way, it counts
             self._journal.append({"charge": charge.to_json(), "kind": "spend", "run": run, "steps": steps})

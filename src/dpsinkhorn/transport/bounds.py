@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsinkhorn.transport.clouds import check_positive
+from dpsinkhorn.transport.checks import check_positive
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.sensitivity import paper_sensitivity
 

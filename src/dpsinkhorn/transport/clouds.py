@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot import Cost, Problem, SquaredEuclidean
-from dpsinkhorn.transport.costs import CappedCost
+from dpsinkhorn.ot import Cost, Problem
+from dpsinkhorn.transport.checks import check_count, check_flag, check_positive, shown
+from dpsinkhorn.transport.costs import CappedCost, checked_cost
 from dpsinkhorn.transport.errors import TransportError
 
-__all__ = ["Clouds", "PublicSide", "Setting", "check_positive", "check_regularization"]
+__all__ = ["Clouds", "PublicSide", "Setting", "checked_points"]
 
 Points: TypeAlias = "npt.ArrayLike | Tensor"
 PublicSide: TypeAlias = Literal["x", "y"]
-_REGULARIZATION = (1e-4, 1e4)  # over the bound, where float64 and the solver are at ease
 _BOUND = (1e-100, 1e100)  # so that squares of costs, and the noise, stay within float64
 
 
@@ -48,10 +47,10 @@ class Setting:
             raise TransportError(
                 f"cost_bound must be from {_BOUND[0]:g} to {_BOUND[1]:g}, not {self.bound:g}"
             )
-        if self.n < 1 or self.m < 1:
-            raise TransportError(f"there must be points on both sides, not {self.n} and {self.m}")
-        if self.public not in (None, "x", "y"):
-            raise TransportError(f"public must be 'x', 'y' or None, not {self.public!r}")
+        check_count(n=self.n, m=self.m, dimension=self.dimension)
+        check_flag(paired=self.paired)
+        if self.public is not None and not (isinstance(self.public, str) and self.public in ("x", "y")):
+            raise TransportError(f"public must be 'x', 'y' or None, not {shown(self.public)}")
         if self.paired and self.public is not None:
             raise TransportError("paired means that persons own points on both sides; none can be public")
 
@@ -83,20 +82,20 @@ class Clouds:
         y: Points,
         *,
         cost_bound: float,
-        cost: Cost | None = None,
+        cost: Cost | str | None = None,
         public: PublicSide | None = None,
         paired: bool = False,
     ) -> Clouds:
-        """Check the points and put them into float64."""
+        """Check the points and put them into float64. `cost` is as for `private_cost`."""
         check_positive(cost_bound=cost_bound)
-        first, second = _points("x", x), _points("y", y)
+        first, second = checked_points("x", x), checked_points("y", y)
         if first.shape[1] != second.shape[1]:
             raise TransportError(
-                f"x and y must have one dimension, not {first.shape[1]} and {second.shape[1]}; "
-                "give both the same columns"
+                f"x and y must have the same number of columns, not {first.shape[1]} and {second.shape[1]}"
             )
         setting = Setting(len(first), len(second), float(cost_bound), public, paired, first.shape[1])
-        return cls(first, second, CappedCost(cost or SquaredEuclidean(), setting.bound), setting)
+        base = checked_cost(cost, dimension=setting.dimension)
+        return cls(first, second, CappedCost(base, setting.bound), setting)
 
     def problem(self, sides: Literal["xy", "xx", "yy"] = "xy") -> Problem:
         """The transport problem between two of the clouds, for `dpsinkhorn.ot`."""
@@ -127,33 +126,22 @@ class _Flipped(Cost):
         return self.base.pairwise(y, x).mT
 
 
-def check_positive(**values: Any) -> None:
-    """Refuse what is not a positive finite number."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise TransportError(f"{name} must be a positive number, not {value!r}")
-        if not (value > 0 and math.isfinite(value)):
-            raise TransportError(f"{name} must be a positive number, not {value}")
-
-
-def check_regularization(regularization: float, bound: float) -> None:
-    """Refuse what is out of all proportion to the bound."""
-    check_positive(regularization=regularization)
-    least, most = (limit * bound for limit in _REGULARIZATION)
-    if not least <= regularization <= most:
-        raise TransportError(
-            f"regularization must be from {least:g} to {most:g} at this cost bound, not {regularization:g}"
-        )
-
-
-def _points(name: str, values: Points) -> Tensor:
-    try:
-        points = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
-    except (TypeError, ValueError) as error:
-        raise TransportError(f"{name} must be an array of numbers, one row a point") from error
-    if points.dtype == torch.bool or points.is_complex():
+def checked_points(name: str, values: Points) -> Tensor:
+    """Points ``(n, d)`` in float64, of whatever holds finite numbers."""
+    if isinstance(values, Tensor):
+        readable = values.layout == torch.strided and not (values.dtype == torch.bool or values.is_complex())
+    else:
+        try:
+            values = np.asarray(values)
+        except (TypeError, ValueError, RuntimeError):  # rows of different lengths, for example
+            values = np.empty(0, dtype=object)
+        readable = values.dtype.kind in "iuf"
+    if not readable:
         raise TransportError(f"{name} must be an array of numbers, one row a point")
-    points = points.detach().cpu().double()
+    if isinstance(values, Tensor):
+        points = values.detach().cpu().double()
+    else:
+        points = torch.from_numpy(np.array(values, dtype=np.float64))
     if points.ndim == 1:
         points = points.unsqueeze(1)  # a column of numbers: points on a line
     if points.ndim != 2:

@@ -11,14 +11,24 @@ from scipy import stats
 from torch import Tensor
 
 from dpsinkhorn.ot import Cost
-from dpsinkhorn.privacy import Adjacency, Charge, Ledger, SecureNoise
+from dpsinkhorn.privacy import Adjacency, Charge
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.transport.clouds import Clouds, PublicSide, check_positive, check_regularization
+from dpsinkhorn.transport.charging import Account, LedgerLike
+from dpsinkhorn.transport.checks import (
+    check_choice,
+    check_flag,
+    check_fraction,
+    check_positive,
+    check_regularization,
+    is_number,
+    noise_or_secure,
+)
+from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.result import Method, PrivateCost, Quantity, spend
+from dpsinkhorn.transport.result import Method, PrivateCost, Quantity
 
 __all__ = ["private_cost"]
 
@@ -33,7 +43,7 @@ def private_cost(
     epsilon: float,
     cost_bound: float,
     delta: float = 0.0,
-    cost: Cost | None = None,
+    cost: Cost | str | None = None,
     regularization: float | None = None,
     debiased: bool = False,
     method: Choice = "auto",
@@ -42,7 +52,8 @@ def private_cost(
     support: npt.ArrayLike | Tensor | None = None,
     confidence: float = 0.95,
     gap: float | None = None,
-    ledger: Ledger | None = None,
+    ledger: LedgerLike = None,
+    budget: float | None = None,
     noise: NoiseSource | None = None,
 ) -> PrivateCost:
     """The transport cost between two data sets, released under differential privacy.
@@ -56,7 +67,8 @@ def private_cost(
         epsilon: ε.
         cost_bound: a public bound; the cost of farther pairs is capped at it. Never read off the data.
         delta: δ, for noisy-sinkhorn; 0 allows pure ε-DP only.
-        cost: the ground cost, by default the squared L2 distance.
+        cost: of a pair: `SquaredEuclidean()`, the default, `Cityblock()`, `L1L2()` of `dpsinkhorn.ot`, one of
+            their names ("sqeuclidean", "cityblock", "l1l2"), or a `Cost` of your own.
         regularization: λ in the units of the cost, by default a twentieth of the bound; 0 for exact
             optimal transport.
         debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
@@ -67,7 +79,8 @@ def private_cost(
         confidence: of the interval, over the noise.
         gap: how near the computed cost must come to the true one, for direct; by default a hundredth of
             the sensitivity, or of the noise where that is less. Iterations go on until it is reached.
-        ledger: charged before anything private is computed.
+        ledger: a file, or an open `Ledger`; charged before anything private is computed.
+        budget: ε that a new file allows in all, at this δ; by default this ε.
         noise: by default secure noise. A seeded source marks the result as not for release.
 
     >>> import numpy as np
@@ -78,16 +91,15 @@ def private_cost(
     ('direct', True)
     """
     check_positive(epsilon=epsilon)
-    if not 0 <= delta < 1:
-        raise TransportError(f"delta must be from 0 to below 1, not {delta}")
-    if not 0 < confidence < 1:
-        raise TransportError(f"confidence must be between 0 and 1, not {confidence}")
-    if method not in ("auto", "direct", "noisy-sinkhorn", "histogram"):
-        raise TransportError(f"method must be auto, direct, noisy-sinkhorn or histogram, not {method!r}")
+    check_fraction(zero=True, delta=delta)
+    check_fraction(confidence=confidence)
+    check_flag(debiased=debiased)
+    check_choice(("auto", "direct", "noisy-sinkhorn", "histogram"), method=method)
+    source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
-    source = SecureNoise() if noise is None else noise
+    account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
 
     direct = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=epsilon, gap=gap)
     predictions: dict[Method, float] = {"direct": direct.predicted_error}
@@ -129,19 +141,19 @@ def private_cost(
 
     if chosen == "histogram":
         assert histogram is not None
-        spend(ledger, histogram.charge, what="histogram", paired=paired)
-        released = histogram.release(clouds, source).cost(quantity, value)
         reach = histogram.reach(quantity, confidence)
+        account.spend(histogram.charge, what="histogram", paired=paired)
+        released = histogram.release(clouds, source).cost(quantity, value)
         return result(released, (released - reach, released + reach), histogram.charge)
     if chosen == "noisy-sinkhorn":
         assert noisy is not None
-        spend(ledger, noisy.charge, what="noisy-cost", paired=paired)
+        account.spend(noisy.charge, what="noisy-cost", paired=paired)
         found = noisy.release(turned, source)
         # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
         reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
         interval = (found.cost - reach, found.cost + reach + found.shortfall)
         return result(found.cost, interval, noisy.charge, delta)
-    spend(ledger, direct.charge, what="cost", paired=paired)
+    account.spend(direct.charge, what="cost", paired=paired)
     released = direct.release(clouds, source)
     return result(released, direct.interval(released, confidence), direct.charge)
 
@@ -150,7 +162,7 @@ def regularization_of(regularization: float | None, bound: float) -> float:
     """λ, or the default; 0 is exact transport."""
     if regularization is None:
         return _DEFAULT_REGULARIZATION * bound
-    if regularization == 0:
+    if is_number(regularization) and regularization == 0:
         return 0.0
     check_regularization(regularization, bound)
     return float(regularization)

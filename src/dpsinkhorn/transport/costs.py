@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean, native
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean, as_cost, native
+from dpsinkhorn.transport.errors import TransportError
 
-__all__ = ["CappedCost"]
+__all__ = ["CappedCost", "checked_cost"]
 
 # Coordinates beyond these count as these, so that no square of a difference overflows.
 _FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
@@ -31,6 +32,9 @@ class CappedCost(Cost):
 
     base: Cost
     bound: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", checked_cost(self.base))
 
     @property
     def symmetric(self) -> bool:  # type: ignore[override]
@@ -51,6 +55,33 @@ class CappedCost(Cost):
         else:
             costs = base.pairwise(x, y)
         return costs.nan_to_num_(nan=self.bound).clamp_(0.0, self.bound)
+
+
+def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Cost:
+    """The cost itself, or that of a name, or a `TransportError`.
+
+    A cost of the user's own is tried on points at 0, which are public, where their dimension is known: a
+    mistake in it shows before anything is charged.
+    """
+    try:
+        found = as_cost(cost)
+    except ValueError as error:
+        raise TransportError(str(error)) from None
+    if dimension is not None and type(found) not in (SquaredEuclidean, Cityblock, L1L2):
+        x, y = torch.zeros(2, dimension).double(), torch.zeros(3, dimension).double()
+        name = type(found).__name__
+        try:
+            costs = found.pairwise(x, y)
+        except Exception as error:
+            told = " ".join(str(error).split())[:200]
+            raise TransportError(
+                f"cost: {name} fails on points at 0: {type(error).__name__}: {told}"
+            ) from error
+        if not isinstance(costs, Tensor) or costs.shape != (2, 3) or costs.dtype != torch.float64:
+            raise TransportError(
+                f"cost: pairwise of {name} must return a float64 tensor of shape (n, m) for points in float64"
+            )
+    return found
 
 
 def _by_differences(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor:

@@ -17,7 +17,8 @@ import torch
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.certified import certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
+from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization
+from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.exact import certified_exact_value
 from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.result import Quantity
@@ -67,6 +68,9 @@ class DirectMechanism:
     ) -> DirectMechanism:
         """Fix the gap, for the whole quantity: by default a hundredth of the sensitivity or of the noise."""
         check_positive(epsilon=epsilon)
+        check_choice(("entropic", "exact", "divergence"), quantity=quantity)
+        if quantity != "exact":
+            check_regularization(regularization, setting.bound)
         times = 4 if quantity == "divergence" else 1
         largest = max(setting.n, setting.m)  # W(x, x) and W(y, y) have other sizes
         sizes = Setting(largest, largest, setting.bound, dimension=setting.dimension)

@@ -20,7 +20,8 @@ from torch import Tensor
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
-from dpsinkhorn.transport.clouds import Clouds, Setting, check_positive
+from dpsinkhorn.transport.checks import check_positive
+from dpsinkhorn.transport.clouds import Clouds, Setting, checked_points
 from dpsinkhorn.transport.costs import CappedCost
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.exact import exact_value
@@ -75,7 +76,7 @@ class HistogramMechanism:
     def plan(cls, clouds: Clouds, support: npt.ArrayLike | Tensor, *, epsilon: float) -> HistogramMechanism:
         """Of `clouds` only the setting and the cost are used."""
         check_positive(epsilon=epsilon)
-        points = Clouds.of(support, support, cost_bound=clouds.setting.bound).x
+        points = checked_points("support", support)
         if points.shape[1] != clouds.setting.dimension:
             raise TransportError(
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "

@@ -25,18 +25,25 @@ from dpsinkhorn.privacy import (
     Adjacency,
     Charge,
     GaussianMechanism,
-    Ledger,
     NonPrivate,
-    SecureNoise,
     add_gaussian,
     epsilon,
 )
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
-from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive, check_regularization
+from dpsinkhorn.transport.charging import Account, LedgerLike
+from dpsinkhorn.transport.checks import (
+    check_choice,
+    check_count,
+    check_positive,
+    check_regularization,
+    is_number,
+    noise_or_secure,
+    shown,
+)
+from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.lattice import noise_that_fits, widened
-from dpsinkhorn.transport.result import spend
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
 __all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "noisy_sinkhorn"]
@@ -148,11 +155,12 @@ class NoisySinkhorn:
         """Choose K, where it is not given, and the noise, by the least predicted error."""
         check_positive(epsilon=epsilon)
         check_regularization(regularization, setting.bound)
-        if not 0 < delta < 1:
-            raise TransportError(f"noisy Sinkhorn needs a delta between 0 and 1, not {delta}; 1e-5 is usual")
-        if mode not in ("sound", "paper"):
-            raise TransportError(f"mode must be sound or paper, not {mode!r}")
-        if not 0 <= adaptive < 1 or (adaptive and mode == "sound"):
+        if not (is_number(delta) and 0 < delta < 1):
+            raise TransportError(
+                f"noisy Sinkhorn needs a delta between 0 and 1, not {shown(delta)}; 1e-5 is usual"
+            )
+        check_choice(("sound", "paper"), mode=mode)
+        if not (is_number(adaptive) and 0 <= adaptive < 1) or (adaptive and mode == "sound"):
             raise TransportError(
                 "adaptive noise (sigma) is from 0 to below 1, and for mode paper only: its size tells of the "
                 "data, which no proof covers"
@@ -163,9 +171,8 @@ class NoisySinkhorn:
                 for k in range(1, _MOST_ITERATIONS + 1)
             ]
             return min(plans, key=lambda plan: plan.predicted_error)
-        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-            raise TransportError(f"iterations must be a whole number from 1 upwards, not {iterations!r}")
-        return cls._fixed(setting, regularization, iterations, epsilon, delta, mode, adaptive)
+        check_count(iterations=iterations)
+        return cls._fixed(setting, regularization, int(iterations), epsilon, delta, mode, adaptive)
 
     @classmethod
     def _fixed(
@@ -315,14 +322,15 @@ def noisy_sinkhorn(
     epsilon: float,
     delta: float,
     cost_bound: float,
-    cost: Cost | None = None,
+    cost: Cost | str | None = None,
     regularization: float | None = None,
     iterations: int | None = None,
     mode: Mode = "sound",
     adaptive: float = 0.0,
     public: PublicSide | None = None,
     paired: bool = False,
-    ledger: Ledger | None = None,
+    ledger: LedgerLike = None,
+    budget: float | None = None,
     noise: NoiseSource | None = None,
 ) -> NoisyPotentials:
     """Potentials of entropic transport between two data sets, released under (ε, δ)-DP (replace one point).
@@ -337,14 +345,16 @@ def noisy_sinkhorn(
         epsilon: ε.
         delta: δ, above 0.
         cost_bound: a public bound at which costs are capped.
-        cost: by default the squared L2 distance.
+        cost: of a pair: `SquaredEuclidean()`, the default, `Cityblock()`, `L1L2()` of `dpsinkhorn.ot`, one of
+            their names ("sqeuclidean", "cityblock", "l1l2"), or a `Cost` of your own.
         regularization: η, by default the bound. Far smaller ones need far more noise.
         iterations: K; by default the one with the least predicted error.
         mode: `sound`, or `paper` for the paper's own noise, whose ε is not a valid guarantee.
         adaptive: the paper's σ, for `paper` only.
         public: "x" or "y".
         paired: one person owns a point of either side.
-        ledger: charged before anything private is computed.
+        ledger: a file, or an open `Ledger`; charged before anything private is computed.
+        budget: ε that a new file allows in all, at this δ; by default this ε.
         noise: by default secure noise.
 
     >>> from dpsinkhorn.privacy import SeededNoise
@@ -353,6 +363,7 @@ def noisy_sinkhorn(
     >>> found.phi is None, found.psi.shape
     (True, (300,))
     """
+    source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     flipped = public == "x"  # the algorithm's own state is ψ: the public side takes its place
     if flipped:
@@ -366,8 +377,9 @@ def noisy_sinkhorn(
         mode=mode,
         adaptive=adaptive,
     )
-    spend(ledger, plan.charge, what="potentials", paired=paired)
-    found = plan.release(clouds, SecureNoise() if noise is None else noise)
+    account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
+    account.spend(plan.charge, what="potentials", paired=paired)
+    found = plan.release(clouds, source)
     if flipped:
         found = dataclasses.replace(found, phi=found.psi, psi=found.phi)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,12 @@ _TABLES = (".csv", ".tsv", ".parquet")
 _USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where there are several
 
 
-def read_points(path: Path, columns: Sequence[str] = ()) -> npt.NDArray[np.float64]:
+def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> npt.NDArray[np.float64]:
     """Every row, or entry along the first dimension, is a point; pickled objects are refused.
 
     `columns` are columns of a table, or the one array of an .npz file; by default all, or the usual one.
     """
+    path = Path(path)
     if not path.is_file():
         raise TransportError(f"there is no file {path}; give .npy, .npz, .csv, .tsv or .parquet")
     suffix = path.suffix.lower()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from dpsinkhorn.privacy import Charge, Ledger
-from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.privacy import Charge
 
-__all__ = ["Method", "PrivateCost", "Quantity", "spend"]
+__all__ = ["Method", "PrivateCost", "Quantity"]
 
 Method: TypeAlias = Literal["direct", "noisy-sinkhorn", "histogram", "two-stage"]
 Quantity: TypeAlias = Literal["entropic", "exact", "divergence"]
-_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")  # as training names its runs
 
 
 @dataclass(frozen=True)
@@ -67,17 +63,3 @@ class PrivateCost:
             "guaranteed": self.private,
             "seeded": self.seeded,
         }
-
-
-def spend(ledger: Ledger | None, charge: Charge, *, what: str, paired: bool) -> None:
-    """Write a charge down before anything private is computed. The run's name says whom it protects."""
-    if ledger is None:
-        return
-    unit = "person" if paired else "record"
-    for name in ledger.statement().runs:
-        if (known := _RUN_NAME.search(name)) and known[1] != unit:
-            raise TransportError(
-                f"the ledger is of runs that protect each {known[1]}, and this one protects each {unit}; "
-                "give it another ledger"
-            )
-    ledger.spend(charge, run=f"transport-{what}-{unit}-{os.urandom(4).hex()}")

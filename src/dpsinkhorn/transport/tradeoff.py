@@ -17,6 +17,14 @@ from torch import Tensor
 
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
+from dpsinkhorn.transport.checks import (
+    check_count,
+    check_flag,
+    check_fraction,
+    check_positive,
+    is_number,
+    shown,
+)
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.cost import quantity_of, regularization_of
 from dpsinkhorn.transport.direct import DirectMechanism
@@ -65,7 +73,7 @@ def measure_tradeoff(
     cost_bound: float,
     epsilons: Sequence[float] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     delta: float = 1e-5,
-    cost: Cost | None = None,
+    cost: Cost | str | None = None,
     regularization: float | None = None,
     debiased: bool = False,
     public: PublicSide | None = None,
@@ -80,15 +88,20 @@ def measure_tradeoff(
     >>> sorted({row.method for row in found.rows})
     ['direct', 'noisy-sinkhorn', 'noisy-sinkhorn (paper, not a guarantee)', 'two-stage']
     """
-    if runs < 1:
-        raise TransportError(f"runs must be a whole number from 1 upwards, not {runs}")
-    if not len(epsilons):
-        raise TransportError("give at least one epsilon")
+    check_count(runs=runs)
+    check_fraction(zero=True, delta=delta)
+    check_flag(debiased=debiased)
+    if isinstance(epsilons, str) or is_number(epsilons) or not len(epsilons):
+        raise TransportError(f"epsilons must be a list of numbers, at least one, not {shown(epsilons)}")
+    for each in epsilons:
+        check_positive(epsilon=each)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TransportError(f"seed must be a whole number, not {shown(seed)}")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
     turned = clouds.flipped() if public == "x" else clouds
-    noise = SeededNoise(seed)
+    noise = SeededNoise(int(seed))
     bound = clouds.setting.bound
     true = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=1.0).value(clouds)
 

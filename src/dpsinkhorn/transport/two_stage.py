@@ -21,19 +21,19 @@ from dpsinkhorn.privacy import (
     Adjacency,
     Charge,
     LaplaceMechanism,
-    Ledger,
-    SecureNoise,
     add_laplace,
     compose,
 )
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
-from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting, check_positive
+from dpsinkhorn.transport.charging import Account, LedgerLike
+from dpsinkhorn.transport.checks import check_fraction, check_positive, noise_or_secure
+from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.result import PrivateCost, spend
+from dpsinkhorn.transport.result import PrivateCost
 
 __all__ = ["linear_sensitivity", "two_stage_cost"]
 
@@ -70,14 +70,15 @@ def two_stage_cost(
     epsilon: float,
     delta: float,
     cost_bound: float,
-    cost: Cost | None = None,
+    cost: Cost | str | None = None,
     regularization: float | None = None,
     share: float | None = None,
     iterations: int | None = None,
     public: PublicSide | None = None,
     paired: bool = False,
     confidence: float = 0.95,
-    ledger: Ledger | None = None,
+    ledger: LedgerLike = None,
+    budget: float | None = None,
     noise: NoiseSource | None = None,
 ) -> PrivateCost:
     """<c, π̂> by the paper's two stages, (ε, δ)-DP with proved sensitivities. For research.
@@ -89,8 +90,8 @@ def two_stage_cost(
     and where π̂ has more mass than a plan it may lie above the bound, to which `cost` is cut.
 
     Args:
-        x, y, epsilon, delta, cost_bound, cost, iterations, public, paired, ledger, noise: as for
-            `noisy_sinkhorn`.
+        x, y, epsilon, delta, cost_bound, cost, iterations, public, paired, ledger, budget, noise: as
+            for `noisy_sinkhorn`.
         regularization: η, by default the bound; `bounds.regularization_by_equation13` is the paper's choice.
         share: of ε for the first stage; by default the one with the least predicted error.
         confidence: of the interval.
@@ -101,8 +102,10 @@ def two_stage_cost(
     'two-stage'
     """
     check_positive(epsilon=epsilon)
-    if not 0 < confidence < 1:
-        raise TransportError(f"confidence must be between 0 and 1, not {confidence}")
+    check_fraction(confidence=confidence)
+    if share is not None:
+        check_fraction(share=share)
+    source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     setting = clouds.setting
     # Both potentials enter π̂, so both are released, whichever side is public.
@@ -114,10 +117,7 @@ def two_stage_cost(
             f"regularization must be at least {setting.bound / _STEEPEST:g} at this cost bound: "
             "e^(bound / regularization) is beyond use"
         )
-    source = SecureNoise() if noise is None else noise
     shares = _SHARES.tolist() if share is None else [share]
-    if not all(0 < part < 1 for part in shares):
-        raise TransportError(f"share must be between 0 and 1, not {share}")
     plans = [
         NoisySinkhorn.plan(
             both, regularization=eta, epsilon=part * epsilon, delta=delta, iterations=iterations
@@ -130,7 +130,8 @@ def two_stage_cost(
     with noise_that_fits():
         laplace_scale(1.0, second_epsilon, 1)
     charge = compose(first.charge, second_stage_charge(second_epsilon))
-    spend(ledger, charge, what="two-stage", paired=paired)
+    account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
+    account.spend(charge, what="two-stage", paired=paired)
 
     found = first.release(clouds, source)
     assert found.phi is not None

@@ -1,0 +1,94 @@
+"""Where a release is charged before anything private is computed: an open ledger, or a ledger's file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from dpsinkhorn.privacy import Budget, Charge, Ledger, read_ledger
+from dpsinkhorn.privacy import epsilon as epsilon_of
+from dpsinkhorn.privacy.journal import JournalDamagedError
+from dpsinkhorn.transport.checks import is_number, shown
+from dpsinkhorn.transport.errors import TransportError
+
+__all__ = ["Account", "LedgerLike"]
+
+LedgerLike: TypeAlias = "Ledger | str | os.PathLike[str] | None"
+_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")  # as training names its runs
+
+
+@dataclass(frozen=True)
+class Account:
+    """A ledger that was checked, and the budget that it begins with if its file is not there yet."""
+
+    ledger: Ledger | Path | None
+    begin: Budget | None = None
+
+    @classmethod
+    def of(cls, ledger: LedgerLike, *, budget: float | None, epsilon: float, delta: float) -> Account:
+        """Check what was given; nothing is written yet.
+
+        A file that is not there yet begins with `budget`, by default this release's ε, at its δ.
+        """
+        if budget is not None and not (is_number(budget) and budget > 0):
+            raise TransportError(f"budget must be a positive number, not {shown(budget)}")
+        if ledger is None or isinstance(ledger, Ledger):
+            if budget is not None:
+                raise TransportError("budget is that of a new ledger; give the ledger as the path of a file")
+            return cls(ledger)
+        if not isinstance(ledger, str | os.PathLike) or not isinstance(os.fspath(ledger), str):
+            raise TransportError(
+                f"ledger must be the path of a file, an open Ledger or None, not {shown(ledger)}"
+            )
+        path = Path(ledger)
+        if path.is_dir():
+            raise TransportError(f"the ledger {path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise TransportError(f"the folder of the ledger {path} does not exist; create it first")
+        if not path.exists():
+            return cls(path, Budget(float(epsilon if budget is None else budget), float(delta)))
+        if budget is not None:
+            raise TransportError(f"the ledger {path} has its budget already; leave out the budget")
+        read_ledger(path)  # before it is locked, which would leave a file beside what is no ledger
+        return cls(path)
+
+    def spend(self, charge: Charge, *, what: str, paired: bool) -> None:
+        """Write a charge down. The run's name says whom it protects."""
+        unit = "person" if paired else "record"
+        with self._open() as ledger:
+            if ledger is None:
+                return
+            for name in ledger.statement().runs:
+                if (known := _RUN_NAME.search(name)) and known[1] != unit:
+                    raise TransportError(
+                        f"the ledger is of runs that protect each {known[1]}, and this one protects each "
+                        f"{unit}; give it another ledger"
+                    )
+            ledger.spend(charge, run=f"transport-{what}-{unit}-{os.urandom(4).hex()}")
+
+    @contextmanager
+    def _open(self) -> Iterator[Ledger | None]:
+        if not isinstance(self.ledger, Path):
+            yield self.ledger
+            return
+        try:
+            ledger = Ledger.open(self.ledger, epsilon_of, budget=self.begin)
+        except JournalDamagedError:
+            raise
+        except ValueError as error:  # someone began it with another budget meanwhile
+            raise TransportError(str(error)) from error
+        with ledger:
+            try:
+                yield ledger
+            except BaseException:
+                if (
+                    self.begin is not None and not ledger.statement().spends
+                ):  # a refusal leaves nothing behind
+                    for ending in ("", ".head", ".lock"):
+                        self.ledger.with_name(self.ledger.name + ending).unlink(missing_ok=True)
+                raise
