@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 __all__ = ["progress_bar", "show_end", "show_plan", "warn_about"]
 
 _MANY_STEPS = 1000
+_MOST_NAMES = 5  # of columns in a warning
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 
@@ -61,6 +62,13 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             else "--recipe mixture takes seconds and does about as well"
         )
         warn(f"the recipe grey takes hours on a CPU (--dry-run says how many); {quicker}")
+    if dataset.unused_columns:
+        names = ", ".join(dataset.unused_columns[:_MOST_NAMES])
+        more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
+        warn(
+            f"columns that are not used: {names}{more}. One that tells whose a record is must be named with "
+            "--groups, one of labels with --label"
+        )
     if dataset.class_names != dataset.public_names:
         warn(
             "the names of the classes were read off the private labels, and stay out of the release; "

@@ -241,7 +241,7 @@ class Run:
             self._note(block, pace.look(block))
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
-                    self._picture(state)
+                    self._picture(state, dataset.public_names)
             stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < horizon
             if stop or plan.precious or pace.checkpoint_due():
                 self._save(state, probabilities, ledger)
@@ -351,7 +351,7 @@ class Run:
         with open(self.folder / "statistics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _picture(self, state: TrainingState) -> None:
+    def _picture(self, state: TrainingState, class_names: tuple[str, ...]) -> None:
         """Generated images of every class, from latents of their own: training does not notice."""
         classes = self.plan.facts.classes
         count = _PICTURE_COLUMNS * (classes or _PICTURE_COLUMNS)
@@ -364,7 +364,7 @@ class Run:
         folder = self.folder / "samples"
         folder.mkdir(exist_ok=True)
         path = folder / f"step-{state.step:07d}.png"
-        grid_picture(images, None if labels is None else labels.numpy(), path)
+        grid_picture(images, None if labels is None else labels.numpy(), path, class_names=class_names)
 
     def _release(
         self,

@@ -97,6 +97,20 @@ class TestARun:
         assert status == 0
         assert list((place / "run" / "samples").glob("step-*.png"))
 
+    def test_columns_that_are_not_used_are_named(self, run, place):
+        images, labels, _ = tiny_arrays()
+        rows = images.reshape(len(images), -1)
+        names = [f"pixel{i}" for i in range(rows.shape[1])]
+        lines = [",".join(["patient", "finding", *names])]
+        lines += [
+            ",".join([f"p{i // 2}", str(label), *map(str, row)])
+            for i, (label, row) in enumerate(zip(labels, rows, strict=True))
+        ]
+        (place / "scans.csv").write_text("\n".join(lines))
+        command = f"--data scans.csv --recipe tiny.toml --dry-run {TINY}"
+        assert "columns that are not used: patient, finding. One that tells whose" in run(command)[2]
+        assert "columns that are not used" not in run(f"{command} --label finding --groups patient")[2]
+
     def test_lines_where_there_is_no_terminal(self, run, monkeypatch):
         monkeypatch.setattr(_train_output, "_LINE_SECONDS", 0.0)
         err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")[2]
