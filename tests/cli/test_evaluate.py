@@ -210,6 +210,26 @@ def test_a_source_without_parts_is_taken_whole(run, release, tmp_path, form):
     assert "or give split train (--split train)" in err
 
 
+def test_an_array_is_not_compared_with_itself(run, release, tmp_path):
+    test = load_dataset("digits", split="test")
+    parts = {"x_train": images_of(test)[::-1], "y_train": test.labels[::-1]}
+    np.savez(tmp_path / "t.npz", **parts, x_test=images_of(test), y_test=test.labels)
+    usual = (
+        "--data",
+        tmp_path / "t.npz",
+        "--count",
+        40,
+        "--classifiers",
+        "none",
+        "--device",
+        "cpu",
+        "--json",
+    )
+    assert "training" in json.loads(run(release, *usual)[1])["likeness"]["floor_from"]
+    _, out, _ = run(release, *usual, "--image", "x_test")
+    assert "half" in json.loads(out)["likeness"]["floor_from"]
+
+
 def test_a_release_without_classes(run, tmp_path, files):
     write_release(
         tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=not_private()
