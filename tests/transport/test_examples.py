@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,9 +11,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dpsinkhorn.privacy import SeededNoise
+from dpsinkhorn.privacy import SeededNoise, Statement, epsilon
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def example(name: str) -> ModuleType:
@@ -79,3 +81,16 @@ class TestMovePoints:
             step[axis] = 1e-6
             slope = (module.monomials(points + step)[0] - values) / 1e-6
             np.testing.assert_allclose(slope, gradients[..., axis], atol=1e-4)
+
+
+def test_the_snippets_of_the_manual_run():
+    text = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(snippet, names)
+    statement = names["statement"]
+    assert isinstance(statement, Statement)
+    assert len(statement.runs) == 2
+    assert epsilon(statement.total(), 0.0) == pytest.approx(2)

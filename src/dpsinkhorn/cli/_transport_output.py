@@ -46,7 +46,7 @@ def show_potentials(found: NoisyPotentials, output: Path, as_json: bool, *, cost
         warn(_SEEDED)
     if not found.private:
         warn("mode paper: this epsilon is the paper's own count, which is not a valid guarantee")
-    if max(found.noise_std) > cost_bound:  # no exact potential differs from another by more
+    if found.noise_std[-1] > cost_bound:  # exact potentials span no more than it
         warn(
             "the noise exceeds the cost bound: these potentials say next to nothing; for a cost use "
             "transport cost"
