@@ -376,6 +376,15 @@ class TestTradeoff:
         assert found["worst_choice"] < 2
 
 
+def test_costs_are_those_of_python():
+    from dpsinkhorn.cli._transport_input import cost_of
+    from dpsinkhorn.cli._transport_options import CostName
+    from dpsinkhorn.ot import COST_NAMES, L1L2
+
+    assert tuple(name.value for name in CostName) == COST_NAMES
+    assert cost_of(CostName.l1l2, 0.5) == L1L2(0.5)
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
