@@ -18,7 +18,8 @@ def _one_thread(one_thread):
 def place(tmp_path):
     """A folder with a small data set and a small recipe."""
     images, labels, groups = tiny_arrays(persons=30)
-    np.savez(tmp_path / "data.npz", images=images, labels=labels, patient=groups)
+    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    np.savez(tmp_path / "persons.npz", images=images, labels=labels, patient=groups)
     (tmp_path / "tiny.toml").write_text(RECIPE.format(steps=12))
     (tmp_path / "long.toml").write_text(RECIPE.format(steps=500))
     return tmp_path

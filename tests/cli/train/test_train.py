@@ -70,7 +70,7 @@ class TestARun:
 
     def test_options_reach_the_plan(self, run):
         status, out, _ = run(
-            "--data data.npz --recipe tiny.toml --steps 7 --sampling-rate 1/3 --noise-multiplier 2 "
+            "--data persons.npz --recipe tiny.toml --steps 7 --sampling-rate 1/3 --noise-multiplier 2 "
             "--clip 1.5 --labels 0.5,0.3,0.2 --records 60 --groups patient --generator dcgan "
             "--dry-run --json --accountant rdp"
         )
@@ -84,7 +84,7 @@ class TestARun:
         assert plan["recipe"]["generator"] == {"kind": "dcgan", "latent": 2}
 
     def test_persons(self, run, place):
-        status, out, _ = run(f"--data data.npz --groups patient --recipe tiny.toml --out run {TINY}")
+        status, out, _ = run(f"--data persons.npz --groups patient --recipe tiny.toml --out run {TINY}")
         assert status == 0
         assert "any one person, with all their records" in out
         assert load(place / "run").privacy.unit == "person"
@@ -210,7 +210,7 @@ class TestWarnings:
         ("options", "words"),
         [
             ("--delta 0.02", "delta 0.02 is not below 1/records = 0.011"),
-            ("--delta 0.04 --groups patient", "1/persons"),
+            ("--delta 0.04 --data persons.npz --groups patient", "1/persons"),
             ("--seed 1", "NOT for release"),
             ("--mechanism image", "is not a valid guarantee; what holds is"),
         ],
