@@ -85,7 +85,8 @@ def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
     _check_header(list(table.column_names), path)
     names = list(columns) or list(table.column_names)
     if missing := [name for name in names if table.column_names.count(name) != 1]:
-        raise TransportError(f"{path} has no one column {missing[0]}; it has {', '.join(table.column_names)}")
+        which = "several columns" if missing[0] in table.column_names else "no column"
+        raise TransportError(f"{path} has {which} named {missing[0]}; it has {', '.join(table.column_names)}")
     if not names or not table.num_rows:
         raise TransportError(f"{path} has no rows")
     if "" in names:  # the row numbers of a data frame, most likely: they are no coordinate
