@@ -86,9 +86,7 @@ class Account:
             try:
                 yield ledger
             except BaseException:
-                if (
-                    self.begin is not None and not ledger.statement().spends
-                ):  # a refusal leaves nothing behind
-                    for ending in ("", ".head", ".lock"):
+                if self.begin is not None and not ledger.statement().spends:
+                    for ending in ("", ".head", ".lock"):  # a refusal leaves nothing behind
                         self.ledger.with_name(self.ledger.name + ending).unlink(missing_ok=True)
                 raise
