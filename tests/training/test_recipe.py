@@ -108,6 +108,15 @@ def test_defaults_by_shape_and_mechanism(shape, mechanism, name):
     [
         ((1, 28, 28), 10.0, {}, "grey"),
         ((1, 28, 28), 3.0, {}, "grey"),
+        ((1, 28, 28), 3.0, {"quick": True}, "mixture"),
+        ((1, 28, 28), 2.9, {"quick": True}, "mixture-small-epsilon"),
+        ((1, 28, 28), None, {"quick": True}, "grey"),
+        ((1, 28, 28), 10.0, {"quick": True, "persons": True}, "grey"),
+        ((1, 28, 28), 10.0, {"quick": True, "mechanism": "record"}, "grey"),
+        ((1, 28, 28), 10.0, {"quick": True, "recipe": "grey"}, "grey"),
+        ((1, 28, 28), 10.0, {"quick": True, "settings": {"privacy": {"steps": 3000}}}, "grey"),
+        ((1, 8, 8), 10.0, {"quick": True}, "digits"),
+        ((3, 32, 32), 10.0, {"quick": True}, "colour"),
         ((1, 28, 28), 2.9, {}, "mixture-small-epsilon"),
         ((1, 32, 32), 1.0, {"settings": {"privacy": {}, "loss": {}}}, "mixture-small-epsilon"),
         ((1, 28, 28), None, {}, "grey"),
@@ -121,7 +130,7 @@ def test_defaults_by_shape_and_mechanism(shape, mechanism, name):
         ((1, 28, 28), 10.0, {"recipe": "paper-first-mnist"}, "paper-first-mnist"),
     ],
 )
-def test_a_mixture_is_the_default_for_a_small_epsilon(shape, epsilon, asked, name):
+def test_a_mixture_is_the_default_for_a_small_epsilon_and_on_a_cpu(shape, epsilon, asked, name):
     assert choose_recipe(shape, epsilon=epsilon, **asked).name == name
 
 

@@ -425,7 +425,7 @@ class TestRefusals:
         assert "\n" not in str(error.value)
 
     def test_persons(self):
-        with pytest.raises(TrainingError, match="name persons .*leave groups out"):
+        with pytest.raises(TrainingError, match=r"name persons .*leave groups out"):
             plan_of(tiny_data(persons=20))
 
     def test_another_generator(self):

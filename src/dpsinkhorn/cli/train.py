@@ -179,6 +179,7 @@ def train(
                 privacy["sampling_rate"] = parse_rate(sampling_rate, None, None)
                 plan = _plan(
                     dataset,
+                    place,
                     {"privacy": {name: value for name, value in privacy.items() if value is not None}},
                     recipe,
                     generator,
@@ -304,6 +305,7 @@ def _load(source: dict[str, Any], quiet: bool) -> Dataset:
 
 def _plan(
     dataset: Dataset,
+    place: torch.device,
     changes: dict[str, dict[str, Any]],
     recipe: str | None,
     generator: str | None,
@@ -325,6 +327,7 @@ def _plan(
         settings=changes,
         epsilon=epsilon if generator is None else None,
         persons=dataset.groups is not None,
+        quick=place.type == "cpu",
     )
     if generator is not None and generator != chosen.generator.get("kind"):
         latent = {} if generator == "mixture" else {"latent": chosen.generator.get("latent", 12)}

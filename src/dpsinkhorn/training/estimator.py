@@ -109,6 +109,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         """
         dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
         check_every_class(dataset)
+        device = choose_device(self.device, TrainingError)
         names = dataset.class_names
         self.classes_ = np.array(names) if names else np.arange(dataset.classes)
         self.plan_: Plan = make_plan(
@@ -119,6 +120,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
                 settings=self.settings,
                 epsilon=self.epsilon,
                 persons=groups is not None,
+                quick=device.type == "cpu",
             ),
             facts_of(dataset),
             budget_epsilon=None if self.epsilon is None else float(self.epsilon),
@@ -132,7 +134,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger, budget=budget)
             finished = run.train(
                 dataset,
-                device=choose_device(self.device, TrainingError),
+                device=device,
                 saving=Saving(checkpoint_seconds=float("inf"), picture_steps=0),
                 watch=watch,
             )

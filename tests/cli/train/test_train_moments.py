@@ -89,7 +89,14 @@ def test_killed_and_resumed(run, place, after):
 
 
 @pytest.mark.parametrize(
-    ("options", "hint"), [("--epsilon 10", True), ("--epsilon 1", False), ("--epsilon 10 --steps 5", False)]
+    ("options", "hint"),
+    [
+        ("--epsilon 10", False),  # which takes the quick way
+        ("--epsilon 10 --recipe grey", True),
+        ("--epsilon 10 --mechanism record", True),
+        ("--epsilon 1", False),
+        ("--epsilon 10 --steps 5", False),
+    ],
 )
 def test_on_a_cpu_a_long_training_has_a_quick_way_beside_it(run, place, options, hint):
     images = np.zeros((200, 28, 28), np.uint8)
@@ -99,3 +106,14 @@ def test_on_a_cpu_a_long_training_has_a_quick_way_beside_it(run, place, options,
     )  # not a new folder
     assert status == 2
     assert ("--recipe mixture takes seconds" in err) == hint
+
+
+def test_on_a_cpu_it_is_the_default_for_small_grey_images(run, place):
+    images = np.zeros((200, 28, 28), np.uint8)
+    np.savez(place / "large.npz", images=images, labels=np.arange(200) % 10, patient=np.arange(200) // 2)
+    command = "--data large.npz --epsilon 10 --accountant rdp --device cpu --dry-run --json"
+    assert json.loads(run(command)[1])["recipe"]["name"] == "mixture"
+    status, out, err = run(f"{command} --groups patient --steps 1500")
+    assert status == 0
+    assert json.loads(out)["recipe"]["name"] == "grey"
+    assert "fewer --steps are quicker" in err
