@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -177,6 +178,20 @@ class TestLedger:
         privacy = load(run.release_folder).privacy
         assert privacy.epsilon == pytest.approx(plan.epsilon, rel=1e-12)
         assert [charge["event"]["count"] for charge in privacy.charges] == [plan.steps]
+
+    @pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])
+    def test_a_plan_that_was_edited_is_refused(self, tmp_path, name, draws):
+        """Steps of another kind than those on record are another run's."""
+        data = tiny_data()
+        run = Run.create(tmp_path / "run", tiny_plan(data, seed=None, steps=30))
+        assert not run.train(data, watch=lambda _: True)
+        settings = json.loads((run.folder / "run.json").read_text())
+        settings["plan"][name] *= 0.9
+        (run.folder / "run.json").write_text(json.dumps(settings))
+        taken = len(draws)
+        with pytest.raises(TrainingError, match=r"charges of run-record-.* that its plan does not have"):
+            Run.resume(run.folder).train(data)
+        assert len(draws) == taken
 
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
         data = tiny_data()

@@ -107,11 +107,19 @@ def steps_left(plan: Plan, spent: Statement, run: str) -> int:
     """Steps that a run may still charge by its own plan, however much room others have on the ledger.
 
     So it ends within its own ε, and what its release says it cost does not tell how many steps a crash lost.
+
+    Raises:
+        TrainingError: The run has charges on record that are none of its plan's.
     """
     taken = charged_steps(plan, spent, run)
     left = max(0, plan.steps - taken)
     others = [spend.charge for spend in spent.spends if spend.run == run and spend.charge != plan.step_charge]
-    if len(others) <= len(plan.charges) - 1:
+    counts = None if plan.count_mechanism is None else plan.count_mechanism.charge()
+    if any(charge != counts for charge in others):
+        raise TrainingError(
+            f"the ledger has charges of {run} that its plan does not have; was the run's run.json edited?"
+        )
+    if len(others) <= 1:
         return left
 
     # frequencies of classes that a crash lost were released anew: steps make room for them
