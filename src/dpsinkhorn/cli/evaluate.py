@@ -341,12 +341,13 @@ def _bar(names: list[str], runs: int, *, quiet: bool) -> Iterator[Callable[[str,
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("evaluating", total=total, detail="")
         started: set[tuple[str, int]] = set()
-        last = [""]
+        last = ""
 
         def progress(stage: str, run: int, done: int) -> None:
-            if not quiet and hidden and stage != last[0]:
+            nonlocal last
+            if not quiet and hidden and stage != last:
                 print(f"dpsinkhorn: {_stage_title(stage, runs, bool(started))}", file=sys.stderr, flush=True)
-            last[0] = stage
+            last = stage
             started.add((stage, run))
             detail = "" if not done else f"{done} images" if stage == "features" else f"epoch {done}"
             bar.update(task, description=stage, completed=len(started) - 1, detail=detail)
