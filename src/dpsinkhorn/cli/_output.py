@@ -71,6 +71,11 @@ def print_table(title: str, rows: Sequence[tuple[str, str]], sentences: Sequence
         console.print(sentence, soft_wrap=False)
 
 
+def printable(text: str) -> str:
+    """Text of a file, which may hold anything, on one line of a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def check_plot_path(path: Path | None) -> None:
     """Refuse a picture that could not be written, before any work is done."""
     if path is None:

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpsinkhorn.cli._output import print_json, print_table, warn
+from dpsinkhorn.cli._output import print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -63,7 +63,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         )
         warn(f"the recipe grey takes hours on a CPU (--dry-run says how many); {quicker}")
     if dataset.unused_columns:
-        names = ", ".join(dataset.unused_columns[:_MOST_NAMES])
+        names = printable(", ".join(dataset.unused_columns[:_MOST_NAMES]))
         more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
         warn(
             f"columns that are not used: {names}{more}. One that tells whose a record is must be named with "

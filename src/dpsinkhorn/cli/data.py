@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table
+from dpsinkhorn.cli._output import BadInputError, print_json, print_table, printable
 
 if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -336,7 +336,7 @@ def show_command(
 
 def _plain(text: str) -> str:
     """Text of a file, which may hold anything, for a table of rich's."""
-    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
+    return escape(printable(text))
 
 
 def _some(names: tuple[str, ...]) -> str:

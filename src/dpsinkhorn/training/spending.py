@@ -58,7 +58,7 @@ def check_budget(ledger: Path | None, plan: Plan, budget: float) -> None:
         raise TrainingError("training without privacy has no budget; leave it out")
     if not plan.budget_epsilon <= budget < math.inf:
         raise TrainingError(
-            f"a budget of {budget:g} for all runs is less than epsilon {plan.budget_epsilon:g} of this one"
+            f"budget must be from epsilon {plan.budget_epsilon:g} of this run upwards, not {budget:g}"
         )
 
 
