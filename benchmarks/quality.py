@@ -29,7 +29,7 @@ from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import CLASSIFIERS, downstream_utility, images_of
 from dpsinkhorn.release import Release, grid_picture
-from dpsinkhorn.training import Plan
+from dpsinkhorn.training import Plan, Run
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="of each network, by the paper's protocol")
     parser.add_argument("--real", action="store_true", help="real training images; nothing is trained")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
-    parser.add_argument("--release", type=Path, help="measure this release; nothing is trained")
+    parser.add_argument("--run", type=Path, help="measure this finished run's release; nothing is trained")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     results = []
@@ -117,10 +117,10 @@ def one_run(
         "epsilon": round(release.privacy.epsilon, 4),
         "delta": release.privacy.delta,
         "settings": arguments.set,
-        "train_seconds": round(ready - started, 1),
+        "train_seconds": None if arguments.run else round(ready - started, 1),
         "sample_seconds": round(sampled - ready, 2),
         "evaluate_seconds": round(time.monotonic() - sampled, 1),
-        "plan": None if plan is None else plan.to_json(),
+        "plan": plan.to_json(),
     }
 
 
@@ -144,10 +144,11 @@ def evaluated(
     return {score.name: round(score.mean, 2) for score in utility.scores}
 
 
-def trained(training: Dataset, seed: int, arguments: argparse.Namespace) -> tuple[Release, Plan | None]:
-    """A generator, and the plan that it was trained by; none where it was trained before."""
-    if arguments.release is not None:
-        return load(arguments.release), None
+def trained(training: Dataset, seed: int, arguments: argparse.Namespace) -> tuple[Release, Plan]:
+    """A generator, and the plan that it was trained by."""
+    if arguments.run is not None:
+        run = Run.resume(arguments.run)
+        return load(run.release_folder), run.plan
     settings: dict[str, dict[str, Any]] = {}
     for change in arguments.set:
         key, _, value = change.partition("=")

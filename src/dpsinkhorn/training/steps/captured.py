@@ -105,8 +105,12 @@ class FixedSteps:
         outside = torch.cuda.current_stream(self._state.device)
         for stream in (self._steps_stream, self._draws_stream):  # the records, say, are still on their way
             stream.wait_stream(outside)
-        with torch.cuda.stream(self._steps_stream):
-            self._take(count)
+        try:
+            with torch.cuda.stream(self._steps_stream):
+                self._take(count)
+        except BaseException:  # what is under way writes to memory that others are about to get
+            torch.cuda.synchronize(self._state.device)
+            raise
         outside.wait_stream(self._steps_stream)
 
     def _take(self, count: int) -> None:
