@@ -105,6 +105,23 @@ class TestScikitLearn:
         made.fit(images[:, :3], labels)
         assert made.sample(1)[0].shape == (1, 3, 4)
 
+    def test_a_fit_that_fails_leaves_what_was_learnt_before(self):
+        images, labels, _ = tiny_arrays()
+        made = model().fit(images, labels)
+        before = made.plan_, made.release_, made.privacy_, list(made.classes_)
+        with pytest.raises(TrainingError, match="stopped"):
+            made.fit(images[:, :3], labels % 2, watch=lambda _: True)
+        assert (made.plan_, made.release_, made.privacy_, list(made.classes_)) == before
+
+    def test_a_declared_number_of_records(self):
+        images, labels, _ = tiny_arrays()
+        made = model(records=np.int64(100)).fit(images, labels)
+        assert made.plan_.facts.records == 100
+        assert not made.privacy_.size_is_public
+        for bad in (0, 1.5, "90", True):
+            with pytest.raises(TrainingError, match="records"):
+                model(records=bad).fit(images, labels)
+
 
 class TestKindsOfData:
     def test_lists(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from types import SimpleNamespace
@@ -9,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon
-from dpsinkhorn.training import loop
+from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon, read_ledger
+from dpsinkhorn.training import Run, TrainingError, loop
 from dpsinkhorn.training.building import build_sanitizer
 from dpsinkhorn.training.loop import LedgerReservation, _next_block, train
 from dpsinkhorn.training.records import Records
@@ -216,6 +217,18 @@ def test_an_empty_sample_is_a_step_like_any_other():
         plan, state, Records(data, CPU), build_sanitizer(plan), Counted(99), (1 / 3,) * 3, horizon=30
     )
     assert sum(block.steps for block in blocks) == 30
+
+
+def test_a_training_that_diverges_says_so_while_it_can(tmp_path):
+    """Not at the release, when all is spent."""
+    data = tiny_data()
+    plan = tiny_plan(data, "record", steps=10_000)
+    plan = dataclasses.replace(plan, recipe=plan.recipe.replace(optimizer={"learning_rate": 1e30}))
+    run = Run.create(tmp_path / "run", plan)
+    with pytest.raises(TrainingError, match=r"diverged: by step \d+ .* lower learning rate"):
+        run.train(data)
+    assert sum(spend.steps for spend in read_ledger(run.ledger_path).spends) < 10_000
+    assert not run.done
 
 
 def test_blocks_grow_to_a_second_and_not_beyond():

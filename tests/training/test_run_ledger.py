@@ -119,6 +119,15 @@ class TestLedger:
             Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
         finished(tmp_path / "more", tiny_plan(data), data, ledger=ledger)
 
+    def test_a_person_is_not_protected_by_charges_of_which_nobody_knows(self, tmp_path):
+        ledger = tmp_path / "ledger.jsonl"
+        data, people = tiny_data(), tiny_data(persons=20)
+        with Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)) as opened:
+            opened.spend(tiny_plan(data).step_charge, run="first", steps=4)
+        with pytest.raises(TrainingError, match="'first', of which it is not known"):
+            Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
+        finished(tmp_path / "records", tiny_plan(data), data, ledger=ledger)
+
     def test_one_unit_also_where_both_runs_began_on_an_empty_ledger(self, tmp_path):
         ledger = tmp_path / "ledger.jsonl"
         Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()

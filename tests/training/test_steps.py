@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import binom
 
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import (
@@ -14,6 +15,7 @@ from dpsinkhorn.privacy import (
     ImageMechanism,
     RecordMechanism,
     SeededNoise,
+    _pld,
     poisson_sample,
 )
 from dpsinkhorn.privacy.noise import normal_cells
@@ -224,6 +226,18 @@ class TestTraining:
             plan, state, records, build_sanitizer(plan), (1 / 3,) * 3, horizon=steps, capture=capture
         )
         return state, made
+
+    def test_not_in_fixed_shapes_where_the_number_of_records_is_not_public(self):
+        """How often a sample has no room would tell of it, in the rounding of public numbers."""
+        assert isinstance(self.steps_of()[1], FixedSteps)
+        assert isinstance(self.steps_of(records=30)[1], PlainSteps)
+
+    @pytest.mark.parametrize("records", [1_000, 60_000, 6_000_000])
+    @pytest.mark.parametrize("batch", [1, 50, 200, 0.2])
+    def test_whether_a_sample_fits_is_within_what_the_accountant_sets_aside(self, records, batch):
+        rate = batch if batch < 1 else batch / records
+        room = Setting(1, None, rate * records, held_records(1, 0, CPU)).room
+        assert 0 < rate * binom.pmf(room, records - 1, rate) < _pld._ROUNDING / 100
 
     def weights(self, state):
         return torch.cat([parameter.detach().flatten() for parameter in state.best.parameters()])

@@ -44,6 +44,8 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             and charged) or a probability for each class.
         classes: Their public number, or their names in order. By default the number is read off `y`, and
             counts as public; names that are read off `y` stay out of the release.
+        records: A public number to count with where theirs is not public; by default it is, and is read off
+            the data.
         value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
         accountant: How ε is counted: `pld` (the tightest), `rdp` or `rdp-classic`.
         random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
@@ -73,6 +75,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         settings: dict[str, dict[str, Any]] | None = None,
         labels: str | tuple[float, ...] = "uniform",
         classes: int | Sequence[str] | None = None,
+        records: int | None = None,
         value_range: tuple[float, float] | None = None,
         accountant: Accountant = "pld",
         random_state: int | None = None,
@@ -87,6 +90,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.settings = settings
         self.labels = labels
         self.classes = classes
+        self.records = records
         self.value_range = value_range
         self.accountant = accountant
         self.random_state = random_state
@@ -110,9 +114,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
         check_every_class(dataset)
         device = choose_device(self.device, TrainingError)
-        names = dataset.class_names
-        self.classes_ = np.array(names) if names else np.arange(dataset.classes)
-        self.plan_: Plan = make_plan(
+        plan = make_plan(
             choose_recipe(
                 dataset.image_shape,
                 recipe=self.recipe,
@@ -122,16 +124,16 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
                 persons=groups is not None,
                 quick=device.type == "cpu",
             ),
-            facts_of(dataset),
+            facts_of(dataset, records=_whole("records", self.records)),
             budget_epsilon=None if self.epsilon is None else float(self.epsilon),
             delta=float(self.delta),
             accountant=self.accountant,
             labels=self.labels,
-            seed=_seed(self.random_state),
+            seed=_whole("random_state", self.random_state),
         )
         with tempfile.TemporaryDirectory() as folder:
             budget = None if self.budget is None else float(self.budget)
-            run = Run.create(Path(folder) / "run", self.plan_, ledger=self.ledger, budget=budget)
+            run = Run.create(Path(folder) / "run", plan, ledger=self.ledger, budget=budget)
             finished = run.train(
                 dataset,
                 device=device,
@@ -140,8 +142,12 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             )
             if not finished:
                 raise TrainingError("the training was stopped: nothing was learnt that could be kept")
-            self.release_: Release = load(run.release_folder)
-        self.privacy_: PrivacyStatement = self.release_.privacy
+            release = load(run.release_folder)
+        names = dataset.class_names
+        self.classes_ = np.array(names) if names else np.arange(dataset.classes)
+        self.plan_: Plan = plan
+        self.release_: Release = release
+        self.privacy_: PrivacyStatement = release.privacy
         return self
 
     def sample(
@@ -168,10 +174,10 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         return self.release_
 
 
-def _seed(random_state: Any) -> int | None:
-    """A generator of random numbers will not do: the run is replayed from a number."""
-    if random_state is None:
+def _whole(name: str, value: Any) -> int | None:
+    """A whole number, of NumPy too. For a seed a generator will not do: the run is replayed from a number."""
+    if value is None:
         return None
-    if isinstance(random_state, bool) or not isinstance(random_state, numbers.Integral):
-        raise TrainingError(f"random_state must be a whole number or None, not {random_state!r}")
-    return int(random_state)
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TrainingError(f"{name} must be a whole number or None, not {value!r}")
+    return int(value)

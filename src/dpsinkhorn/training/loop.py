@@ -7,6 +7,7 @@ generator. Everything after the sanitizer is post-processing. `steps` has the wa
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,6 +135,12 @@ def _blocks(
         steps.take(granted)
         norm = _norm(state.gradients)
         seconds = time.monotonic() - started
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"the training diverged: by step {state.step} the gradient is no longer finite, and no "
+                "release can come of it; begin another run, with a lower learning rate "
+                "(--set optimizer.learning_rate=...); what was spent stays spent"
+            )
         yield Block(state.step, horizon, seconds, granted, norm)
         if plan.facts.size_is_public and not plan.precious:
             wanted = _next_block(granted, seconds)

@@ -3,7 +3,7 @@
 run.json              the plan, and where the data are
 ledger.jsonl          what was spent (or a ledger elsewhere, shared by the runs on a data set)
 checkpoint.safetensors
-statistics.jsonl      a line per block of steps: nothing computed from private data without noise
+statistics.jsonl      a line per block of steps: numbers with noise in them, but blocks go by the clock
 samples/              pictures of generated images while training
 release/              the only part that may leave the building
 """

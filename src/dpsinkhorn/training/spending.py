@@ -88,9 +88,19 @@ def check_room(path: Path, plan: Plan) -> None:
 
 
 def check_unit(path: Path, spent: Statement, plan: Plan) -> None:
-    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several."""
+    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several.
+
+    Whoever is protected as a person is as a record, so that a charge of which nobody knows whom it protects
+    goes with records, and only with them.
+    """
     for name in spent.runs:
-        if (known := _RUN_NAME.search(name)) and known[1] != plan.facts.unit:
+        known = _RUN_NAME.search(name)
+        if known is None and plan.facts.grouped:
+            raise TrainingError(
+                f"the ledger {path} has charges of {name!r}, of which it is not known whether they protect a "
+                "person or a record, and this run protects each person; give it another ledger"
+            )
+        if known is not None and known[1] != plan.facts.unit:
             raise TrainingError(
                 f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
                 f"{plan.facts.unit}; give it another ledger"

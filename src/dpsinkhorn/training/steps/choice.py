@@ -30,11 +30,17 @@ def make_steps(
 ) -> Steps:
     """Captured steps on a GPU where the sanitizer has them, and one by one elsewhere.
 
-    Both take the same steps, in law and in what they cost. `capture=False` takes steps in fixed shapes,
-    one by one, on any device: for tests.
+    Both take the same steps, in law and in what they cost. But they round differently, also where no noise
+    is added, and a sample for which the fixed shapes have no room is taken the other way. With room for
+    eight standard deviations that tells nothing (docs/proofs/floating-point.md); where the number of records
+    is not public, neither is how large samples are, and all steps are taken one by one.
+
+    `capture=False` takes steps in fixed shapes, one by one, on any device: for tests.
     """
     if isinstance(sanitizer, Moments):
         return MomentSteps(state, records, sanitizer, horizon=horizon)
+    if not plan.facts.size_is_public:
+        return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
     if capture is None:
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
