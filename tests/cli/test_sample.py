@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpsinkhorn.release import format_epsilon, grid_image, load, write_release
+from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.release import grid_image, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 

@@ -15,7 +15,8 @@ from scipy import stats
 
 import dpsinkhorn
 from dpsinkhorn.generators import Variation, draw_latents
-from dpsinkhorn.release import ReleaseError, copy_release, format_epsilon, load, to_uint8, write_release
+from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.release import ReleaseError, copy_release, load, to_uint8, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 

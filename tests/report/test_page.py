@@ -24,10 +24,11 @@ from dpsinkhorn.privacy import (
     Ledger,
     RecordMechanism,
     epsilon,
+    format_epsilon,
     group_epsilon,
     read_ledger,
 )
-from dpsinkhorn.release import PrivacyStatement, format_epsilon, write_release
+from dpsinkhorn.release import PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
 from support.html import check_page, read_page, rows
@@ -193,7 +194,7 @@ def test_the_snippets_print_what_they_should(run, monkeypatch):
     found, total = printed(ledger)
     assert found == "True"
     assert float(total) == pytest.approx(privacy.epsilon)
-    assert f"True, and {privacy.epsilon:.6g}" in page.text
+    assert f"True, and {format_epsilon(privacy.epsilon, digits=6)}" in page.text
     (digest,) = [code for code in codes if code.startswith("sha256sum")]
     assert (run.folder / digest.split()[1]).exists()
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dpsinkhorn.privacy import epsilon
+from dpsinkhorn.privacy import epsilon, format_epsilon
 
 if TYPE_CHECKING:
     from dpsinkhorn.cli.privacy import Setting
@@ -31,7 +31,7 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
     axes.plot(counts, spent, marker=".", label=f"epsilon ({setting.accountant})")
     axes.margins(y=0.12)
     axes.annotate(
-        f"{spent[-1]:.3g}",
+        format_epsilon(spent[-1], digits=3),
         (float(counts[-1]), spent[-1]),
         textcoords="offset points",
         xytext=(-6, 6),

@@ -38,7 +38,7 @@ _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     """What the user should know of a plan before it is carried out."""
-    from dpsinkhorn.release import format_epsilon
+    from dpsinkhorn.privacy import format_epsilon
 
     if plan.seed is not None:
         warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
@@ -53,7 +53,8 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     if published is not None:
         warn(
             f"all images of a step share one sample, so that the papers' epsilon for this run, "
-            f"{published:.4g}, is not a valid guarantee; what holds is {format_epsilon(plan.epsilon)}"
+            f"{format_epsilon(published)}, is not a valid guarantee; what holds is "
+            f"{format_epsilon(plan.epsilon)}"
         )
     if plan.recipe.name == "grey" and plan.steps >= _MANY_STEPS and device.type == "cpu":
         quicker = (
@@ -78,7 +79,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
 
 def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
     """The plan, and how long it would take on the device: that is tried on made-up data."""
-    from dpsinkhorn.release import format_epsilon
+    from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.trial import try_plan
 
     estimate = try_plan(plan, device)
@@ -116,8 +117,8 @@ def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
 
 def show_end(run: Run, as_json: bool) -> None:
     """Where the release and the report of a finished run are, and what its ε means."""
-    from dpsinkhorn.privacy import meaning
-    from dpsinkhorn.release import format_epsilon, load
+    from dpsinkhorn.privacy import format_epsilon, meaning
+    from dpsinkhorn.release import load
 
     release = load(run.release_folder)
     spent = release.privacy.epsilon
@@ -190,6 +191,8 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+    from dpsinkhorn.privacy import format_epsilon
+
     budget = run.plan.budget_epsilon
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -199,7 +202,7 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
 
         def show(now: RunProgress) -> None:
             nonlocal told
-            spent = "∞" if math.isinf(now.epsilon) else f"{now.epsilon:.2f} of {budget:g}"
+            spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {budget:g}"
             progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
             if progress.disable and time.monotonic() - told > _LINE_SECONDS:  # into a file, say
                 told = time.monotonic()

@@ -277,7 +277,7 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
 
 
 def _report(setting: Setting, spent: float, records: int | None, as_json: bool, plot: Path | None) -> None:
-    from dpsinkhorn.privacy import event_to_json, meaning
+    from dpsinkhorn.privacy import event_to_json, format_epsilon, meaning
 
     charge = setting.charge
     is_image = setting.mechanism == "image"
@@ -314,7 +314,7 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
         print_json(result)
         return
     rows = [
-        ("epsilon", f"{spent:.4g}"),
+        ("epsilon", format_epsilon(spent)),
         ("delta", f"{setting.delta:g}"),
         ("mechanism", setting.mechanism),
         ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
@@ -327,10 +327,10 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
     if is_image and published is not None:
         rows.insert(4, ("rows", str(setting.rows)))
         rows.insert(5, ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}"))
-        rows.append(("published epsilon (not a guarantee)", f"{published:.4g}"))
+        rows.append(("published epsilon (not a guarantee)", format_epsilon(published)))
         sentences.append(
             f"The papers count {setting.rows} separately sampled queries a step and arrive at epsilon "
-            f"{published:.4g}; all rows share one sample, so that this is not a valid guarantee."
+            f"{format_epsilon(published)}; all rows share one sample, so that this is not a valid guarantee."
         )
     print_table("Privacy of a training run", rows, sentences)
     if plot is not None:

@@ -20,7 +20,7 @@ from dpsinkhorn.privacy.mechanisms import (
 )
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
 from dpsinkhorn.privacy.sampling import poisson_sample
-from dpsinkhorn.privacy.words import meaning
+from dpsinkhorn.privacy.words import format_epsilon, meaning
 
 __all__ = [
     "ACCOUNTANTS",
@@ -55,6 +55,7 @@ __all__ = [
     "epsilon",
     "event_from_json",
     "event_to_json",
+    "format_epsilon",
     "group_epsilon",
     "meaning",
     "poisson_sample",

@@ -20,6 +20,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 
 from dpsinkhorn.privacy.charges import Adjacency, Charge, compose
 from dpsinkhorn.privacy.journal import Entry, Journal, JournalDamagedError, read_journal
+from dpsinkhorn.privacy.words import format_epsilon
 
 __all__ = ["Budget", "BudgetExceededError", "EpsilonOf", "Ledger", "Spend", "Statement", "read_ledger"]
 
@@ -186,8 +187,8 @@ class Ledger:
                 what = "this" if steps == 1 else f"{steps} more steps"
                 raise BudgetExceededError(
                     f"the ledger {self._name} allows epsilon {self.budget.epsilon:g} at delta "
-                    f"{self.budget.delta:g}, {self.epsilon():.4g} is spent, and {what} would pass it; "
-                    "nothing was spent now"
+                    f"{self.budget.delta:g}, {format_epsilon(self.epsilon())} is spent, and {what} would "
+                    "pass it; nothing was spent now"
                 )
             self._counts = after  # first: if the write fails half-way, it counts
             self._journal.append({"charge": charge.to_json(), "kind": "spend", "run": run, "steps": steps})

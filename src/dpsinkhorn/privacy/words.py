@@ -6,7 +6,7 @@ import math
 
 from dpsinkhorn.privacy.charges import Adjacency
 
-__all__ = ["at_most_sure", "factor_in_words", "meaning", "one_in"]
+__all__ = ["at_most_sure", "factor_in_words", "format_epsilon", "meaning", "one_in"]
 
 _WHOM = {"record": "any one record", "person": "any one person, with all their records,"}
 _CHANGES = {
@@ -34,6 +34,23 @@ def meaning(
         f"{changes} the probability of anything that can be done with the release by a factor of at most "
         f"{factor_in_words(epsilon)} (e^epsilon), apart from a probability of {delta:g} (delta)."
     )
+
+
+def format_epsilon(value: float, digits: int = 4) -> str:
+    """ε in at most four digits, or so many, rounded up: what is printed is never less than what was spent.
+
+    >>> format_epsilon(9.99601), format_epsilon(10.0), format_epsilon(0.12341), format_epsilon(845.21)
+    ('9.997', '10', '0.1235', '845.3')
+    >>> format_epsilon(2.1524712, digits=6)
+    '2.15248'
+    """
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    text = f"{value:.{digits}g}"
+    if float(text) < value:
+        last = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
+        text = f"{float(text) + last:.{digits}g}"
+    return text
 
 
 def factor_in_words(epsilon: float) -> str:

@@ -5,7 +5,7 @@ from dpsinkhorn.release.export import check_samples_path, write_samples
 from dpsinkhorn.release.folder import copy_release, load, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture
 from dpsinkhorn.release.release import Release, to_uint8
-from dpsinkhorn.release.statement import PrivacyStatement, format_epsilon
+from dpsinkhorn.release.statement import PrivacyStatement
 
 __all__ = [
     "PrivacyStatement",
@@ -13,7 +13,6 @@ __all__ = [
     "ReleaseError",
     "check_samples_path",
     "copy_release",
-    "format_epsilon",
     "grid_image",
     "grid_picture",
     "load",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release.release import Release
-from dpsinkhorn.release.statement import PrivacyStatement, format_epsilon
+from dpsinkhorn.release.statement import PrivacyStatement
 
 __all__ = ["model_card", "warning_of"]
 
@@ -128,8 +129,9 @@ def _guarantee(privacy: PrivacyStatement) -> str:
     )
     if privacy.published_epsilon is not None:
         text += (
-            f"\n\nThe papers' own count for this mechanism would be {privacy.published_epsilon:.4g}; that is "
-            "not a valid guarantee, and is given for comparison only."
+            f"\n\nThe papers' own count for this mechanism would be "
+            f"{format_epsilon(privacy.published_epsilon)}; that is not a valid guarantee, and is given "
+            "for comparison only."
         )
     if privacy.seeded:
         text = (

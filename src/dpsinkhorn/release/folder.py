@@ -20,7 +20,7 @@ from dpsinkhorn.generators import (
     config_from_json,
     config_to_json,
 )
-from dpsinkhorn.privacy import UnsupportedEventError
+from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
 from dpsinkhorn.release import _json, _tensors
 from dpsinkhorn.release._files import new_folder, read_file, refuse_existing, write_file
 from dpsinkhorn.release.card import model_card, warning_of
@@ -258,7 +258,9 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
     except (UnsupportedEventError, ValueError) as error:
         raise ReleaseError(f"ε cannot be computed from the charges: {error}") from error
     if needed > privacy.epsilon * (1 + 1e-9) + 1e-12:
-        raise ReleaseError(f"the statement claims ε = {privacy.epsilon:g}, but its charges cost {needed:g}")
+        raise ReleaseError(
+            f"the statement claims ε = {privacy.epsilon!r}, but its charges cost {format_epsilon(needed, 6)}"
+        )
 
 
 def _check_version(value: dict[str, Any], expected: str, name: str) -> None:

@@ -9,11 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Adjacency, Charge, compose, epsilon, group_epsilon
+from dpsinkhorn.privacy import (
+    ACCOUNTANTS,
+    Accountant,
+    Adjacency,
+    Charge,
+    compose,
+    epsilon,
+    format_epsilon,
+    group_epsilon,
+)
 from dpsinkhorn.release._json import check_bool, check_keys, check_number, check_text
 from dpsinkhorn.release.errors import ReleaseError
 
-__all__ = ["PrivacyStatement", "format_epsilon"]
+__all__ = ["PrivacyStatement"]
 
 UNITS = ("record", "person")
 _INFINITE = "infinite"  # JSON has no infinity; null could be mistaken for nothing spent
@@ -160,21 +169,6 @@ class PrivacyStatement:
                 "published_epsilon": published and _epsilon_from_json(published, "published_epsilon"),
             }
         )
-
-
-def format_epsilon(value: float) -> str:
-    """ε in at most four digits, rounded up: what is printed is never less than what was spent.
-
-    >>> format_epsilon(9.99601), format_epsilon(10.0), format_epsilon(0.12341), format_epsilon(845.21)
-    ('9.997', '10', '0.1235', '845.3')
-    """
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    digits = 3 - math.floor(math.log10(abs(value)))
-    text = f"{value:.4g}"
-    if float(text) < value:
-        text = f"{float(text) + 10.0**-digits:.4g}"
-    return text
 
 
 def _check_epsilon(value: Any, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.report.pictures import picture_uri, read_picture
 
 __all__ = ["LogPicture", "TrainingLog", "training_log"]
@@ -54,7 +55,7 @@ def _line(text: str) -> tuple[str, str, str, str] | None:
         spent = value["epsilon"]
         return (
             f"{int(value['step']):,}",
-            "" if spent is None else f"{float(spent):.4g}",
+            "" if spent is None else format_epsilon(float(spent)),
             f"{float(value['gradient_norm']):.4g}",
             "" if value["steps_per_second"] is None else f"{float(value['steps_per_second']):.4g}",
         )

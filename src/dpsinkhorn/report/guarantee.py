@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, one_in
-from dpsinkhorn.release import PrivacyStatement, format_epsilon
+from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsilon, one_in
+from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 
 __all__ = ["Guarantee", "Status", "decimal", "explain", "status_of"]

@@ -14,8 +14,7 @@ from typing import Any
 import jinja2
 
 from dpsinkhorn import __version__
-from dpsinkhorn.privacy.words import factor_in_words
-from dpsinkhorn.release import format_epsilon
+from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.errors import ReportError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsinkhorn.data import KNOWN
-from dpsinkhorn.release import format_epsilon
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.report.curve import charged_steps
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal

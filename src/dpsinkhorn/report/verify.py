@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy import Adjacency, ImageMechanism
+from dpsinkhorn.privacy import Adjacency, ImageMechanism, format_epsilon
 from dpsinkhorn.privacy.events import Part, flatten
-from dpsinkhorn.release import PrivacyStatement, format_epsilon
+from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.gather import Findings
 
@@ -32,11 +32,13 @@ def own_checks(found: Findings) -> list[Check]:
     if found.finished:
         code = 'import dpsinkhorn\nprivacy = dpsinkhorn.load("release").privacy\n'
         code += "print(privacy.epsilon, privacy.recomputed_epsilon())"
-        expected = f"{privacy.epsilon:.6g} twice; the second number must not be above the first"
+        expected = f"{format_epsilon(privacy.epsilon, 6)}, rounded up, twice; the second number must not be above the first"
         checks.append(Check("ε, from the charges in the release", code, expected))
     command = _command(found)
     if command is not None:
-        checks.append(Check("ε, from the settings alone", command, f"epsilon {privacy.epsilon:.4g}"))
+        checks.append(
+            Check("ε, from the settings alone", command, f"epsilon {format_epsilon(privacy.epsilon)}")
+        )
     lines = _without_us(privacy)
     if lines is not None:
         about = "at most" if privacy.accountant == "rdp-classic" else "about"
@@ -62,7 +64,7 @@ def with_ledger(found: Findings) -> Check | None:
         'ledger = read_ledger("ledger.jsonl")\n'
         f'print(epsilon(ledger.total(), {privacy.delta!r}, "{privacy.accountant}"))'
     )
-    expected = f"True, and {spent:.6g}: more if the data were used again since"
+    expected = f"True, and {format_epsilon(spent, 6)}, rounded up: more if the data were used again since"
     return Check("that every entry is as it was written, and what they cost together", code, expected)
 
 
