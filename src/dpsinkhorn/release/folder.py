@@ -259,7 +259,8 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
         raise ReleaseError(f"ε cannot be computed from the charges: {error}") from error
     if needed > privacy.epsilon * (1 + 1e-9) + 1e-12:
         raise ReleaseError(
-            f"the statement claims ε = {privacy.epsilon!r}, but its charges cost {format_epsilon(needed, 6)}"
+            f"the statement claims ε = {privacy.epsilon!r}, but its charges cost "
+            f"{format_epsilon(needed, digits=6)}"
         )
 
 

@@ -32,13 +32,13 @@ def own_checks(found: Findings) -> list[Check]:
     if found.finished:
         code = 'import dpsinkhorn\nprivacy = dpsinkhorn.load("release").privacy\n'
         code += "print(privacy.epsilon, privacy.recomputed_epsilon())"
-        expected = f"{format_epsilon(privacy.epsilon, 6)}, rounded up, twice; the second number must not be above the first"
+        stated = format_epsilon(privacy.epsilon, digits=6)
+        expected = f"{stated}, rounded up, twice; the second number must not be above the first"
         checks.append(Check("ε, from the charges in the release", code, expected))
     command = _command(found)
     if command is not None:
-        checks.append(
-            Check("ε, from the settings alone", command, f"epsilon {format_epsilon(privacy.epsilon)}")
-        )
+        expected = f"epsilon {format_epsilon(privacy.epsilon)}"
+        checks.append(Check("ε, from the settings alone", command, expected))
     lines = _without_us(privacy)
     if lines is not None:
         about = "at most" if privacy.accountant == "rdp-classic" else "about"
@@ -64,7 +64,9 @@ def with_ledger(found: Findings) -> Check | None:
         'ledger = read_ledger("ledger.jsonl")\n'
         f'print(epsilon(ledger.total(), {privacy.delta!r}, "{privacy.accountant}"))'
     )
-    expected = f"True, and {format_epsilon(spent, 6)}, rounded up: more if the data were used again since"
+    expected = (
+        f"True, and {format_epsilon(spent, digits=6)}, rounded up: more if the data were used again since"
+    )
     return Check("that every entry is as it was written, and what they cost together", code, expected)
 
 
