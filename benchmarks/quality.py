@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from classifiers import accuracies
 from dpsinkhorn import DPSinkhorn, load
+from dpsinkhorn.cli._train_request import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import CLASSIFIERS, downstream_utility, images_of
 from dpsinkhorn.release import Release, grid_picture
@@ -149,16 +150,11 @@ def trained(training: Dataset, seed: int, arguments: argparse.Namespace) -> tupl
     if arguments.run is not None:
         run = Run.resume(arguments.run)
         return load(run.release_folder), run.plan
-    settings: dict[str, dict[str, Any]] = {}
-    for change in arguments.set:
-        key, _, value = change.partition("=")
-        section, _, setting = key.partition(".")
-        settings.setdefault(section, {})[setting] = json.loads(value)
     model = DPSinkhorn(
         arguments.epsilon,
         arguments.delta,
         recipe=arguments.recipe,
-        settings=settings,
+        settings=parse_changes(arguments.set),
         value_range=training.value_range,
         random_state=seed,
     ).fit(training.images, training.labels)

@@ -12,6 +12,7 @@ from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
 from dpsinkhorn.training import Run, Saving, TrainingError
 from dpsinkhorn.training.spending import epsilon_by
+from dpsinkhorn.transport import private_cost
 from support.runs import CrashError, finished, header_step, steps_on_record, tiny_data, tiny_plan
 
 
@@ -127,6 +128,23 @@ class TestLedger:
         with pytest.raises(TrainingError, match="'first', of which it is not known"):
             Run.create(tmp_path / "persons", tiny_plan(people), ledger=ledger)
         finished(tmp_path / "records", tiny_plan(data), data, ledger=ledger)
+
+    def test_an_accountant_that_cannot_count_what_others_charged(self, tmp_path):
+        """RDP knows no conversion to replace-one: the run goes on by PLD, and says so."""
+        ledger, data = tmp_path / "ledger.jsonl", tiny_data()
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
+        plan = tiny_plan(data)
+        run = Run.create(tmp_path / "run", plan, ledger=ledger)
+        run.train(data, watch=lambda _: True)
+        points = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.1]]
+        private_cost(points, points, epsilon=1.0, cost_bound=1.0, ledger=ledger)
+        assert Run.resume(run.folder).train(data)
+        finished(tmp_path / "second", plan, data, ledger=ledger)
+        for folder in ("run", "second"):
+            privacy = load(tmp_path / folder).privacy
+            assert (plan.accountant, privacy.accountant) == ("rdp", "pld")
+            assert privacy.adjacency == "replace-one"
+        assert privacy.epsilon == epsilon(read_ledger(ledger).total(), 1e-5, "pld")
 
     def test_one_unit_also_where_both_runs_began_on_an_empty_ledger(self, tmp_path):
         ledger = tmp_path / "ledger.jsonl"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from dpsinkhorn.cli._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._output import STOPPED, BadInputError
 from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
+from dpsinkhorn.cli._train_request import Mechanism, Request
 from dpsinkhorn.cli.data import (
     ChannelsOption,
     ClassesOption,
@@ -24,24 +24,14 @@ from dpsinkhorn.cli.data import (
     UnlabelledOption,
     load_data,
 )
-from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption, parse_rate
+from dpsinkhorn.cli.privacy import AccountantName, JsonOption
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
 
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan, Run
-    from dpsinkhorn.training.recipe import MechanismName
     from dpsinkhorn.training.run import Progress as RunProgress
-
-
-class Mechanism(str, enum.Enum):
-    record = "record"
-    moments = "moments"
-    batch = "batch"
-    image = "image"
-    parameter = "parameter"
-    none = "none"
 
 
 def train(
@@ -91,9 +81,11 @@ def train(
     channels: ChannelsOption = None,
     value_range: RangeOption = None,
     labels: Annotated[
-        str,
-        typer.Option("--labels", help="Labels of generated images: uniform, released, or shares as 0.9,0.1."),
-    ] = "uniform",
+        str | None,
+        typer.Option(
+            "--labels", help="Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
+        ),
+    ] = None,
     records: Annotated[
         int | None, typer.Option("--records", help="Public number of records, where theirs is not public.")
     ] = None,
@@ -104,7 +96,17 @@ def train(
         float | None,
         typer.Option("--budget", help="Epsilon of all runs on a new --ledger; default: that of this run."),
     ] = None,
-    accountant: AccountantOption = AccountantName.pld,
+    accountant: Annotated[
+        AccountantName | None, typer.Option("--accountant", help="pld (default) is the tightest.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.NAME=VALUE",
+            help="Change the recipe: --set optimizer.learning_rate=1e-3.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
     ] = None,
@@ -134,6 +136,8 @@ def train(
 
         dpsinkhorn train --data scans.parquet --label diagnosis --groups patient --epsilon 3 --out runs/scans
 
+        dpsinkhorn train --data digits --epsilon 3 --set optimizer.learning_rate=1e-3 --out runs/slower
+
         dpsinkhorn train --out runs/digits --resume
     """
     source = {
@@ -147,28 +151,29 @@ def train(
         "channels": channels,
         "value_range": value_range,
     }
-    privacy = {"steps": steps, "clip": clip, "noise_multiplier": noise_multiplier}
+    request = Request(
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        recipe=recipe,
+        steps=steps,
+        sampling_rate=sampling_rate,
+        clip=clip,
+        noise_multiplier=noise_multiplier,
+        generator=generator,
+        labels=labels,
+        records=records,
+        accountant=accountant,
+        seed=seed,
+        set=change,
+    )
     begun = False
     try:
         with _one_line_errors():
             place = _device(device)
             if resume:
-                fixed = {
-                    **{name: value for name, value in source.items() if name != "data"},
-                    **privacy,
-                    "epsilon": epsilon,
-                    "delta": delta,
-                    "mechanism": mechanism,
-                    "recipe": recipe,
-                    "sampling_rate": sampling_rate,
-                    "generator": generator,
-                    "labels": None if labels == "uniform" else labels,
-                    "records": records,
-                    "ledger": ledger,
-                    "budget": budget,
-                    "seed": seed,
-                }
-                run, dataset = _resumed(out, data, fixed, as_json)
+                settled = {**source, "data": None, **request.given(), "ledger": ledger, "budget": budget}
+                run, dataset = _resumed(out, data, settled, as_json)
                 plan = run.plan
             else:
                 _need(data, "--data")
@@ -176,21 +181,7 @@ def train(
                     _need(out, "--out, the folder of the run")
                 source = _found_again(source)
                 dataset = _load(source, as_json)
-                privacy["sampling_rate"] = parse_rate(sampling_rate, None, None)
-                plan = _plan(
-                    dataset,
-                    place,
-                    {"privacy": {name: value for name, value in privacy.items() if value is not None}},
-                    recipe,
-                    generator,
-                    mechanism,
-                    epsilon,
-                    delta,
-                    accountant,
-                    labels,
-                    seed,
-                    records,
-                )
+                plan = request.plan(dataset, place)
             warn_about(plan, dataset, place)
             if dry_run:
                 show_plan(plan, place, as_json)
@@ -228,12 +219,12 @@ def _one_line_errors() -> Iterator[None]:
         raise BadInputError("the memory is full; use a recipe with fewer generated images a step") from error
 
 
-def _resumed(out: Path | None, data: str | None, fixed: dict[str, Any], quiet: bool) -> tuple[Run, Dataset]:
+def _resumed(out: Path | None, data: str | None, settled: dict[str, Any], quiet: bool) -> tuple[Run, Dataset]:
     """The run in a folder, and its data, which may have moved. All else is as it was when it began."""
     from dpsinkhorn.training import Run, TrainingError
 
     run = Run.resume(_need(out, "--out, the folder of the run"))
-    for name, value in fixed.items():
+    for name, value in settled.items():
         if value is not None:
             flag = "--" + name.replace("_", "-")
             raise BadInputError(f"{flag} was settled when the run began; leave it out, or begin another run")
@@ -301,56 +292,3 @@ def _load(source: dict[str, Any], quiet: bool) -> Dataset:
     dataset = load_data(source["data"], **options, quiet=quiet)
     check_every_class(dataset)
     return dataset
-
-
-def _plan(
-    dataset: Dataset,
-    place: torch.device,
-    changes: dict[str, dict[str, Any]],
-    recipe: str | None,
-    generator: str | None,
-    mechanism: Mechanism | None,
-    epsilon: float | None,
-    delta: float | None,
-    accountant: AccountantName,
-    labels: str,
-    seed: int | None,
-    records: int | None,
-) -> Plan:
-    from dpsinkhorn.training import choose_recipe, facts_of, make_plan
-
-    name: MechanismName | None = None if mechanism is None else mechanism.value
-    chosen = choose_recipe(
-        dataset.image_shape,
-        recipe=recipe,
-        mechanism=name,
-        settings=changes,
-        epsilon=epsilon if generator is None else None,
-        persons=dataset.groups is not None,
-        quick=place.type == "cpu",
-    )
-    if generator is not None and generator != chosen.generator.get("kind"):
-        latent = {} if generator == "mixture" else {"latent": chosen.generator.get("latent", 12)}
-        chosen = chosen.with_generator({"kind": generator, **latent})
-    if epsilon is not None and changes["privacy"].get("noise_multiplier") is not None:
-        raise BadInputError("give --epsilon or --noise-multiplier, not both: one follows from the other")
-    return make_plan(
-        chosen,
-        facts_of(dataset, records=records),
-        budget_epsilon=epsilon,
-        delta=delta,
-        accountant=accountant.value,
-        labels=_shares(labels),
-        seed=seed,
-    )
-
-
-def _shares(labels: str) -> str | tuple[float, ...]:
-    if labels in ("uniform", "released"):
-        return labels
-    try:
-        return tuple(float(share) for share in labels.split(","))
-    except ValueError:
-        raise BadInputError(
-            f"--labels must be uniform, released, or shares such as 0.9,0.1, not {labels}"
-        ) from None

@@ -11,13 +11,26 @@ from pathlib import Path
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy import Adjacency, Budget, Charge, Ledger, Statement, compose, epsilon, read_ledger
+from dpsinkhorn.privacy import (
+    Accountant,
+    Adjacency,
+    Budget,
+    Charge,
+    Ledger,
+    Statement,
+    UnsupportedEventError,
+    compose,
+    epsilon,
+    format_epsilon,
+    read_ledger,
+)
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
 __all__ = [
+    "accountant_for",
     "begin_ledger",
     "charged_steps",
     "check_budget",
@@ -33,8 +46,21 @@ _RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")
 
 
 def epsilon_by(plan: Plan) -> EpsilonOf:
-    """ε as a ledger asks for it, by the plan's accountant."""
-    return lambda charge, delta: epsilon(charge, delta, plan.accountant)
+    """ε as a ledger asks for it, by the plan's accountant where it can."""
+    return lambda charge, delta: epsilon(charge, delta, accountant_for(charge, delta, plan))
+
+
+def accountant_for(charge: Charge, delta: float, plan: Plan) -> Accountant:
+    """The plan's accountant; `pld` where that one has no bound for what others charged to the same ledger.
+
+    Both are upper bounds, so either will do; a run whose accountant cannot count its ledger could not end.
+    """
+    if plan.accountant != "pld":
+        try:
+            epsilon(charge, delta, plan.accountant)
+        except UnsupportedEventError:
+            return "pld"
+    return plan.accountant
 
 
 def run_name(title: str, plan: Plan) -> str:
@@ -78,11 +104,12 @@ def check_room(path: Path, plan: Plan) -> None:
         before = [spent.total()] if spent.spends else []
         mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
         total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
-        after = epsilon(total, plan.delta, plan.accountant)
+        after = epsilon_by(plan)(total, plan.delta)
         if after > allowed.epsilon:
             raise TrainingError(
                 f"the ledger {path} has no room for this run: it allows epsilon {allowed.epsilon:g}, "
-                f"{ledger.epsilon():.4g} is spent, and with this run it would be {after:.4g}; lower epsilon, "
+                f"{format_epsilon(ledger.epsilon())} is spent, and with this run it would be "
+                f"{format_epsilon(after)}; lower epsilon, "
                 "or stop here (how much runs may spend together is settled when a ledger begins: --budget)"
             )
 
@@ -142,13 +169,14 @@ def steps_left(plan: Plan, spent: Statement, run: str) -> int:
 
 def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
     """What a run guarantees: everything on its ledger, other runs on the same data included."""
-    total = spent.total()
+    total, delta = spent.total(), spent.budget.delta
+    accountant = accountant_for(total, delta, plan) if plan.private else plan.accountant
     return PrivacyStatement(
-        epsilon=epsilon(total, spent.budget.delta, plan.accountant) if plan.private else math.inf,
-        delta=spent.budget.delta,
+        epsilon=epsilon(total, delta, accountant) if plan.private else math.inf,
+        delta=delta,
         adjacency=total.adjacency.value,
         unit=plan.facts.unit,
-        accountant=plan.accountant,
+        accountant=accountant,
         charges=tuple(charge.to_json() for charge in _merged(spent)),
         ledger_digest=spent.digest,
         mechanism=plan.recipe.privacy.mechanism,

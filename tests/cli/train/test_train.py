@@ -23,6 +23,13 @@ from support.train_command import TINY, begin, snapshot
 
 
 class TestARun:
+    def test_a_recipe_is_changed(self, run, place):
+        changes = "--set optimizer.learning_rate=3e-4 --set privacy.steps=3 --set loss.cost=l1l2"
+        assert run(f"--data data.npz --recipe tiny.toml --out run {changes}")[0] == 0
+        recipe = json.loads((place / "run" / "run.json").read_text())["plan"]["recipe"]
+        assert recipe["optimizer"]["learning_rate"] == 3e-4
+        assert (recipe["privacy"]["steps"], recipe["loss"]["cost"]) == (3, "l1l2")
+
     def test_from_data_to_release(self, run, place):
         status, out, err = run(f"--data data.npz --recipe tiny.toml --out run {TINY}")
         assert (status, err) == (0, "")

@@ -42,7 +42,11 @@ class TestResume:
         assert source == {"data": str(place / "pixels.npy"), "label": str(place / "classes.npy")}
 
     @pytest.mark.parametrize(
-        "option", ["--epsilon 5", "--steps 5", "--seed 1", "--labels released", "--records 9", "--unlabelled"]
+        "option",
+        [
+            *("--epsilon 5", "--steps 5", "--seed 1", "--labels released", "--labels uniform", "--records 9"),
+            *("--unlabelled", "--accountant pld", "--set loss.cost=l1"),
+        ],
     )
     def test_what_was_settled_stays(self, begun, refused, option):
         begun()
