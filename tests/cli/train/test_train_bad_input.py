@@ -43,10 +43,7 @@ class TestBadOptions:
             ("--data data.npz --recipe tiny.toml --set magic.steps=3 --out run", "no section 'magic'"),
             ("--data data.npz --recipe tiny.toml --set loss.magic=3 --out run", "magic"),
             ("--data data.npz --recipe tiny.toml --set loss.cost=l3 --out run", "l3"),
-            (
-                "--data data.npz --recipe tiny.toml --set loss.cost=l1l2 --set loss.cost=sqeuclidean --out run",
-                "twice",
-            ),
+            ("--data data.npz --recipe tiny.toml --set loss.debias=0 --set loss.debias=1 --out run", "twice"),
             ("--data data.npz --recipe tiny.toml --set privacy.steps=3 --steps 4 --out run", "give one"),
             ("--data data.npz --recipe tiny.toml --seed -3 --out run", "a seed is a whole number"),
             ("--data data.npz --recipe tiny.toml --seed 99999999999999999999999 --out run", "a seed is"),
