@@ -85,7 +85,8 @@ def one(setting: dict[str, Any]) -> dict[str, Any]:
     images = np.tile(np.asarray(first.images), (repeats, 1, 1, 1))[:records]
     data = from_arrays(images, np.tile(first.labels, repeats)[:records], classes=10)
     settings: dict[str, dict[str, Any]] = {
-        "loss": {"generated": generated, "generated_per_class": max(1, generated // 10)}
+        "loss": {"generated": generated, "generated_per_class": max(1, generated // 10)},
+        "generator": {"batch_norm": True},
     }
     slow = generated >= (5000 if setting["recipe"] == RECORD else 500)
     return measure(setting["recipe"], data, settings, steps=8 if slow else 64)

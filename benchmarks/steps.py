@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpsinkhorn.cli._train_request import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.building import build_sanitizer
@@ -45,7 +46,7 @@ def main() -> None:
         found = measure(
             name,
             data,
-            read_settings(arguments.set),
+            parse_changes(arguments.set),
             steps=arguments.steps,
             plain_steps=arguments.plain_steps,
             profiled=arguments.profile,
@@ -58,16 +59,6 @@ def made_up(records: int, size: int) -> Dataset:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (records, size, size), dtype=np.uint8)
     return from_arrays(images, random.integers(0, 10, records), classes=10)
-
-
-def read_settings(changes: list[str]) -> dict[str, dict[str, Any]]:
-    """``SECTION.NAME=VALUE`` by section."""
-    settings: dict[str, dict[str, Any]] = {}
-    for change in changes:
-        key, _, value = change.partition("=")
-        section, _, setting = key.partition(".")
-        settings.setdefault(section, {})[setting] = json.loads(value)
-    return settings
 
 
 def measure(

@@ -19,8 +19,8 @@ from dpsinkhorn.training import facts_of, load_recipe, make_plan
 def setting():
     data = load_dataset("digits")
     recipe = QUICK.apply(load_recipe("paper-first-mnist"))
-    # without BatchNorm an image does not depend on how many others are drawn with it
-    recipe = recipe.with_generator({**recipe.generator, "batch_norm": False})
+    # an image must not depend on how many others are drawn with it
+    assert recipe.generator["batch_norm"] is False
     plan = make_plan(recipe, facts_of(data), seed=0)
     return build_generator(plan.generator_config, 0), plan, data
 
