@@ -8,6 +8,7 @@ import torch
 
 from dpsinkhorn.ot import (
     L1L2,
+    Cost,
     MatrixProblem,
     Problem,
     SinkhornLoss,
@@ -132,3 +133,129 @@ def test_an_unknown_cost_is_named_with_the_known_ones(call):
         "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
         "(sqeuclidean, cityblock, l1l2), got 'euclidean'"
     )
+
+
+class Mean(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).mean(-1)
+
+
+class Transposed(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).mT
+
+
+class Column(Cost):
+    """Broadcasts where a matrix is filled by blocks."""
+
+    def pairwise(self, x, y):
+        return torch.cdist(x, y)[..., :1]
+
+
+class Rounded(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).int()
+
+
+class Half(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).half()
+
+
+class Elsewhere(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).to("meta")
+
+
+class AsArray(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y).numpy()
+
+
+class WrongWhenStreamed(Cost):
+    def pairwise(self, x, y):
+        return torch.cdist(x, y)
+
+    def against(self, y):
+        return lambda x: self.pairwise(x, y).mean(-1, keepdim=True)
+
+
+class TestWhatPairwiseReturns:
+    """Read by compiled loops as n * m numbers: of another shape it is read beyond its end."""
+
+    @pytest.mark.parametrize("storage", ["dense", "streamed"])
+    @pytest.mark.parametrize("symmetric", [True, False])
+    @pytest.mark.parametrize("shape", [(512, 511), (150, 200), (200, 150)])
+    @pytest.mark.parametrize("cost", [Mean, Transposed, Column, Rounded, Half, Elsewhere, AsArray])
+    def test_is_checked(self, cost, shape, symmetric, storage):
+        x, y = (torch.rand(count, 2, dtype=torch.float64) for count in shape)
+        own = cost()
+        own.symmetric = symmetric
+        with pytest.raises(ValueError, match=rf"^cost: pairwise of {cost.__name__} must return [^\n]*$"):
+            solve(Problem(x, y, own), 0.1, storage=storage)
+
+    def test_the_words(self):
+        with pytest.raises(ValueError, match=r"^cost: ") as caught:
+            solve(Problem(X, Y, Mean()), 0.1)
+        assert str(caught.value) == (
+            "cost: pairwise of Mean must return a tensor of shape (4, 5), torch.float32 on cpu, "
+            "for x of (4, 2) and y of (5, 2); got (4,), torch.float32 on cpu"
+        )
+
+    def test_of_batches(self):
+        with pytest.raises(ValueError, match=r"^cost: pairwise of Mean .* \(3, 6, 5\), "):
+            solve(Problem(torch.rand(3, 6, 2), torch.rand(3, 5, 2), Mean()), 0.1)
+
+    def test_of_blocks(self):
+        """Rows come through `against` where there is more than one block of them."""
+        x = torch.rand(600, 2)
+        with pytest.raises(ValueError, match=r"^cost: pairwise of WrongWhenStreamed "):
+            solve(Problem(x, x, WrongWhenStreamed()), 0.1)
+
+    def test_for_a_gradient_by_autograd(self):
+        with pytest.raises(ValueError, match=r"^cost: pairwise of Column "):
+            Column().gradient(X, Y, torch.rand(4, 5))
+
+    def test_more_digits_than_the_points_have_are_welcome(self):
+        class Exact(Cost):
+            def pairwise(self, x, y):
+                return torch.cdist(x.double(), y.double())
+
+        x, y = torch.rand(300, 2), torch.rand(280, 2)
+        for storage in ("dense", "streamed"):
+            value = solve(Problem(x, y, Exact()), 0.1, storage=storage).value
+            expected = solve(Problem(x.double(), y.double(), Exact()), 0.1).value
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=0)
+
+    def test_a_cost_with_parameters_of_its_own_is_solved(self):
+        scale = torch.tensor(2.0, requires_grad=True)
+
+        class Learnt(Cost):
+            def pairwise(self, x, y):
+                return torch.cdist(x, y) * scale
+
+        result = solve(Problem(X, Y, Learnt()), 0.1)
+        assert not any(found.requires_grad for found in (result.value, result.plan, result.value_linear))
+
+
+def test_a_gradient_of_another_shape_is_named():
+    class Flat(Cost):
+        def pairwise(self, x, y):
+            return torch.cdist(x, y)
+
+        def gradient(self, x, _y, _plan):
+            return torch.zeros(1, x.shape[-1], dtype=x.dtype)
+
+    with pytest.raises(ValueError, match=r"^cost: a gradient of Flat must be of the points' shape \(4, 2\)"):
+        solve(Problem(X, Y, Flat()), 0.1).gradients()
+
+
+def test_a_gradient_that_is_not_finite_is_named():
+    class Root(Cost):
+        def pairwise(self, x, y):
+            return (x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1).sqrt()
+
+    loss = transport_loss(X.clone().requires_grad_(), Y, 0.1, cost=Root())
+    assert torch.isfinite(loss)
+    with pytest.raises(ValueError, match=r"^cost: the gradient of Root is not finite; .*sqrt at 0[^\n]*$"):
+        transport_loss(X.clone().requires_grad_(), X, 0.1, cost=Root())

@@ -15,6 +15,7 @@ from dpsinkhorn.ot import (
     L1L2,
     Cityblock,
     Cost,
+    MatrixProblem,
     Problem,
     SinkhornLoss,
     SquaredEuclidean,
@@ -24,6 +25,7 @@ from dpsinkhorn.ot import (
     transport_loss,
     with_labels,
 )
+from dpsinkhorn.ot.costs import BUILT_IN
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
@@ -37,6 +39,7 @@ def _with_and_without_compiled_loops(request: pytest.FixtureRequest, monkeypatch
 class KernelCost(Cost):
     """A user's cost, of value and gradient: the squared distance in a Gaussian kernel's feature space."""
 
+    symmetric = True
     width: float = 2.0
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
@@ -57,9 +60,7 @@ class LazyKernelCost(Cost):
 
 @dataclass(frozen=True)
 class Uphill(Cost):
-    """A cost that is not symmetric: moving up costs three times as much as moving down."""
-
-    symmetric = False
+    """A cost that is not symmetric, without saying so: moving up costs three times what moving down does."""
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         rise = (y.unsqueeze(-3) - x.unsqueeze(-2)).sum(-1)
@@ -164,6 +165,22 @@ def test_a_cost_that_is_not_symmetric_is_solved_from_either_side():
     torch.testing.assert_close(
         result.plan.sum(1), torch.full((7,), 1 / 7, dtype=torch.float64), atol=1e-8, rtol=0
     )
+
+
+def test_a_cost_is_taken_as_symmetric_only_where_it_says_so():
+    """Turned round without transposing, the problem with fewer rows would be another one."""
+    assert not Cost.symmetric
+    assert all(cost().symmetric for cost in BUILT_IN)
+    for shape in ((7, 11), (11, 7)):
+        x, y = draw(shape[0], 2), draw(shape[1], 2, seed=1)
+        by_points = solve(Problem(x, y, Uphill()), 0.3)
+        by_matrix = solve(MatrixProblem(Uphill().pairwise(x, y)), 0.3)
+        torch.testing.assert_close(by_points.value, by_matrix.value)
+        in_x, in_y = by_points.gradients()
+        torch.testing.assert_close(in_x, Uphill().gradient(x, y, by_matrix.plan))
+        torch.testing.assert_close(in_y, Uphill().gradient_y(x, y, by_matrix.plan))
+        turned = Uphill().pairwise(y, x).mT
+        assert (solve(MatrixProblem(turned), 0.3).value - by_matrix.value).abs() > 0.1
 
 
 def test_no_tensor_of_pairs_times_dimensions_is_built():

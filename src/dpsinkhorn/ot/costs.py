@@ -2,8 +2,11 @@
 
 A transport loss needs two things of its cost: the matrix ``C[i, j] = c(x_i, y_j)``, and, for gradients,
 the sums ``sum_j P[i, j] * grad_x c(x_i, y_j)`` under a plan ``P``. The costs here give both without ever
-building an ``n x m x d`` tensor. To add your own, subclass :class:`Cost` and write ``pairwise``; without
-a ``gradient`` of its own it is differentiated by autograd.
+building an ``n x m x d`` tensor.
+
+To add your own, subclass :class:`Cost` and write ``pairwise``. Without a ``gradient`` of its own it is
+differentiated by autograd, which has NaN for the root of 0: a norm at equal points needs a ``gradient``, or a
+small number under the root. Set ``symmetric = True`` where c(x, y) = c(y, x): it is then faster.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ class Cost(ABC):
     Shapes: ``x`` is ``(..., n, d)``, ``y`` is ``(..., m, d)``, a plan is ``(..., n, m)``.
     """
 
-    #: Whether c(x, y) = c(y, x). Gradients in ``y`` are then obtained from :meth:`gradient`.
-    symmetric: bool = True
+    #: Whether c(x, y) = c(y, x). Say so where it is: problems may then be turned round without transposing,
+    #: and gradients in ``y`` come from :meth:`gradient`.
+    symmetric: bool = False
 
     @abstractmethod
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
@@ -66,6 +70,8 @@ class SquaredEuclidean(Cost):
     >>> SquaredEuclidean().pairwise(x, y)
     tensor([[25.,  1.]])
     """
+
+    symmetric = True
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         work = x.shape[-2] * y.shape[-2] * x.shape[-1]
@@ -100,6 +106,8 @@ class Cityblock(Cost):
     >>> Cityblock().pairwise(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, -4.0]]))
     tensor([[7.]])
     """
+
+    symmetric = True
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         costs = native.pairwise(x, y, squared=False, l1_weight=1.0)
@@ -137,6 +145,7 @@ class L1L2(Cost):
     tensor([[39.]])
     """
 
+    symmetric = True
     l1_weight: float = 1.0
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
@@ -176,6 +185,7 @@ class L1L2(Cost):
 
 _NAMED: dict[str, type[Cost]] = {"sqeuclidean": SquaredEuclidean, "cityblock": Cityblock, "l1l2": L1L2}
 COST_NAMES = tuple(_NAMED)
+BUILT_IN = frozenset(_NAMED.values())
 
 
 def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
@@ -215,6 +225,33 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def check_costs(cost: Cost, costs: object, x: Tensor, y: Tensor) -> Tensor:
+    """What ``pairwise`` of a cost returned for these clouds, or a ``ValueError`` that says what it must be.
+
+    Of another shape it would be read beyond its end, or broadcast to other numbers.
+
+    >>> x, y = torch.rand(2, 3), torch.rand(4, 3)
+    >>> check_costs(Cityblock(), torch.rand(2, 4), x, y).shape
+    torch.Size([2, 4])
+    """
+    shape = (*x.shape[:-1], y.shape[-2])
+    if not isinstance(costs, Tensor):
+        found = f"an object of {type(costs).__name__}"
+    elif (
+        costs.shape == shape
+        and (costs.dtype == x.dtype or costs.dtype == torch.float64)
+        and costs.device == x.device
+        and costs.layout == torch.strided
+    ):
+        return costs
+    else:
+        found = f"{tuple(costs.shape)}, {costs.dtype} on {costs.device}"
+    raise ValueError(
+        f"cost: pairwise of {type(cost).__name__} must return a tensor of shape {shape}, {x.dtype} on "
+        f"{x.device}, for x of {tuple(x.shape)} and y of {tuple(y.shape)}; got {found}"
+    )
+
+
 def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: float = 15.0) -> Tensor:
     """Append ``label_weight * onehot(label)`` to every point, so that any cost also sees the class.
 
@@ -239,7 +276,8 @@ def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tenso
     with torch.enable_grad():
         leaves = [x.detach(), y.detach()]
         leaves[wrt].requires_grad_()
-        total = (plan.detach() * cost.pairwise(*leaves)).sum()
+        costs = check_costs(cost, cost.pairwise(*leaves), *leaves)
+        total = (plan.detach() * costs).sum()
         (gradient,) = torch.autograd.grad(total, leaves[wrt])
     return gradient
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.costs import Cost, as_cost
+from dpsinkhorn.ot.costs import Cost, as_cost, check_costs
 
 _DTYPES = (torch.float32, torch.float64)
 _Kind = TypeVar("_Kind")
@@ -86,8 +86,12 @@ class Problem:
     def block(self, rows: slice) -> Tensor:
         """Costs of some rows against all columns, ``(rows, m)``, computed anew at each call."""
         if rows == slice(None):
-            return self.cost.pairwise(self.x, self.y)
-        return self._against_y(self.x[..., rows, :])
+            x, costs = self.x, self.cost.pairwise(self.x, self.y)
+        else:
+            x = self.x[..., rows, :]
+            costs = self._against_y(x)
+        costs = check_costs(self.cost, costs, x, self.y)
+        return costs.detach() if costs.requires_grad else costs  # a cost may have parameters of its own
 
     @cached_property
     def _against_y(self) -> Callable[[Tensor], Tensor]:
@@ -95,7 +99,7 @@ class Problem:
 
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
-        cost = self.cost if self.cost.symmetric else _Flipped(self.cost)
+        cost = self.cost if self.cost.symmetric else Flipped(self.cost)
         return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a)
 
 
@@ -145,14 +149,14 @@ class MatrixProblem:
 
 
 @dataclass(frozen=True)
-class _Flipped(Cost):
+class Flipped(Cost):
     """A cost that is not symmetric, seen from the other side: c'(y, x) = c(x, y)."""
 
     base: Cost
     symmetric = False
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.base.pairwise(y, x).mT
+        return check_costs(self.base, self.base.pairwise(y, x), y, x).mT
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         return self.base.gradient_y(y, x, plan.mT)
