@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from dpsinkhorn.privacy import BatchMechanism, Budget, Ledger, RecordMechanism, epsilon, read_ledger
+from dpsinkhorn.privacy import (
+    Adjacency,
+    BatchMechanism,
+    Budget,
+    LaplaceMechanism,
+    Ledger,
+    RecordMechanism,
+    epsilon,
+    read_ledger,
+)
 from support.runs import finished, tiny_data, tiny_plan
 
 
@@ -49,6 +58,65 @@ def test_for_people(shared, run):
     ):
         assert words in out
     assert read_ledger(shared).digest in out
+
+
+TOGETHER = "which is less than their sum"
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A training, under add-or-remove-one, and a transport cost, under replace-one."""
+    path = tmp_path / "mixed.jsonl"
+    with Ledger.open(path, epsilon, budget=Budget(20.0, 1e-5)) as ledger:
+        ledger.spend(RecordMechanism(1.0, 3.0).sampled(0.1, 1), run="scans-record-00", steps=200)
+        ledger.spend(
+            LaplaceMechanism(1.0, 1.0, Adjacency.REPLACE_ONE).charge(), run="transport-cost-record-11"
+        )
+    return path
+
+
+def test_the_sum_is_spoken_of_only_where_it_is_more(shared, mixed, tmp_path, run):
+    found = json.loads(run("privacy ledger", mixed, "--json")[1])
+    assert found["epsilon"] > sum(each["epsilon"] for each in found["runs"])
+    assert TOGETHER not in words_of(run("privacy ledger", mixed)[1])
+    assert TOGETHER in words_of(run("privacy ledger", shared)[1])
+    one = tmp_path / "one.jsonl"
+    with Ledger.open(one, epsilon, budget=Budget(20.0, 1e-5)) as ledger:
+        ledger.spend(BatchMechanism(1.0, 4.0).sampled(0.1, 1), run="alone-record-11", steps=20)
+    assert TOGETHER not in words_of(run("privacy ledger", one)[1])
+
+
+def test_each_run_has_its_own_adjacency(shared, mixed, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")  # a row on a line
+    found = json.loads(run("privacy ledger", mixed, "--json")[1])
+    assert found["adjacency"] == "replace-one"
+    assert [each["adjacency"] for each in found["runs"]] == ["add-or-remove-one", "replace-one"]
+    lines = run("privacy ledger", mixed)[1].splitlines()
+    for each in found["runs"]:
+        (line,) = [line for line in lines if f"run {each['name']}" in line]
+        assert each["adjacency"] in line
+    lines = [line for line in run("privacy ledger", shared)[1].splitlines() if "run " in line]
+    assert not any("add-or-remove-one" in line for line in lines)
+
+
+def test_an_accountant_without_a_bound_is_one_line(mixed, run):
+    status, out, err = run("privacy ledger", mixed, "--accountant", "rdp")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "pld" in err
+
+
+def test_no_epsilon_is_rounded_down(tmp_path, run):
+    path = tmp_path / "ledger"
+    with Ledger.open(path, epsilon, budget=Budget(3.00004, 0.0)) as ledger:
+        charge = LaplaceMechanism(1.0, 1 / 1.00004, Adjacency.REPLACE_ONE).charge()
+        ledger.spend(charge, run="transport-cost-record-11")
+    out = run("privacy ledger", path)[1]
+    assert out.count("1.001") == 2
+    assert "3.001" in out
+
+
+def words_of(out):
+    return " ".join(out.split())
 
 
 def test_the_folder_of_a_run(tmp_path, run):

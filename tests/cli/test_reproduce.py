@@ -46,6 +46,8 @@ def test_one_row_of_a_table(run, tmp_path):
         (["--data", "mnist"], "NAME=PATH"),
         (["--data", "mnist=nowhere"], "nowhere"),
         (["--seeds", "1,x"], "whole numbers"),
+        (["--seeds", "0, 0"], "seeds"),
+        (["--seeds", "3,0,00"], "seeds"),
         (["--only", "nothing"], "no row"),
         (["--scale", "full"], "mnist is not in"),
         (["--device", "abacus"], "cpu or cuda"),

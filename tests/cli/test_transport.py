@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import subprocess
 import sys
+import zipfile
 from functools import partial
 
 import numpy as np
@@ -184,6 +186,60 @@ class TestFiles:
         assert status == 2
         assert "no plain NumPy array" in err
 
+    @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    def test_damaged_compressed_arrays(self, run, files, method):
+        """Each place of the compressed values changed in turn: read as they were, or one line."""
+        whole = files / "whole.npz"
+        with zipfile.ZipFile(whole, "w", method) as archive, archive.open("points.npy", "w") as stream:
+            np.lib.format.write_array(stream, np.arange(60.0).reshape(30, 2))
+        content = whole.read_bytes()
+        with zipfile.ZipFile(whole) as archive:
+            size = archive.infolist()[0].compress_size
+        refused = 0
+        for place in range(40, 40 + size, 7):
+            (files / "bad.npz").write_bytes(
+                content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
+            )
+            status, out, err = run(
+                "cost", files / "bad.npz", whole, "--epsilon", 1, "--cost-bound", 4, "--json"
+            )
+            refused += status == 2
+            assert (status == 2) == ("no plain NumPy array" in err) == (out == "")
+            assert err.count("\n") == (1 if status == 2 else 0)
+        assert refused > 10
+
+    def test_encrypted_and_unknown_members(self, run, files):
+        np.savez(files / "plain.npz", points=np.zeros((3, 2)))
+        content = (files / "plain.npz").read_bytes()
+        start = content.index(b"PK\x01\x02")
+        for offsets, value in (
+            ((6, start + 8), 1),
+            ((8, start + 10), 97),
+        ):  # flags: encrypted; method: none such
+            changed = bytearray(content)
+            for offset in offsets:
+                changed[offset] = value
+            (files / "bad.npz").write_bytes(changed)
+            status, out, err = run(
+                "cost", files / "bad.npz", files / "y.npy", "--epsilon", 1, "--cost-bound", 4
+            )
+            assert (status, out, err.count("\n")) == (2, "", 1)
+            assert "no plain NumPy array" in err
+
+    def test_a_wrong_ending_does_not_matter(self, run, files):
+        """What is in the file does, also where there is no array in it."""
+        x = np.load(files / "x.npy")
+        (files / "array.npz").write_bytes((files / "x.npy").read_bytes())
+        archive = io.BytesIO()
+        np.savez(archive, points=x)
+        (files / "archive.npy").write_bytes(archive.getvalue())
+        for name in ("array.npz", "archive.npy"):
+            np.testing.assert_array_equal(read_points(files / name), x)
+        with zipfile.ZipFile(files / "text.npz", "w") as other:
+            other.writestr("text.txt", "hello")
+        status, out, err = run("cost", files / "text.npz", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+
 
 class TestLedger:
     def test_charged_and_kept_to(self, run, files):
@@ -271,6 +327,49 @@ class TestPotentials:
             assert set(arrays.files) == {"psi"}
             assert arrays["psi"].shape == (25,)
 
+    def test_the_file_is_of_the_name_that_was_given(self, run, files):
+        arguments = (
+            "potentials", files / "x.npy", files / "grid.npy", "--public", "y", "--epsilon", 2,
+            "--cost-bound", 4, "--output", files / "out.NPZ", "--ledger", files / "ledger.jsonl",
+        )  # fmt: skip
+        before = {file.name for file in files.iterdir()}
+        status, out, err = run(*arguments, "--budget", 5)
+        assert status == 0, err
+        assert "out.NPZ" in out
+        new = {file.name for file in files.iterdir()} - before
+        assert {name for name in new if not name.startswith("ledger.jsonl")} == {"out.NPZ"}
+        written = (files / "out.NPZ").read_bytes()
+        status, _, err = run(*arguments)
+        assert status == 2
+        assert "exists already" in err
+        assert (files / "out.NPZ").read_bytes() == written
+        assert len(read_ledger(files / "ledger.jsonl").runs) == 1
+
+    @pytest.mark.parametrize("length", [250, 300])
+    def test_what_cannot_be_written_costs_nothing(self, run, files, length):
+        """Names too long for its draft, and for any file."""
+        status, _, err = run(
+            "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
+            "--output", files / f"{'a' * length}.npz", "--ledger", files / "ledger.jsonl",
+        )  # fmt: skip
+        assert (status, err.count("\n")) == (2, 1)
+        assert not list(files.glob("ledger*"))
+
+    def test_a_write_that_fails_leaves_no_part(self, run, files, monkeypatch):
+        def fail(stream, **_):
+            stream.write(b"PK")
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(np, "savez", fail)
+        before = sorted(files.iterdir())
+        status, _, err = run(
+            "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
+            "--output", files / "out.npz",
+        )  # fmt: skip
+        assert (status, err.count("\n")) == (2, 1)
+        assert "No space left" in err
+        assert sorted(files.iterdir()) == before
+
     def test_paper_says_what_it_is(self, run, files):
         status, printed, err = run(
             "potentials",
@@ -342,6 +441,44 @@ class TestTradeoff:
         assert "no better than the bound" in rows["noisy-sinkhorn"]
         assert "no better than the bound" not in rows["direct"]
         assert "predicted 4)" not in out
+
+    def test_errors_of_0(self, run, files):
+        """The same data on both sides: noise below 0 is cut, and nothing is left of the error."""
+        arguments = ("tradeoff", files / "x.npy", files / "x.npy", "--cost-bound", 4, "--regularization", 0)
+        seen = set()
+        for seed in range(8):
+            options = (*arguments, "--runs", 1, "--epsilons", "1,5", "--seed", seed)
+            found = json.loads(run(*options, "--json")[1])
+            errors = {row["measured_error"] for row in found["rows"]}
+            assert {row["method"] for row in found["rows"]} == {"direct"}
+            assert found["worst_choice"] == 1
+            seen.add(errors == {0.0})
+            status, out, err = run(*options, "--plot", files / "t.png")
+            assert status == 0
+            assert err.count("\n") == 1  # the warning that it is not private
+            assert "1.00 times the least" in " ".join(out.split())
+        assert seen == {True, False}
+
+    def test_a_choice_that_a_perfect_method_beats(self, capsys):
+        from dpsinkhorn.cli._transport_output import show_tradeoff
+        from dpsinkhorn.transport import Tradeoff, TradeoffRow
+
+        rows = (TradeoffRow("direct", 1.0, 0.1, 0.1, True), TradeoffRow("histogram", 1.0, 0.0, 0.2, False))
+        assert Tradeoff(rows, 0.0).worst_choice() == float("inf")
+        show_tradeoff(Tradeoff(rows, 0.0), False, cost_bound=1.0)
+        assert "the least measured error is 0, and its own is not" in capsys.readouterr().out
+        show_tradeoff(Tradeoff(rows, 0.0), True, cost_bound=1.0)
+        assert json.loads(capsys.readouterr().out)["worst_choice"] is None
+
+    @pytest.mark.parametrize("regularization", [0.03, 0.002])
+    def test_a_regularization_that_the_cost_takes(self, run, files, regularization):
+        """Methods that cannot be had there are left out."""
+        arguments = (files / "x.npy", files / "y.npy", "--cost-bound", 4, "--regularization", regularization)
+        assert run("cost", *arguments, "--epsilon", 1)[0] == 0
+        status, out, err = run("tradeoff", *arguments, "--epsilons", 1, "--runs", 1, "--json")
+        assert status == 0, err
+        assert "two-stage" not in {row["method"] for row in json.loads(out)["rows"]}
+        assert "direct" in {row["method"] for row in json.loads(out)["rows"]}
 
     def test_files_and_warning(self, run, files):
         status, out, err = run(

@@ -78,6 +78,9 @@ def test_fewer_steps_than_the_scale(tmp_path):
     ("options", "reason"),
     [
         ({"data": {"imagenet": "x"}}, "no imagenet"),
+        ({"seeds": [3, 0, 3]}, "seeds"),
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [-1]}, "seeds"),
         ({"only": "nothing like it"}, "no row"),
         ({"only": "("}, "regular expression"),
         ({"scale": "huge"}, "one of quick, full"),

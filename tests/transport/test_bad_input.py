@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger, SeededNoise, epsilon, read_ledger
+from dpsinkhorn.privacy import (
+    Adjacency,
+    Budget,
+    BudgetExceededError,
+    LaplaceMechanism,
+    Ledger,
+    SeededNoise,
+    epsilon,
+    read_ledger,
+)
 from dpsinkhorn.transport import (
     CappedCost,
     Clouds,
@@ -19,6 +28,7 @@ from dpsinkhorn.transport import (
     private_cost,
     two_stage_cost,
 )
+from dpsinkhorn.transport.charging import Account
 
 NAN, INF = float("nan"), float("inf")
 FUNCTIONS = {"cost": private_cost, "potentials": noisy_sinkhorn, "two-stage": two_stage_cost}
@@ -219,6 +229,27 @@ class TestLedgerByPath:
         with pytest.raises(BudgetExceededError):
             private_cost([0.0], [1.0], epsilon=1, cost_bound=1, ledger=tmp_path / "ledger", budget=0.5)
         assert list(tmp_path.iterdir()) == []
+
+    def test_what_another_process_began_is_left_as_it_is(self, tmp_path):
+        """Begun between the check and the charge, with the same budget, which the charge would pass."""
+        path = tmp_path / "ledger"
+        account = Account.of(path, budget=0.5, epsilon=1.0, delta=0.0)
+        Ledger.open(path, epsilon, budget=Budget(0.5, 0.0)).close()
+        before = {file.name: (file.stat().st_ino, file.read_bytes()) for file in tmp_path.iterdir()}
+        with pytest.raises(BudgetExceededError):
+            account.spend(LaplaceMechanism(1.0, 1.0, Adjacency.REPLACE_ONE).charge(), what="c", paired=False)
+        after = {file.name: (file.stat().st_ino, file.read_bytes()) for file in tmp_path.iterdir()}
+        assert after == before
+
+    def test_a_lock_is_never_taken_away(self, tmp_path):
+        """It may be another process's, just about to hold it."""
+        lock = tmp_path / "ledger.lock"
+        lock.touch()
+        before = lock.stat().st_ino
+        with pytest.raises(BudgetExceededError, match=r"would allow epsilon 0\.5"):
+            private_cost([0.0], [1.0], epsilon=1, cost_bound=1, ledger=tmp_path / "ledger", budget=0.5)
+        assert lock.stat().st_ino == before
+        assert list(tmp_path.iterdir()) == [lock]
 
     def test_something_else_is_left_as_it_is(self, tmp_path):
         (tmp_path / "other").write_text("hello")

@@ -11,9 +11,11 @@ from scipy import stats
 
 from dpsinkhorn.privacy import Budget, Ledger, SeededNoise, epsilon
 from dpsinkhorn.transport import (
+    Clouds,
     NoisySinkhorn,
     Setting,
     TransportError,
+    TwoStageMechanism,
     linear_sensitivity,
     two_stage,
     two_stage_cost,
@@ -171,6 +173,20 @@ class TestRelease:
                 noise=SeededNoise(seed),
             )  # fmt: skip
             assert math.isfinite(found.released)
+
+    @pytest.mark.parametrize("public", [None, "x"])
+    def test_planned_before_any_point_is_seen(self, public):
+        """The plan has the charge and the prediction of the release that follows it."""
+        rng = np.random.default_rng(0)
+        x, y = rng.random((25, 1)), rng.random((20, 1))
+        options = {"epsilon": 3.0, "delta": 1e-5, "iterations": 2}
+        found = two_stage_cost(x, y, cost_bound=1, public=public, noise=SeededNoise(0), **options)
+        plan = TwoStageMechanism.plan(
+            Setting(25, 20, 1.0, public, dimension=1), regularization=1.0, **options
+        )
+        assert (found.charge, found.predicted_error) == (plan.charge, plan.predicted_error)
+        clouds = Clouds.of(x, y, cost_bound=1, public=public)
+        assert plan.release(clouds, SeededNoise(0))[0] == found.released
 
     def test_bad_share(self):
         with pytest.raises(TransportError, match="share"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ __all__ = [
     "check_budget",
     "check_file",
     "cost_of",
+    "new_arrays",
     "noise_of",
     "one_line",
     "parse_epsilons",
@@ -64,6 +66,28 @@ def check_file(path: Path, suffix: str, option: str) -> None:
         raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
     if path.is_dir():
         raise BadInputError(f"{option} {path} is a folder; name a file")
+
+
+@contextmanager
+def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
+    """A function that writes arrays by name to `path`, which is there whole after the block or not at all.
+
+    An existing file is a release that was paid for: it is refused.
+    """
+    import numpy as np
+
+    from dpsinkhorn.release._files import new_file
+
+    check_file(path, ".npz", "--output")
+    if os.path.lexists(path):
+        raise BadInputError(f"--output {path} exists already; name another")
+    with new_file(path) as draft:
+
+        def write(**arrays: Any) -> None:
+            with draft.open("wb") as stream:  # given a name, NumPy would add an ending of its own
+                np.savez(stream, **{name: array for name, array in arrays.items() if array is not None})
+
+        yield write
 
 
 def check_budget(budget: float | None, ledger: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ _SEEDED = "made with a seed, which whoever knows it can undo: not for release"
 
 def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: bool) -> None:
     """The cost, its interval, what it cost, and why the method was taken."""
+    from dpsinkhorn.privacy import format_epsilon
+
     if found.seeded:
         warn(_SEEDED)
     if as_json:
@@ -26,7 +29,7 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
     rows = [
         ("cost", f"{found.cost:.6g}"),
         (f"interval, {100 * confidence:g} %", f"{low:.6g} to {high:.6g}"),
-        ("epsilon", f"{found.epsilon:g}"),
+        ("epsilon", format_epsilon(found.epsilon)),
         ("delta", f"{found.delta:g}"),
         ("method", found.method),
         ("predicted error", f"{found.predicted_error:.3g}"),
@@ -97,9 +100,12 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
         )
         for row in found.rows
     ]
+    worst = found.worst_choice()
     told = [
         f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}.",
         "* the method that auto takes.",
-        f"At worst its error is {found.worst_choice():.2f} times the least measured one.",
+        f"At worst its error is {worst:.2f} times the least measured one."
+        if math.isfinite(worst)
+        else "At worst the least measured error is 0, and its own is not.",
     ]
     print_table("mean absolute error", table, told)

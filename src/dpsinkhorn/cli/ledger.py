@@ -34,20 +34,21 @@ def ledger(
     if as_json:
         print_json(found)
         return
-    budget = found["budget_epsilon"]
+    budget, runs = found["budget_epsilon"], found["runs"]
+    mixed = len({run["adjacency"] for run in runs}) > 1
     rows = [
         ("ledger", found["ledger"]),
-        ("epsilon allowed", "no limit" if budget is None else f"{budget:.4g}"),
+        ("epsilon allowed", "no limit" if budget is None else _number(budget)),
         ("epsilon spent", _number(found["epsilon"])),
         ("delta", f"{found['delta']:g}"),
         ("adjacency", found["adjacency"] or "-"),
-        *((f"run {run['name']}", _told(run)) for run in found["runs"]),
+        *((f"run {run['name']}", _told(run, mixed)) for run in runs),
     ]
     print_table(
         "Ledger",
         rows,
         [
-            "Epsilon of several runs is that of all together, which is less than their sum.",
+            *_compared(found, mixed),
             f"Digest {found['digest']}",
             "Noted elsewhere, as a release does, it shows up an older copy.",
         ],
@@ -55,7 +56,7 @@ def ledger(
 
 
 def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
-    from dpsinkhorn.privacy import epsilon, read_ledger
+    from dpsinkhorn.privacy import UnsupportedEventError, epsilon, read_ledger
     from dpsinkhorn.privacy.journal import JournalDamagedError
     from dpsinkhorn.training import Run, TrainingError
 
@@ -74,23 +75,44 @@ def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
     def spent(run: str | None = None) -> float | None:
         return _finite(epsilon(statement.total(run), delta, name)) if statement.spends else 0.0
 
+    def told(run: str, steps: int) -> dict[str, Any]:
+        adjacency = statement.total(run).adjacency.value
+        return {"name": run, "steps": steps, "epsilon": spent(run), "adjacency": adjacency}
+
     steps = dict.fromkeys(statement.runs, 0)
     for spend in statement.spends:
         steps[spend.run] += spend.steps
-    return {
-        "ledger": str(path),
-        "budget_epsilon": _finite(statement.budget.epsilon),
-        "delta": delta,
-        "epsilon": spent(),
-        "accountant": name,
-        "adjacency": statement.total().adjacency.value if statement.spends else None,
-        "runs": [{"name": run, "steps": count, "epsilon": spent(run)} for run, count in steps.items()],
-        "digest": statement.digest,
-    }
+    try:
+        return {
+            "ledger": str(path),
+            "budget_epsilon": _finite(statement.budget.epsilon),
+            "delta": delta,
+            "epsilon": spent(),
+            "accountant": name,
+            "adjacency": statement.total().adjacency.value if statement.spends else None,
+            "runs": [told(run, count) for run, count in steps.items()],
+            "digest": statement.digest,
+        }
+    except UnsupportedEventError as error:
+        raise BadInputError(f"{error}; --accountant pld counts all that a ledger holds") from error
 
 
-def _told(run: dict[str, Any]) -> str:
-    return f"{run['steps']:,} charges, epsilon {_number(run['epsilon'])}"
+def _told(run: dict[str, Any], mixed: bool) -> str:
+    under = f" under {run['adjacency']}" if mixed else ""
+    return f"{run['steps']:,} charges, epsilon {_number(run['epsilon'])}{under}"
+
+
+def _compared(found: dict[str, Any], mixed: bool) -> list[str]:
+    """How ε of all runs goes with those of each, where there are several."""
+    if mixed:
+        return [
+            "Epsilon spent is that of all runs together, under replace-one, where a run that counts "
+            "under add-or-remove-one costs more."
+        ]
+    parts = [run["epsilon"] for run in found["runs"]]
+    if None not in (found["epsilon"], *parts) and found["epsilon"] < sum(parts):
+        return ["Epsilon of several runs is that of all together, which is less than their sum."]
+    return []
 
 
 def _finite(value: float) -> float | None:
@@ -99,4 +121,6 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.4g}"
+    from dpsinkhorn.privacy import format_epsilon
+
+    return "infinite" if value is None else format_epsilon(value)

@@ -149,7 +149,7 @@ def _seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts) or len(set(parts)) < len(parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise BadInputError(f"--seeds takes whole numbers with commas between, such as 0,1,2, not {text}")
     return [int(part) for part in parts]
 
@@ -202,6 +202,8 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
     """Rows done, and the step of the one in training."""
+    from dpsinkhorn.privacy import format_epsilon
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -220,6 +222,7 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Call
 
         def step(now: RunProgress) -> None:
             block = now.block
-            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {now.epsilon:.2f}")
+            spent = format_epsilon(now.epsilon)
+            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {spent}")
 
         yield show, step

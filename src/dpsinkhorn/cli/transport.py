@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._output import BadInputError, check_plot_path
+from dpsinkhorn.cli._output import check_plot_path
 from dpsinkhorn.cli._transport_input import (
     check_budget,
     check_file,
     cost_of,
+    new_arrays,
     noise_of,
     one_line,
     parse_epsilons,
@@ -138,15 +139,10 @@ def potentials_command(
 
         dpsinkhorn transport potentials x.npy grid.npy --public y --epsilon 1 --cost-bound 4 --output out.npz
     """
-    import numpy as np
-
     from dpsinkhorn.transport import noisy_sinkhorn
 
     check_budget(budget, ledger)
-    check_file(output, ".npz", "--output")
-    if output.exists():  # a release that was paid for
-        raise BadInputError(f"--output {output} exists already; name another")
-    with one_line():
+    with one_line(), new_arrays(output) as write:  # the file is begun before anything is charged
         found = noisy_sinkhorn(
             read(x, columns),
             read(y, columns),
@@ -163,8 +159,7 @@ def potentials_command(
             budget=budget,
             noise=noise_of(seed),
         )
-        released: dict[str, Any] = {"phi": found.phi, "psi": found.psi}
-        np.savez(output, **{name: array for name, array in released.items() if array is not None})
+        write(phi=found.phi, psi=found.psi)
     show_potentials(found, output, as_json, cost_bound=cost_bound)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import struct
 import zipfile
@@ -17,12 +18,23 @@ import numpy.typing as npt
 from dpsinkhorn.data._memory import check_fits
 from dpsinkhorn.data.errors import DataError
 
-__all__ = ["Arrays", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
+__all__ = ["UNREADABLE", "Arrays", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
 
 # Ways to name the parts of a file: plain, Keras (mnist.npz), MedMNIST. {} stands for the split.
 _IMAGES = ("{}_images", "x_{}", "X_{}", "images", "x", "X")
 _LABELS = ("{}_labels", "y_{}", "Y_{}", "labels", "y", "Y")
 _GROUPS = ("{}_groups", "groups_{}", "groups")
+# What reading an archive raises where it is damaged, encrypted, or packed in a way that is not known here.
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,
+    RuntimeError,
+)
 _SPLIT_WORDS = {"train": ("train",), "test": ("test",), "valid": ("val", "valid")}
 
 
@@ -109,15 +121,7 @@ def read_npz_set(
             )
     except DataError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except UNREADABLE as error:
         raise DataError(f"cannot read {path}: {error}; write it again with np.savez") from error
 
 

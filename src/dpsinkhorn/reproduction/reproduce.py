@@ -81,7 +81,7 @@ def reproduce(
         version: `first` or `final`: which of the papers' versions.
         scale: `quick` (minutes on a processor, on data that come with scikit-learn) or `full`.
         data: Paths of `mnist`, `fashion-mnist` and `celeba`; by default they are looked for by name.
-        seeds: One training for each.
+        seeds: One training for each, no two alike.
         only: A regular expression: carry out rows that it is found in, as "mnist real data"; others are shown
             if they are here already.
         steps: At most so many steps, whatever the scale says.
@@ -96,12 +96,15 @@ def reproduce(
         raise ReproductionError(f"data are named {', '.join(DATA)}; there is no {unknown[0]}")
     if steps is not None and steps < 1:
         raise ReproductionError(f"steps must be 1 or more, not {steps}")
+    numbers = tuple(range(chosen.seeds)) if seeds is None else tuple(seeds)
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        told = ", ".join(map(str, numbers)) or "none"
+        raise ReproductionError(f"seeds must be whole numbers from 0 upwards, each once, not {told}")
     place = folder / chosen.name
     place.mkdir(parents=True, exist_ok=True)
     where = choose_device(device, ReproductionError)
     runner = Runner(place, chosen, version, where, steps, watch)
     book = _Sources(data or {}, chosen, where)
-    numbers = tuple(range(chosen.seeds)) if seeds is None else tuple(seeds)
     wanted = [row for row in rows if only is None or _matches(only, f"{row.data} {row.method}")]
     if not wanted:
         raise ReproductionError(f"no row of {item} has {only!r} in it")

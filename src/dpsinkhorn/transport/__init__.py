@@ -18,7 +18,7 @@ from dpsinkhorn.transport.tradeoff import (
     measure_tradeoff,
     write_tradeoff,
 )
-from dpsinkhorn.transport.two_stage import linear_sensitivity, two_stage_cost
+from dpsinkhorn.transport.two_stage import TwoStageMechanism, linear_sensitivity, two_stage_cost
 
 __all__ = [
     "CappedCost",
@@ -33,6 +33,7 @@ __all__ = [
     "Tradeoff",
     "TradeoffRow",
     "TransportError",
+    "TwoStageMechanism",
     "bounds",
     "cost_sensitivity",
     "draw_tradeoff",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from dpsinkhorn.privacy import Budget, Charge, Ledger, read_ledger
+from dpsinkhorn.privacy import Budget, BudgetExceededError, Charge, Ledger, format_epsilon, read_ledger
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.transport.checks import is_number, shown
@@ -60,6 +60,7 @@ class Account:
     def spend(self, charge: Charge, *, what: str, paired: bool) -> None:
         """Write a charge down. The run's name says whom it protects."""
         unit = "person" if paired else "record"
+        self._check_first(charge)
         with self._open() as ledger:
             if ledger is None:
                 return
@@ -70,6 +71,21 @@ class Account:
                         f"{unit}; give it another ledger"
                     )
             ledger.spend(charge, run=f"transport-{what}-{unit}-{os.urandom(4).hex()}")
+
+    def _check_first(self, charge: Charge) -> None:
+        """Refuse what a new ledger would refuse before it is begun, so that nothing is left behind.
+
+        Its files are never taken away again: another process may have begun it meanwhile, or hold the lock.
+        """
+        if self.begin is None or not isinstance(self.ledger, Path):
+            return
+        needed = epsilon_of(charge, self.begin.delta)
+        if needed > self.begin.epsilon:
+            raise BudgetExceededError(
+                f"a new ledger {self.ledger.name} would allow epsilon {self.begin.epsilon:g} at delta "
+                f"{self.begin.delta:g}, and this, of epsilon {format_epsilon(needed)}, would pass it; "
+                "nothing was spent, and none was begun"
+            )
 
     @contextmanager
     def _open(self) -> Iterator[Ledger | None]:
@@ -83,10 +99,4 @@ class Account:
         except ValueError as error:  # someone began it with another budget meanwhile
             raise TransportError(str(error)) from error
         with ledger:
-            try:
-                yield ledger
-            except BaseException:
-                if self.begin is not None and not ledger.statement().spends:
-                    for ending in ("", ".head", ".lock"):  # a refusal leaves nothing behind
-                        self.ledger.with_name(self.ledger.name + ending).unlink(missing_ok=True)
-                raise
+            yield ledger

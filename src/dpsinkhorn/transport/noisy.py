@@ -127,7 +127,8 @@ class NoisyPotentials:
 class NoisySinkhorn:
     """What is settled before any point is looked at: K, and z (`sound`) or σ and M (`paper`).
 
-    With `epsilon` infinite there is no noise at all: plain Sinkhorn, centred.
+    Made by `plan`. In mode `paper`, with σ (`adaptive`) and M (`floor`) 0, there is no noise at all: plain
+    Sinkhorn, centred.
     """
 
     setting: Setting

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.npyio import NpzFile
 
+from dpsinkhorn.data.arrays import UNREADABLE
 from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["read_points"]
@@ -35,12 +36,13 @@ def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> np
     try:
         with path.open("rb") as stream:
             loaded = np.load(stream, allow_pickle=False)
-            array = loaded if suffix == ".npy" else loaded[_name(list(loaded.files), columns, path)]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        if isinstance(error, TransportError):
-            raise
+            named = isinstance(loaded, NpzFile)  # whatever the file's own ending says
+            array = loaded[_name(list(loaded.files), columns, path)] if named else loaded
+    except TransportError:
+        raise
+    except (*UNREADABLE, KeyError) as error:
         raise TransportError(f"cannot read {path}: it holds no plain NumPy array of numbers") from error
-    if array.dtype.kind not in "iuf" or array.ndim == 0:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.ndim == 0:
         raise TransportError(f"{path} must hold an array of numbers, one row a point")
     return np.asarray(array, dtype=np.float64).reshape(len(array), -1)
 

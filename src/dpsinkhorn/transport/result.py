@@ -15,7 +15,7 @@ Quantity: TypeAlias = Literal["entropic", "exact", "divergence"]
 
 @dataclass(frozen=True)
 class PrivateCost:
-    """A released transport cost. Every field is private in the sense of its guarantee: safe to show.
+    """A released transport cost. ε is proved, and every field is private in its sense: safe to show.
 
     Attributes:
         cost: the estimate, within what is possible at all (0 to the bound, for a transport cost).
@@ -24,7 +24,6 @@ class PrivateCost:
             probability `confidence`, over the noise.
         predicted_error: mean absolute error to expect, from public quantities alone.
         reason: why this method was taken.
-        private: whether epsilon is a proved guarantee; False for the paper's own calibration.
         seeded: made with predictable noise: not for release.
     """
 
@@ -43,7 +42,6 @@ class PrivateCost:
     reason: str
     seeded: bool
     charge: Charge = field(repr=False)
-    private: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -60,6 +58,5 @@ class PrivateCost:
             "cost_bound": self.cost_bound,
             "adjacency": self.adjacency,
             "reason": self.reason,
-            "guaranteed": self.private,
             "seeded": self.seeded,
         }

@@ -6,7 +6,9 @@ to that curator, or for research on public data.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,7 @@ from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.two_stage import two_stage_cost
+from dpsinkhorn.transport.two_stage import TwoStageMechanism
 
 __all__ = ["Tradeoff", "TradeoffRow", "draw_tradeoff", "measure_tradeoff", "write_tradeoff"]
 
@@ -57,12 +59,16 @@ class Tradeoff:
     true_value: float
 
     def worst_choice(self) -> float:
-        """The most by which the method that `auto` takes exceeds the best measured error, as a factor."""
+        """The most by which the method that `auto` takes exceeds the best measured error, as a factor.
+
+        Infinite where the best has no error at all, and that method has some.
+        """
         factors = []
         for epsilon in {row.epsilon for row in self.rows}:
             here = [row for row in self.rows if row.epsilon == epsilon and row.method != PAPER]
             chosen = next(row.measured_error for row in here if row.chosen)
-            factors.append(chosen / min(row.measured_error for row in here))
+            least = min(row.measured_error for row in here)
+            factors.append(chosen / least if least else (math.inf if chosen else 1.0))
         return max(factors)
 
 
@@ -81,7 +87,7 @@ def measure_tradeoff(
     runs: int = 20,
     seed: int = 0,
 ) -> Tradeoff:
-    """Mean absolute errors over `runs` seeded runs of every method that can be had.
+    """Mean absolute errors over `runs` seeded runs of every method that can be had at these settings.
 
     >>> x, y = np.random.default_rng(0).random((2, 40, 1))
     >>> found = measure_tradeoff(x, y, cost_bound=1, epsilons=[1.0], regularization=1.0, runs=3)
@@ -115,29 +121,20 @@ def measure_tradeoff(
             "direct": (direct.predicted_error, lambda d=direct: d.noised(true, noise)),  # type: ignore[misc]
         }
         if quantity == "entropic" and delta > 0:
+            options: dict[str, float] = {"regularization": value, "epsilon": epsilon, "delta": delta}
             for name, mode in (("noisy-sinkhorn", "sound"), (PAPER, "paper")):
-                plan = NoisySinkhorn.plan(
-                    turned.setting,
-                    regularization=value,
-                    epsilon=epsilon,
-                    delta=delta,
-                    mode=mode,  # type: ignore[arg-type]
+                with contextlib.suppress(TransportError):
+                    plan = NoisySinkhorn.plan(turned.setting, mode=mode, **options)  # type: ignore[arg-type]
+                    found[name] = (
+                        plan.predicted_error,
+                        lambda p=plan: p.release(turned, noise).cost,  # type: ignore[misc]
+                    )
+            with contextlib.suppress(TransportError):
+                stages = TwoStageMechanism.plan(clouds.setting, **options)  # type: ignore[arg-type]
+                found["two-stage"] = (
+                    stages.predicted_error,
+                    lambda s=stages: s.release(clouds, noise)[0],  # type: ignore[misc]
                 )
-                found[name] = (
-                    plan.predicted_error,
-                    lambda p=plan: p.release(turned, noise).cost,  # type: ignore[misc]
-                )
-            predicted = two_stage_cost(
-                clouds.x, clouds.y, epsilon=epsilon, delta=delta, cost_bound=bound, cost=cost,
-                regularization=value, public=public, noise=noise,
-            ).predicted_error  # fmt: skip
-            found["two-stage"] = (
-                predicted,
-                lambda e=epsilon: two_stage_cost(  # type: ignore[misc]
-                    clouds.x, clouds.y, epsilon=e, delta=delta, cost_bound=bound, cost=cost,
-                    regularization=value, public=public, noise=noise,
-                ).cost,
-            )  # fmt: skip
         if support is not None:
             bins = HistogramMechanism.plan(clouds, support, epsilon=epsilon)
             found["histogram"] = (

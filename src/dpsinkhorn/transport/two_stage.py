@@ -8,7 +8,9 @@ docs/proofs/two-stage.md.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +37,7 @@ from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, wi
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 
-__all__ = ["linear_sensitivity", "two_stage_cost"]
+__all__ = ["TwoStageMechanism", "linear_sensitivity", "two_stage_cost"]
 
 _STEEPEST = 100.0  # of c̄/η, so that e^(3c̄/η) stays well within float64, whatever the potentials
 _SHARES = np.linspace(0.1, 0.9, 9)
@@ -61,6 +63,102 @@ def linear_sensitivity(
     mass = math.exp(most + float(special.logsumexp(phi)) + float(special.logsumexp(psi)))
     slack = 4 * mass * rounding(setting, eta) * float(1 / eta + 1 / setting.bound + size / eta**2)
     return exact + slack
+
+
+@dataclass(frozen=True)
+class TwoStageMechanism:
+    """What is settled before any point is looked at: noisy Sinkhorn, and what of ε is left after it.
+
+    Attributes:
+        first: of both potentials: both enter π̂, so both are released, whichever side is public.
+        epsilon: of both stages together.
+    """
+
+    setting: Setting
+    first: NoisySinkhorn
+    epsilon: float
+
+    @classmethod
+    def plan(
+        cls,
+        setting: Setting,
+        *,
+        regularization: float,
+        epsilon: float,
+        delta: float,
+        share: float | None = None,
+        iterations: int | None = None,
+    ) -> TwoStageMechanism:
+        """Split ε, where the share of the first stage is not given, by the least predicted error."""
+        check_positive(epsilon=epsilon, regularization=regularization)
+        if share is not None:
+            check_fraction(share=share)
+        if setting.bound / regularization > _STEEPEST:
+            raise TransportError(
+                f"regularization must be at least {setting.bound / _STEEPEST:g} at this cost bound: "
+                "e^(bound / regularization) is beyond use"
+            )
+        both = dataclasses.replace(setting, public=None)
+        plans = [
+            cls(
+                setting,
+                NoisySinkhorn.plan(
+                    both,
+                    regularization=regularization,
+                    epsilon=part * epsilon,
+                    delta=delta,
+                    iterations=iterations,
+                ),
+                float(epsilon),
+            )
+            for part in (_SHARES.tolist() if share is None else [share])
+        ]
+        found = min(plans, key=lambda plan: plan._unbounded_error)
+        with noise_that_fits():
+            laplace_scale(1.0, found.second_epsilon, 1)
+        return found
+
+    @property
+    def second_epsilon(self) -> float:
+        return self.epsilon - self.first.epsilon
+
+    @property
+    def charge(self) -> Charge:
+        return compose(self.first.charge, second_stage_charge(self.second_epsilon))
+
+    @property
+    def predicted_error(self) -> float:
+        """Mean absolute error to expect, from public quantities alone."""
+        return min(self._unbounded_error, self.setting.bound)
+
+    @property
+    def _unbounded_error(self) -> float:
+        """The second stage's noise is that at potentials of mean 0 that span c̄."""
+        eta, setting = self.first.regularization, self.first.setting
+        worst = min(eta, setting.bound)
+        most = worst * math.exp(-worst / eta + min(setting.bound / eta, 300.0))
+        scale = setting.worst(most / setting.n, most / setting.m) / self.second_epsilon
+        return self.first.predicted_error + scale
+
+    def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[float, float]:
+        """The noised <c, π̂>, and the scale of its Laplace noise; charge `charge` first."""
+        eta, bound = self.first.regularization, self.setting.bound
+        found = self.first.release(clouds, noise)
+        assert found.phi is not None
+        assert found.psi is not None
+        # Post-processing: exact potentials span at most c̄, φ' within ±c̄ and ψ' from -c̄ to 2c̄.
+        phi = project_span(found.phi, bound).clip(-bound, bound)
+        psi = project_span(found.psi, bound).clip(-bound, 2 * bound)
+        sensitivity = linear_sensitivity(self.setting, eta, phi, psi)
+        # The value is the sum of n rows, or of m columns, none of which is above the sensitivity.
+        largest = sensitivity * max(self.setting.n, self.setting.m)
+        multiplier = laplace_multiplier(self.second_epsilon)
+        sensitivity = widened(sensitivity, multiplier=multiplier, largest=largest)
+        costs = clouds.costs()
+        plan = coupling(costs, torch.from_numpy(phi), torch.from_numpy(psi), eta)
+        value = (plan * costs).sum(1).sum()
+        noisy = add_laplace(value, sensitivity=sensitivity, epsilon=self.second_epsilon, noise=noise)
+        return float(noisy), laplace_scale(sensitivity, self.second_epsilon, 1)
 
 
 def two_stage_cost(
@@ -101,57 +199,25 @@ def two_stage_cost(
     >>> two_stage_cost(x, y, epsilon=5, delta=1e-5, cost_bound=2, noise=SeededNoise(0)).method
     'two-stage'
     """
-    check_positive(epsilon=epsilon)
     check_fraction(confidence=confidence)
-    if share is not None:
-        check_fraction(share=share)
     source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
-    setting = clouds.setting
-    # Both potentials enter π̂, so both are released, whichever side is public.
-    both = Setting(setting.n, setting.m, setting.bound, None, paired, setting.dimension)
-    eta = setting.bound if regularization is None else regularization
-    check_positive(regularization=eta)
-    if setting.bound / eta > _STEEPEST:
-        raise TransportError(
-            f"regularization must be at least {setting.bound / _STEEPEST:g} at this cost bound: "
-            "e^(bound / regularization) is beyond use"
-        )
-    shares = _SHARES.tolist() if share is None else [share]
-    plans = [
-        NoisySinkhorn.plan(
-            both, regularization=eta, epsilon=part * epsilon, delta=delta, iterations=iterations
-        )
-        for part in shares
-    ]
-    errors = [plan.predicted_error + _predicted_scale(plan, epsilon) for plan in plans]
-    first = plans[int(np.argmin(errors))]
-    second_epsilon = epsilon - first.epsilon
-    with noise_that_fits():
-        laplace_scale(1.0, second_epsilon, 1)
-    charge = compose(first.charge, second_stage_charge(second_epsilon))
+    bound = clouds.setting.bound
+    plan = TwoStageMechanism.plan(
+        clouds.setting,
+        regularization=bound if regularization is None else regularization,
+        epsilon=epsilon,
+        delta=delta,
+        share=share,
+        iterations=iterations,
+    )
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
-    account.spend(charge, what="two-stage", paired=paired)
-
-    found = first.release(clouds, source)
-    assert found.phi is not None
-    assert found.psi is not None
-    # Post-processing: exact potentials span at most c̄, φ' within ±c̄ and ψ' from -c̄ to 2c̄.
-    phi = project_span(found.phi, setting.bound).clip(-setting.bound, setting.bound)
-    psi = project_span(found.psi, setting.bound).clip(-setting.bound, 2 * setting.bound)
-    sensitivity = linear_sensitivity(setting, eta, phi, psi)
-    # The value is the sum of n rows, or of m columns, none of which is above the sensitivity.
-    largest = sensitivity * max(setting.n, setting.m)
-    sensitivity = widened(sensitivity, multiplier=laplace_multiplier(second_epsilon), largest=largest)
-    costs = clouds.costs()
-    plan = coupling(costs, torch.from_numpy(phi), torch.from_numpy(psi), eta)
-    value = (plan * costs).sum(1).sum()
-    released = float(add_laplace(value, sensitivity=sensitivity, epsilon=second_epsilon, noise=source))
-    scale = laplace_scale(sensitivity, second_epsilon, 1)
+    account.spend(plan.charge, what="two-stage", paired=paired)
+    released, scale = plan.release(clouds, source)
     reach = scale * math.log(1 / (1 - confidence))
 
     return PrivateCost(
-        cost=min(max(released, 0.0), setting.bound),
+        cost=min(max(released, 0.0), bound),
         released=released,
         interval=(max(released - reach, 0.0), max(released + reach, 0.0)),  # π̂ is no plan: no upper limit
         confidence=confidence,
@@ -159,24 +225,16 @@ def two_stage_cost(
         delta=delta,
         method="two-stage",
         quantity="exact",
-        predicted_error=min(min(errors), setting.bound),
-        regularization=eta,
-        cost_bound=setting.bound,
+        predicted_error=plan.predicted_error,
+        regularization=plan.first.regularization,
+        cost_bound=bound,
         adjacency=Adjacency.REPLACE_ONE.value,
         reason="asked for",
         seeded=not source.secure,
-        charge=charge,
+        charge=plan.charge,
     )
 
 
 def second_stage_charge(epsilon: float) -> Charge:
     """One Laplace mechanism: its scale follows the released potentials, its ε does not."""
     return LaplaceMechanism(1.0, laplace_multiplier(epsilon), Adjacency.REPLACE_ONE).charge()
-
-
-def _predicted_scale(plan: NoisySinkhorn, epsilon: float) -> float:
-    """Of the second stage, at potentials of mean 0 that span c̄."""
-    eta, setting = plan.regularization, plan.setting
-    worst = min(eta, setting.bound)
-    most = worst * math.exp(-worst / eta + min(setting.bound / eta, 300.0))
-    return setting.worst(most / setting.n, most / setting.m) / (epsilon - plan.epsilon)
