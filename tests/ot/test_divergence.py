@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from dpsinkhorn.ot import (
     L1L2,
     Cityblock,
+    ConvergenceWarning,
     Cost,
     MatrixProblem,
     Problem,
@@ -220,3 +223,192 @@ def test_a_problem_keeps_its_points_when_the_array_changes():
     before = float(solve(problem, 0.5).value)
     y[:] = 9.0
     assert float(solve(problem, 0.5).value) == before
+
+
+def weights_of(n: int, seed: int = 0) -> Tensor:
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+
+
+class TestSecondDerivatives:
+    """They are not to be had, and never count as zero."""
+
+    LOSSES: ClassVar = {
+        "transport": lambda x, y: transport_loss(x, y, 0.1),
+        "empirical": lambda x, y: empirical_loss(x, y, 0.1),
+        "module": lambda x, y: SinkhornLoss(0.1)(x, y),
+    }
+    WORDS = r"^the losses of dpsinkhorn.ot have first derivatives only: create_graph=True"
+
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_raise(self, name: str):
+        x, y = draw(6), draw(5, seed=1)
+        loss = self.LOSSES[name]
+        with pytest.raises(NotImplementedError, match=self.WORDS):
+            torch.autograd.functional.hessian(lambda points: loss(points, y), x)
+        x.requires_grad_()
+        with pytest.raises(NotImplementedError, match=self.WORDS):  # a gradient penalty
+            torch.autograd.grad(loss(x, y), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match=self.WORDS):
+            loss(x, y).square().backward(create_graph=True)
+
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_first_ones_need_nothing_special(self, name: str):
+        loss = self.LOSSES[name]
+        x, y = draw(6).requires_grad_(), draw(5, seed=1)
+        (expected,) = torch.autograd.grad(loss(x, y), x)
+        with torch.enable_grad():
+            loss(x, y).backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, expected)
+        value = loss(x, y)
+        for times in (2, 3):
+            value.backward(retain_graph=True)
+            torch.testing.assert_close(x.grad, times * expected)
+        torch.testing.assert_close(torch.autograd.functional.jacobian(lambda z: loss(z, y), x), expected)
+        again = torch.utils.checkpoint.checkpoint(loss, x, y, use_reentrant=False)
+        torch.testing.assert_close(torch.autograd.grad(again, x)[0], expected)
+
+    def test_within_a_network_and_its_hooks(self):
+        """As data-parallel training has it: gradients are taken from hooks as they come about."""
+        network, y, seen = torch.nn.Linear(3, 3).double(), draw(5, seed=1), []
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(seen.append) for parameter in network.parameters()
+        ]
+        SinkhornLoss(0.1)(network(draw(6)), y).backward()
+        assert len(seen) == len(hooks)
+        assert all(torch.isfinite(parameter.grad).all() for parameter in network.parameters())
+
+
+class TestWeights:
+    @pytest.mark.parametrize("cost", [SquaredEuclidean(), Cityblock()], ids=str)
+    @pytest.mark.parametrize("regularization", [0.05, 1.0])
+    @pytest.mark.parametrize("shape", [(8, 5), (5, 8)])
+    def test_gradients_equal_finite_differences(self, shape, regularization: float, cost: Cost):
+        x, y = draw(shape[0]), draw(shape[1], seed=1)
+        a, b = weights_of(shape[0]).requires_grad_(), weights_of(shape[1], seed=1).requires_grad_()
+
+        def loss(a: Tensor, b: Tensor) -> Tensor:
+            return transport_loss(x, y, regularization, cost=cost, a=a, b=b, tolerance=1e-12)
+
+        gradients = torch.autograd.grad(loss(a, b), (a, b))
+        with torch.no_grad():
+            numeric = (
+                finite_differences(lambda weights: loss(weights, b), a),
+                finite_differences(lambda weights: loss(a, weights), b),
+            )
+        for closed, expected in zip(gradients, numeric, strict=True):
+            assert (closed - expected).norm() <= 1e-5 * expected.norm()
+
+    @pytest.mark.parametrize("name", ["empirical", "semi-debiased", "debiased"])
+    def test_of_sums_of_terms(self, name: str):
+        x, y, b = draw(10), draw(6, seed=1), weights_of(6, seed=1)
+        losses: dict[str, Callable[[Tensor], Tensor]] = {
+            "empirical": lambda a: empirical_loss(x, y, 0.2, a=a, b=b),
+            "semi-debiased": lambda a: semi_debiased_loss(x, y, 0.2, debias=0.25, a=a, b=b),
+            "debiased": lambda a: debiased_loss(x, y, x + 1, y, 0.2, a=a, b=b, a_again=a.square(), b_again=b),
+        }
+        a = weights_of(10).requires_grad_()
+        (closed,) = torch.autograd.grad(losses[name](a), a)
+        with torch.no_grad():
+            numeric = finite_differences(losses[name], a)
+        assert (closed - numeric).norm() <= 1e-5 * numeric.norm()
+
+    def test_a_weight_of_zero_has_a_derivative_upwards(self):
+        x, y = draw(7), draw(6, seed=1)
+        a, b = weights_of(7), weights_of(6, seed=1)
+        a[2], b[4] = 0.0, 0.0
+
+        def loss(a: Tensor, b: Tensor) -> Tensor:
+            return transport_loss(x, y, 0.3, a=a, b=b, tolerance=1e-12)
+
+        in_a, in_b = torch.autograd.grad(loss(a.requires_grad_(), b.requires_grad_()), (a, b))
+        with torch.no_grad():
+            step_a, step_b = torch.zeros(7).double(), torch.zeros(6).double()
+            step_a[2] = step_b[4] = 1e-6
+            up_a = (loss(a + step_a, b) - loss(a, b)) / 1e-6
+            up_b = (loss(a, b + step_b) - loss(a, b)) / 1e-6
+        torch.testing.assert_close(in_a[2], up_a, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(in_b[4], up_b, rtol=1e-4, atol=1e-5)
+
+    def test_shared_by_a_batch_and_in_a_type_of_their_own(self):
+        x, y = torch.stack([draw(6), draw(6, seed=2)]).float(), torch.stack([draw(5, seed=1)] * 2).float()
+        shared = weights_of(6).requires_grad_()
+        single = shared.detach().clone().requires_grad_()
+        scale = torch.tensor([1.0, -2.0])
+        (together,) = torch.autograd.grad(transport_loss(x, y, 0.3, a=shared) @ scale, shared)
+        alone = [transport_loss(x[k], y[k], 0.3, a=single) * scale[k] for k in range(2)]
+        (expected,) = torch.autograd.grad(alone[0] + alone[1], single)
+        assert together.dtype == torch.float64
+        torch.testing.assert_close(together, expected, rtol=1e-4, atol=1e-5)
+        each = shared.detach().expand(2, 6).clone().requires_grad_()
+        (apart,) = torch.autograd.grad(transport_loss(x, y, 0.3, a=each) @ scale, each)
+        torch.testing.assert_close(apart.sum(0), together)
+
+    def test_are_those_of_their_points_in_every_term(self):
+        x, y, x_again, y_again = draw(9), draw(7, seed=1), draw(4, seed=2), draw(5, seed=3)
+        a, b, a_again, b_again = (weights_of(len(points)) for points in (x, y, x_again, y_again))
+
+        def w(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+            return solve(Problem(x, y, a=a, b=b), 0.1).value
+
+        cross = 2 * w(x, y, a, b)
+        torch.testing.assert_close(SinkhornLoss(0.1)(x, y, a, b), cross - w(x, x, a, a))
+        torch.testing.assert_close(SinkhornLoss(0.1)(x, y, b=b.numpy(), a=a.numpy()), cross - w(x, x, a, a))
+        torch.testing.assert_close(
+            semi_debiased_loss(x, y, 0.1, debias=0.5, a=a, b=b),
+            2 * w(x[:6], y, a[:6], b) - w(x[:6], x[3:], a[:6], a[3:]),
+        )
+        torch.testing.assert_close(
+            debiased_loss(x, y, x_again, y_again, 0.1, a=a, b=b, a_again=a_again, b_again=b_again),
+            cross - w(x, x_again, a, a_again) - w(y, y_again, b, b_again),
+        )
+
+    def test_that_fit_no_cloud_are_refused(self):
+        x, y = draw(6), draw(6, seed=1)
+        with pytest.raises(ValueError, match=r"^a and a_again: expected weights of both batches"):
+            debiased_loss(x, y, x, y, 0.1, a=weights_of(6))
+        with pytest.raises(ValueError, match=r"^b and b_again: expected weights of both batches"):
+            debiased_loss(x, y, x, y, 0.1, b_again=weights_of(6))
+        for wrong in (weights_of(4), weights_of(8), [1.0] * 6):
+            with pytest.raises(ValueError, match=r"^a: expected a tensor of 6 weights"):
+                semi_debiased_loss(x, y, 0.1, debias=0.5, a=wrong)  # type: ignore[arg-type]
+
+
+class TestModuleSettings:
+    """What is wrong whatever the points are is refused when the module is made."""
+
+    @pytest.mark.parametrize("name", ["a", "b"])
+    def test_weights_go_to_the_call(self, name: str):
+        with pytest.raises(TypeError, match=rf"^{name}: weights belong to the points: give them to the call"):
+            SinkhornLoss(0.1, **{name: weights_of(3)})
+
+    def test_unknown(self):
+        with pytest.raises(TypeError, match=r"^blur: no option of SinkhornLoss; there are tolerance, "):
+            SinkhornLoss(0.1, blur=3)
+
+    @pytest.mark.parametrize(
+        ("name", "settings"),
+        [
+            ("regularization", {"regularization": -0.1}),
+            ("regularization", {"regularization": float("nan")}),
+            ("tolerance", {"tolerance": 0.0}),
+            ("max_iterations", {"max_iterations": 0}),
+            ("method", {"method": "magic"}),
+            ("storage", {"storage": "cloud"}),
+        ],
+    )
+    def test_out_of_range(self, name: str, settings: dict):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            SinkhornLoss(**{"regularization": 0.1, **settings})
+
+    def test_good_ones_are_used(self):
+        with pytest.warns(ConvergenceWarning, match="tolerance 3.0e-11"):
+            SinkhornLoss(0.1, tolerance=3e-11, max_iterations=2)(draw(5), draw(4, seed=1))
+        streamed = SinkhornLoss(1.0, method="sinkhorn", storage="streamed")(draw(5), draw(4, seed=1))
+        torch.testing.assert_close(streamed, SinkhornLoss(1.0)(draw(5), draw(4, seed=1)))
+
+
+def test_the_value_of_a_solve_is_detached():
+    x, a = draw(5).requires_grad_(), weights_of(5).requires_grad_()
+    result = solve(Problem(x, draw(4), a=a), 0.3)
+    assert not any(found.requires_grad for found in (result.value, result.f, result.g, result.plan))

@@ -1,8 +1,9 @@
 """Sinkhorn losses between clouds of points, with gradients in closed form.
 
 All losses are sums of the entropic transport cost W_λ, taken as its dual value. Its gradient in the
-points is the plan-weighted gradient of the cost, exact at convergence by the envelope theorem, so no
-iteration is unrolled and nothing is stored for a backward pass but the gradient itself.
+points is the plan-weighted gradient of the cost, and in the weights the potential, exact at convergence by
+the envelope theorem, so no iteration is unrolled and nothing is stored for a backward pass but the gradient
+itself. That gradient is not differentiable in turn: asking for its graph raises.
 
 Equation numbers are those of Cao et al., "Don't Generate Me: Training Differentially Private Generative
 Models with Sinkhorn Divergence".
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from dpsinkhorn.ot.ascent import Method
 from dpsinkhorn.ot.costs import Cost, as_cost
 from dpsinkhorn.ot.problem import Problem
-from dpsinkhorn.ot.sinkhorn import Storage, solve
+from dpsinkhorn.ot.sinkhorn import Storage, check_settings, solve
+
+_SETTINGS = ("tolerance", "max_iterations", "method", "storage")
 
 
 def transport_loss(
@@ -35,11 +38,13 @@ def transport_loss(
     method: Method = "newton",
     storage: Storage = "auto",
 ) -> Tensor:
-    """Entropic transport cost ``W_λ(x, y)``, differentiable in both clouds.
+    """Entropic transport cost ``W_λ(x, y)``, differentiable, once, in both clouds and their weights.
 
     Points are ``(n, d)`` and ``(m, d)``, or batched; ``cost`` (``SquaredEuclidean()``, the default,
     ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those of
     :class:`dpsinkhorn.ot.Problem`, the others those of :func:`dpsinkhorn.ot.solve`.
+
+    Weights are scaled to sum to one, and gradients are of that: no multiple of the weights changes the loss.
 
     >>> x = torch.tensor([[0.0], [1.0]], requires_grad=True)
     >>> loss = transport_loss(x, torch.tensor([[1.0], [3.0]]), regularization=1e-3)
@@ -75,22 +80,45 @@ def empirical_loss(x: Tensor, y: Tensor, regularization: float, **options: Any) 
 
 
 def debiased_loss(
-    x: Tensor, y: Tensor, x_again: Tensor, y_again: Tensor, regularization: float, **options: Any
+    x: Tensor,
+    y: Tensor,
+    x_again: Tensor,
+    y_again: Tensor,
+    regularization: float,
+    *,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    a_again: Tensor | None = None,
+    b_again: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Eq. 5: ``2 W(x, y) - W(x, x') - W(y, y')`` with second, independent batches x' and y'.
+
+    ``a``, ``b``, ``a_again`` and ``b_again`` are the weights of x, y, x' and y'; ``options`` are those of
+    :func:`transport_loss`.
 
     >>> clouds = torch.rand(4, 8, 2)
     >>> debiased_loss(*clouds, regularization=0.1).shape
     torch.Size([])
     """
-    cross = transport_loss(x, y, regularization, **options)
-    own_x = transport_loss(x, x_again, regularization, **options)
-    own_y = transport_loss(y, y_again, regularization, **options)
+    for name, one, other in (("a", a, a_again), ("b", b, b_again)):
+        if (one is None) != (other is None):
+            raise ValueError(f"{name} and {name}_again: expected weights of both batches, or of neither")
+    cross = transport_loss(x, y, regularization, a=a, b=b, **options)
+    own_x = transport_loss(x, x_again, regularization, a=a, b=a_again, **options)
+    own_y = transport_loss(y, y_again, regularization, a=b, b=b_again, **options)
     return 2 * cross - own_x - own_y
 
 
 def semi_debiased_loss(
-    x: Tensor, y: Tensor, regularization: float, *, debias: float, **options: Any
+    x: Tensor,
+    y: Tensor,
+    regularization: float,
+    *,
+    debias: float,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Eq. 6: ``2 W(x[0:n], y) - W(x[0:n], x[n':n+n'])`` with ``n' = floor(n * debias)``.
 
@@ -98,16 +126,26 @@ def semi_debiased_loss(
     their number (see :func:`split_generated`). Terms in ``y`` alone are left out: ``debias=0`` is Eq. 4
     and ``debias=1`` is Eq. 5 without them.
 
+    ``a`` has a weight for each of the n + n' points ``x``, which it carries in either term, and ``b`` one for
+    each of ``y``; the weights of each term are scaled to sum to one. ``options`` are those of
+    :func:`transport_loss`.
+
     >>> x = torch.rand(7, 2, requires_grad=True)  # n = 5, n' = 2
     >>> semi_debiased_loss(x, torch.rand(9, 2), 0.1, debias=0.4).backward()
     >>> x.grad.shape
     torch.Size([7, 2])
     """
-    generated, resampled = split_generated(x.shape[-2], debias)
-    first = x[..., :generated, :]
-    second = x[..., resampled : generated + resampled, :]
-    cross = transport_loss(first, y, regularization, **options)
-    own = transport_loss(first, second, regularization, **options)
+    total = x.shape[-2]
+    generated, resampled = split_generated(total, debias)
+    first, second = slice(generated), slice(resampled, generated + resampled)
+    a_first = a_second = None
+    if a is not None:
+        if not hasattr(a, "shape") or tuple(a.shape[-1:]) != (total,):
+            raise ValueError(f"a: expected a tensor of {total} weights, one for each point of x")
+        a_first, a_second = a[..., first], a[..., second]
+    x_first, x_second = x[..., first, :], x[..., second, :]
+    cross = transport_loss(x_first, y, regularization, a=a_first, b=b, **options)
+    own = transport_loss(x_first, x_second, regularization, a=a_first, b=a_second, **options)
     return 2 * cross - own
 
 
@@ -165,7 +203,9 @@ class SinkhornLoss(nn.Module):
             ``L1L2(l1_weight=1)`` on MNIST.
         debias: fraction p of generated points that are sampled twice; 0 is the biased loss, 1 the
             debiased one.
-        options: as in :func:`dpsinkhorn.ot.solve`.
+        options: ``tolerance``, ``max_iterations``, ``method`` and ``storage`` of :func:`dpsinkhorn.ot.solve`.
+
+    Weights of the points go to the call, ``loss(x, y, a=a, b=b)``.
 
     >>> loss = SinkhornLoss(regularization=0.05, debias=0.4)
     >>> generated = torch.rand(14, 3, requires_grad=True)
@@ -178,15 +218,35 @@ class SinkhornLoss(nn.Module):
         super().__init__()
         if not 0 <= debias <= 1:
             raise ValueError(f"debias: expected a fraction between 0 and 1, got {debias}")
+        for name in options:
+            if name in ("a", "b"):
+                raise TypeError(
+                    f"{name}: weights belong to the points: give them to the call, loss(x, y, a=, b=)"
+                )
+            if name not in _SETTINGS:
+                raise TypeError(f"{name}: no option of SinkhornLoss; there are {', '.join(_SETTINGS)}")
+        check_settings(regularization, **options)
         self.regularization = regularization
         self.cost = as_cost(cost)
         self.debias = debias
         self.options = options
 
-    def forward(self, generated: Tensor, data: Tensor) -> Tensor:
-        """Loss of ``generated``, ``(n + n', d)``, against ``data``, ``(m, d)``; both may be batched."""
+    def forward(
+        self, generated: Tensor, data: Tensor, a: Tensor | None = None, b: Tensor | None = None
+    ) -> Tensor:
+        """Loss of ``generated``, ``(n + n', d)``, against ``data``, ``(m, d)``; both may be batched.
+
+        ``a``, ``(n + n',)``, and ``b``, ``(m,)``, are their weights, uniform by default.
+        """
         return semi_debiased_loss(
-            generated, data, self.regularization, debias=self.debias, cost=self.cost, **self.options
+            generated,
+            data,
+            self.regularization,
+            debias=self.debias,
+            cost=self.cost,
+            a=a,
+            b=b,
+            **self.options,
         )
 
     def extra_repr(self) -> str:
@@ -209,14 +269,40 @@ class _TransportLoss(torch.autograd.Function):
     ) -> Tensor:
         problem = Problem(x, y, cost, a, b)
         result = solve(problem, regularization, **settings)
-        wrt_x, wrt_y = ctx.needs_input_grad[:2]
-        gradients = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
-        ctx.save_for_backward(*gradients)
+        wrt_x, wrt_y, _, wrt_a, wrt_b, *_ = ctx.needs_input_grad
+        in_x, in_y = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
+        in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
+        in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
+        ctx.save_for_backward(in_x, in_y, in_a, in_b)
+        ctx.weights = [
+            (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)
+        ]
         return result.value.to(problem.x.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # With a graph of this pass the saved gradients would count as constants: second derivatives of 0.
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "the losses of dpsinkhorn.ot have first derivatives only: create_graph=True, and with it a "
+                "Hessian or a gradient penalty, cannot be had"
+            )
+        in_x, in_y, *in_weights = ctx.saved_tensors
         scale = upstream[..., None, None]
-        gradients = [None if saved is None else scale * saved for saved in ctx.saved_tensors]
-        return (*gradients, None, None, None, None, None)
+        of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
+        of_weights: list[Tensor | None] = [None, None]
+        for k, saved in enumerate(in_weights):
+            if saved is not None:
+                shape, dtype, device = ctx.weights[k]  # weights may be shared by a batch
+                of_weights[k] = (upstream[..., None] * saved).sum_to_size(shape).to(device, dtype)
+        return (*of_points, None, *of_weights, None, None)
+
+
+def _in_weights(potential: Tensor, scaled: Tensor, weights: Tensor | None) -> Tensor:
+    """Gradient of W in ``weights``, which were ``scaled`` to sum to one, ``(..., n)``, float64.
+
+    In the scaled weights it is the potential, whose free constant the scaling takes away.
+    """
+    assert weights is not None
+    mean = (scaled * potential).sum(-1, keepdim=True)
+    return (potential - mean) / weights.detach().to(potential).sum(-1, keepdim=True)

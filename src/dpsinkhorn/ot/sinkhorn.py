@@ -38,7 +38,8 @@ class SinkhornResult:
         f: potential at the points ``x``, ``(n,)``. Potentials are float64 whatever the points are.
         g: potential at the points ``y``, ``(m,)``.
         value: the regularised cost ``<C, P> + λ KL(P | a b^T)``, computed as the dual value
-            ``<a, f> + <b, g>``; the losses and their gradients are built on it.
+            ``<a, f> + <b, g>``; the losses and their gradients are built on it. Autograd does not follow it,
+            or anything else here: use :func:`dpsinkhorn.ot.transport_loss`, or :meth:`gradients`.
         marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``.
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
@@ -121,6 +122,30 @@ def _checked(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
     )
 
 
+def check_settings(
+    regularization: float,
+    *,
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+    method: Method = "newton",
+    storage: Storage = "auto",
+) -> None:
+    """Raise ``ValueError`` where :func:`solve` cannot be run with these.
+
+    >>> check_settings(0.1, method="newton")
+    """
+    if not regularization > 0 or regularization == float("inf"):
+        raise ValueError(f"regularization: expected a positive number, got {regularization}")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    if method not in ("newton", "sinkhorn"):
+        raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
+    if storage not in ("auto", "dense", "streamed"):
+        raise ValueError(f"storage: expected 'auto', 'dense' or 'streamed', got {storage!r}")
+
+
 def solve(
     problem: Problem | MatrixProblem,
     regularization: float,
@@ -148,17 +173,9 @@ def solve(
     >>> round(result.value_linear.item(), 4), bool(result.converged)
     (0.5, True)
     """
-    if not regularization > 0 or regularization == float("inf"):
-        raise ValueError(f"regularization: expected a positive number, got {regularization}")
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
-    if method not in ("newton", "sinkhorn"):
-        raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
-    if storage not in ("auto", "dense", "streamed"):
-        raise ValueError(f"storage: expected 'auto', 'dense' or 'streamed', got {storage!r}")
-
+    check_settings(
+        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage
+    )
     batch, n, m = problem.shape
     size = batch * n * m
     dtype = problem.points.dtype
