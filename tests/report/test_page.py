@@ -21,6 +21,7 @@ from dpsinkhorn.privacy import (
     Adjacency,
     Budget,
     GaussianMechanism,
+    LaplaceMechanism,
     Ledger,
     RecordMechanism,
     epsilon,
@@ -437,8 +438,133 @@ class TestSharedLedger:
         assert figure(second) == format_epsilon(together)
         assert "ZWEITER" not in page.text + second.text
 
+    def test_later_uses_are_told_with_what_is_compared(self, tmp_path):
+        """The run's own accountant has no bound for a ledger with transport on it: another one has."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None)
+        assert plan.accountant == "rdp"
+        transport = LaplaceMechanism(1.0, 2.0, Adjacency.REPLACE_ONE).charge()
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)).close()
+        run = finished(tmp_path / "run", plan, data, ledger=ledger)
+        with Ledger.open(ledger, epsilon) as opened:
+            opened.spend(transport, run="transport")
+        page = page_of(run.folder)
+        together = epsilon(read_ledger(ledger).total(), plan.delta, "pld")
+        (warning,) = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
+        assert f"together have ε = {format_epsilon(together)} at δ = 0.00001 (replace one record)" in warning
+        assert figure(page) == format_epsilon(load(run.folder).privacy.epsilon)
+        (code,) = [
+            "\n".join(node.all("code")[0].children) for node in page.all("pre") if "read_ledger" in node.text
+        ]
+        code = code.replace('"ledger.jsonl"', repr(str(ledger)))
+        assert printed(code) == ["True", repr(together)]
+
+    def test_later_runs_are_told_with_what_is_compared(self, tmp_path):
+        data, ledger = tiny_data(persons=30), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None, steps=2)
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)).close()
+        run = finished(tmp_path / "run", plan, data, ledger=ledger)
+        finished(tmp_path / "other", plan, data, ledger=ledger)
+        (warning,) = [
+            node.text for node in page_of(run.folder).all("p") if node.attributes.get("class") == "warning"
+        ]
+        assert "(add or remove one person)" in warning
+
+    @pytest.fixture
+    def two(self, tmp_path):
+        """A long run and a short one, on a ledger that allows more than both."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        long, short = tiny_plan(data, seed=None, steps=40), tiny_plan(data, "batch", seed=None, steps=5)
+        short = dataclasses.replace(short, noise_multiplier=2.5)
+        Ledger.open(ledger, epsilon, budget=Budget(77.0, long.delta)).close()
+        return [
+            finished(tmp_path / name, plan, data, ledger=ledger)
+            for name, plan in (("long", long), ("short", short))
+        ]
+
+    def test_a_run_is_held_against_its_own_budget(self, two):
+        """Steps and ε of a run are its own, whoever else took more; the ledger's are named as such."""
+        short = two[1]
+        page, plan = page_of(short.folder), short.plan
+        own = epsilon(plan.mechanism.sampled(0.25, 5), 1e-5, "rdp")
+        together = load(short.folder).privacy.epsilon
+        assert together > 1.5 * own
+        settings = dict(rows(page, "Privacy"))
+        assert (settings["steps planned"], settings["steps charged"]) == ("5", "5")
+        budget = format_epsilon(plan.budget_epsilon)
+        assert settings["budget of this run"] == f"ε = {budget} at δ = 0.00001"
+        assert settings["ε of this run alone (add or remove one)"] == format_epsilon(own)
+        assert settings["budget of the ledger, for all uses of the data together"] == "ε = 77"
+        assert "budget" not in settings
+        assert rows(page, "The same in figures")[-1] == ["5", format_epsilon(own)]
+        section = page.one("section", id="spending").text
+        assert f"no step of it may pass its own budget of ε = {budget}" in section
+        assert "nor may all uses together pass the ledger’s, ε = 77" in section
+        assert f"rises from 0 to {format_epsilon(own)} in 5 steps" in section
+        assert (
+            f"ε is {format_epsilon(together)}, of the ledger’s budget of 77 (add or remove one record)"
+            in section
+        )
+        assert figure(page) == format_epsilon(together), "the release states all that is on the ledger"
+        assert f"this run alone has ε = {format_epsilon(own)} (add or remove one record)" in page.text
+
+    def test_the_first_run_is_told_of_nobody_before_it(self, two):
+        page = page_of(two[0].folder)
+        assert dict(rows(page, "Privacy"))["steps charged"] == "40"
+        assert "this run alone has" not in page.text
+        assert rows(page, "The same in figures")[-1] == ["40", figure(page)]
+
+    def test_so_far_of_what_the_ledger_allows(self, two, tmp_path):
+        """An unfinished run shows all that was spent beside what all may spend."""
+        run = Run.create(tmp_path / "third", two[1].plan, ledger=two[1].ledger_path)
+        page = page_of(run.folder)
+        assert figure(page) == f"{format_epsilon(load(two[1].folder).privacy.epsilon)} of 77"
+        assert dict(rows(page, "Privacy"))["steps charged"] == "0"
+        assert not page.all("svg"), "it took no step"
+
+    def test_without_the_ledger_it_is_not_guessed_whose_steps_they_are(self, two):
+        short = two[1]
+        for path in short.ledger_path.parent.glob("ledger.jsonl*"):
+            path.unlink()
+        page = page_of(short.folder)
+        assert not page.all("svg")
+        assert "steps charged" not in dict(rows(page, "Privacy"))
+        alone = page_of(short.release_folder, output=short.folder / "r.html")
+        assert not alone.all("svg")
+        assert not [name for name, _ in rows(alone, "Privacy") if name.startswith("steps charged")]
+
+    def test_an_unfinished_run_whose_ledger_is_gone(self, two, tmp_path):
+        run = Run.create(tmp_path / "third", two[1].plan, ledger=two[1].ledger_path)
+        for path in run.ledger_path.parent.glob("ledger.jsonl*"):
+            path.unlink()
+        with pytest.raises(ReportError, match="is gone; put it back"):
+            write_report(run.folder)
+
+    def test_the_command_is_of_all_steps(self, tmp_path, capsys):
+        """Of both runs, where they took the same steps; none where others took others."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None)
+        Ledger.open(ledger, epsilon, budget=Budget(100.0, plan.delta)).close()
+        first, second = (finished(tmp_path / name, plan, data, ledger=ledger) for name in "ab")
+        command = self.command(page_of(second.folder))
+        assert "--steps 24 " in command
+        with pytest.raises(SystemExit):
+            main([*shlex.split(command)[1:], "--json"])
+        stated = load(second.folder).privacy.epsilon
+        assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(stated)
+        assert dict(rows(page_of(second.folder), "Privacy"))["steps charged"] == "12"
+        assert "--steps 12 " in self.command(page_of(first.folder))
+        unlike = dataclasses.replace(plan, noise_multiplier=2.5)
+        other = Run.create(tmp_path / "c", unlike, ledger=ledger)
+        assert self.command(page_of(other.folder)) is None, "not a step of its own was taken"
+
+    @staticmethod
+    def command(page):
+        found = [node.text for node in page.all("pre") if node.text.startswith("dpsinkhorn privacy")]
+        return found[0] if found else None
+
     def test_with_private_transport_before(self, tmp_path):
-        """Then everything is counted under replace-one, and the page says so."""
+        """Then everything is counted under replace-one, and the page says so; the run alone is not."""
         data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
         plan = tiny_plan(data, seed=None, accountant="pld", steps=3)
         transport = GaussianMechanism(1.0, 20.0, Adjacency.REPLACE_ONE).charge()
@@ -450,9 +576,11 @@ class TestSharedLedger:
         assert "Replace one record" in [node.text for node in page.all("dd")]
         assert "with another in its place" in page.text
         assert "without it" not in page.text
-        table = rows(page, "The same in figures")
-        assert float(table[1][1]) == pytest.approx(epsilon(transport, plan.delta), rel=1e-3)
-        assert table[-1][1] == format_epsilon(privacy.epsilon)
+        assert figure(page) == format_epsilon(privacy.epsilon)
+        assert f"ε is {figure(page)}, of the ledger’s budget of 100 (replace one record)" in page.text
+        own = format_epsilon(epsilon(plan.mechanism.sampled(0.25, 3), plan.delta))
+        assert rows(page, "The same in figures")[-1] == ["3", own]
+        assert "ε at δ = 0.00001 (add or remove one record), of this run alone" in page.text
 
 
 class TestRefused:

@@ -1,15 +1,17 @@
-"""ε against steps, from the charges of a statement: whatever the blocks that they were charged in."""
+"""ε against the steps of a run, from its charges: whatever the blocks that they were charged in."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
+
+import dp_accounting as dp  # type: ignore[import-untyped]
 
 from dpsinkhorn.privacy import Accountant, Adjacency, Charge, compose, epsilon
-from dpsinkhorn.release import PrivacyStatement
+from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Curve", "charged_steps", "spending_curve"]
+__all__ = ["Curve", "spending_curve", "steps_of"]
 
 _POINTS = 12
 
@@ -21,7 +23,8 @@ class Curve:
     steps: tuple[int, ...]
     epsilons: tuple[float, ...]
     before: float
-    """ε of all else that was charged: class counts, or other runs on a shared ledger."""
+    """ε of all else that was charged: class counts, and other uses where they cannot be told apart."""
+    adjacency: str
 
     @property
     def table(self) -> tuple[tuple[int, float], ...]:
@@ -29,68 +32,83 @@ class Curve:
         return tuple(zip(self.steps, self.epsilons, strict=True))[::-3][::-1]
 
 
-def charged_steps(privacy: PrivacyStatement) -> int:
-    """Training steps that were charged.
+@dataclass(frozen=True)
+class _Training:
+    """A step, how often it was charged, and what was charged besides."""
+
+    step: Charge
+    steps: int
+    besides: tuple[Charge, ...]
+    adjacency: Adjacency
+    accountant: Accountant
+
+
+def steps_of(charge: Charge, step: Charge | None = None) -> int:
+    """How many steps on a Poisson sample a charge is made of; none if they are not those of `step`.
 
     >>> from dpsinkhorn.privacy import RecordMechanism
-    >>> charge = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
-    >>> charged_steps(PrivacyStatement(epsilon=9.0, delta=1e-5, mechanism="record", charges=[charge]))
-    100
+    >>> noisy = RecordMechanism(clip=1.0, noise_multiplier=2.0)
+    >>> charge = noisy.sampled(0.1, steps=100)
+    >>> steps_of(charge), steps_of(charge, noisy.sampled(0.1, 1)), steps_of(charge, noisy.sampled(0.2, 1))
+    (100, 100, 0)
     """
-    return max((_count(charge) for charge in _sampled(privacy)), default=0)
+    parts = flatten(charge.event)
+    if len(parts) != 1 or not isinstance(parts[0].event, dp.PoissonSampledDpEvent):
+        return 0
+    if step is not None and (charge.adjacency, parts[0].event) != (
+        step.adjacency,
+        flatten(step.event)[0].event,
+    ):
+        return 0
+    return parts[0].count
 
 
-def spending_curve(privacy: PrivacyStatement) -> Curve | None:
-    """How ε grew with the steps of the training; `None` where nothing is guaranteed, or no step was taken.
+def spending_curve(found: Findings) -> Curve | None:
+    """How ε grew with the steps of this run alone, where a ledger or a plan tells which they are.
+
+    A release alone does not say which of its charges are its own: then they are those on a Poisson sample,
+    if they are all of one kind. `None` where nothing is guaranteed, no step was taken, or none can be told
+    from those of other runs.
 
     >>> from dpsinkhorn.privacy import RecordMechanism, epsilon
+    >>> from dpsinkhorn.release import PrivacyStatement
     >>> charge = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
     >>> spent = epsilon(charge, 1e-5)
     >>> statement = PrivacyStatement(epsilon=spent, delta=1e-5, mechanism="record", charges=[charge])
-    >>> curve = spending_curve(statement)
+    >>> curve = spending_curve(Findings(statement, None))
     >>> curve.steps[0], curve.steps[-1], curve.epsilons[0], curve.epsilons[-1] == spent
     (0, 100, 0.0, True)
     """
-    candidates = _sampled(privacy)
-    if not privacy.private or not candidates:
+    training = _training(found) if found.privacy.private else None
+    if training is None or not training.steps:
         return None
-    training = max(candidates, key=_count)
-    others = [dict(charge) for charge in privacy.charges if charge is not training]
-    total = _count(training)
     # ε grows about as the root of the steps: more points where it is steep
-    steps = sorted({round(total * (index / _POINTS) ** 2) for index in range(_POINTS + 1)})
+    steps = sorted({round(training.steps * (index / _POINTS) ** 2) for index in range(_POINTS + 1)})
 
     def spent(count: int) -> float:
-        charges = [*others, *([_with_count(training, count)] if count else [])]
+        taken = Charge(dp.SelfComposedDpEvent(training.step.event, count), training.step.adjacency)
+        charges = [*training.besides, *([taken] if count else [])]
         if not charges:
             return 0.0
-        composed = compose(
-            *(Charge.from_json(charge) for charge in charges), adjacency=Adjacency(privacy.adjacency)
-        )
-        return epsilon(composed, privacy.delta, cast(Accountant, privacy.accountant))
+        composed = compose(*charges, adjacency=training.adjacency)
+        return epsilon(composed, found.privacy.delta, training.accountant)
 
     epsilons = tuple(spent(count) for count in steps)
-    return Curve(tuple(steps), epsilons, epsilons[0])
+    return Curve(tuple(steps), epsilons, epsilons[0], training.adjacency.value)
 
 
-def _sampled(privacy: PrivacyStatement) -> list[Any]:
-    """Charges of steps on a Poisson sample: those of training."""
-    return [charge for charge in privacy.charges if _innermost(charge["event"])["type"] == "PoissonSampled"]
-
-
-def _innermost(event: Any) -> Any:
-    while event["type"] == "SelfComposed":
-        event = event["event"]
-    return event
-
-
-def _count(charge: Any) -> int:
-    count, event = 1, charge["event"]
-    while event["type"] == "SelfComposed":
-        count, event = count * event["count"], event["event"]
-    return int(count)
-
-
-def _with_count(charge: Any, count: int) -> dict[str, Any]:
-    event = copy.deepcopy(_innermost(charge["event"]))
-    return {**charge, "event": {"type": "SelfComposed", "count": count, "event": event}}
+def _training(found: Findings) -> _Training | None:
+    plan, ledger, privacy = found.plan, found.ledger, found.privacy
+    if plan is not None and ledger is not None:
+        step = plan.step_charge
+        return _Training(step, ledger.steps, ledger.besides, step.adjacency, plan.accountant)
+    if found.shared:
+        return None
+    charges = [Charge.from_json(dict(charge)) for charge in privacy.charges]
+    sampled = [charge for charge in charges if steps_of(charge)]
+    if len(sampled) != 1:
+        return None
+    step = Charge(flatten(sampled[0].event)[0].event, sampled[0].adjacency)
+    others = tuple(charge for charge in charges if charge is not sampled[0])
+    accountant = cast(Accountant, privacy.accountant)
+    return _Training(step, steps_of(sampled[0]), others, Adjacency(privacy.adjacency), accountant)

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsinkhorn.data import KNOWN
-from dpsinkhorn.privacy import Budget, SecureNoise, SeededNoise, Statement, epsilon, read_ledger
+from dpsinkhorn.privacy import (
+    Budget,
+    SecureNoise,
+    SeededNoise,
+    Statement,
+    UnsupportedEventError,
+    read_ledger,
+)
 from dpsinkhorn.privacy.journal import JournalDamagedError, read_journal
 from dpsinkhorn.release import PrivacyStatement, Release, ReleaseError, load
 from dpsinkhorn.report.errors import ReportError
+from dpsinkhorn.report.spending import OnLedger, on_ledger, together
 from dpsinkhorn.training import Plan, Run, TrainingError
 from dpsinkhorn.training.spending import statement_of
 
@@ -42,10 +50,10 @@ class Findings:
     """The name of a public data set; other names are the curator's."""
     trained_with: str | None = None
     """The version of dpsinkhorn that began the run."""
-    ledger_seen: bool = False
-    """Whether the ledger was at hand, and holds the entry that the release names."""
-    spent_later: float | None = None
-    """ε of all that is on the ledger, where other runs were charged to it since."""
+    ledger: OnLedger | None = None
+    """`None` where it was not at hand. Where it was, it holds the entry that the release names."""
+    shared: bool = False
+    """Whether the run's ledger is one that other runs can be charged to."""
 
     @property
     def finished(self) -> bool:
@@ -87,39 +95,56 @@ def _of_run(folder: Path) -> Findings:
         raise ReportError(str(error)) from error
     name = run.settings["source"].get("data")
     try:
-        found = _of_release(run.release_folder) if run.done else Findings(_spent_so_far(run), None)
-        if run.done and run.ledger_path.exists():
-            later = _spent_later(run, found.privacy)
-            found = dataclasses.replace(found, ledger_seen=True, spent_later=later)
+        found = _of_finished(run) if run.done else _of_unfinished(run)
     except JournalDamagedError as error:
         raise ReportError(f"the ledger of this run cannot be trusted: {error}") from error
+    except UnsupportedEventError as error:
+        raise ReportError(
+            f"no accountant can count what the ledger {run.ledger_path} holds: {error}"
+        ) from error
     return dataclasses.replace(
         found,
         plan=run.plan,
+        shared=run.settings["ledger"] is not None,
         data_name=name if name in KNOWN else None,
         trained_with=str(run.settings["dpsinkhorn"]),
     )
 
 
-def _spent_so_far(run: Run) -> PrivacyStatement:
+def _of_finished(run: Run) -> Findings:
+    """Its release, and what the ledger adds to that, where it is at hand."""
+    found = _of_release(run.release_folder)
+    if not run.ledger_path.exists():
+        return found
+    spent, known = read_ledger(run.ledger_path), _place(run, found.privacy)
+    more = known < len(spent.spends) and math.isfinite(found.privacy.epsilon)
+    later = together(run, spent) if more else None
+    return dataclasses.replace(found, ledger=on_ledger(run, spent, known, later))
+
+
+def _of_unfinished(run: Run) -> Findings:
     """What would be stated if the run ended now."""
     plan = run.plan
     noise = SecureNoise.description if plan.seed is None else SeededNoise.description
-    if not run.ledger_path.exists():
-        nothing = Statement(Budget(plan.budget_epsilon, plan.delta), (), "0" * 64)
-        return dataclasses.replace(statement_of(plan, nothing, noise), ledger_digest=None)
-    return statement_of(plan, read_ledger(run.ledger_path), noise)
+    if run.ledger_path.exists():
+        spent = read_ledger(run.ledger_path)
+        privacy = statement_of(plan, spent, noise)
+    else:
+        if run.settings["ledger"] is not None or (run.folder / "checkpoint.safetensors").exists():
+            raise ReportError(
+                f"the ledger {run.ledger_path} of this run is gone; put it back: it knows what was spent"
+            )
+        spent = Statement(Budget(plan.budget_epsilon, plan.delta), (), "0" * 64)
+        privacy = dataclasses.replace(statement_of(plan, spent, noise), ledger_digest=None)
+    return Findings(privacy, None, ledger=on_ledger(run, spent, len(spent.spends), None))
 
 
-def _spent_later(run: Run, privacy: PrivacyStatement) -> float | None:
-    """ε of all that is on the ledger now, if that is more than the release knows of."""
+def _place(run: Run, privacy: PrivacyStatement) -> int:
+    """How many of the spends on a run's ledger its release knows of."""
     history = [entry.digest for entry in read_journal(run.ledger_path)]
     if privacy.ledger_digest not in history:
         raise ReportError(
             f"the ledger {run.ledger_path} does not hold the entry that the release names; "
             "put the right one back"
         )
-    if history[-1] == privacy.ledger_digest or not math.isfinite(privacy.epsilon):
-        return None
-    now = read_ledger(run.ledger_path)
-    return epsilon(now.total(), now.budget.delta, run.plan.accountant)
+    return history.index(privacy.ledger_digest)  # the first entry is no spend

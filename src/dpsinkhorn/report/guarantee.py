@@ -9,7 +9,7 @@ from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsil
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Guarantee", "Status", "decimal", "explain", "status_of"]
+__all__ = ["Guarantee", "Status", "adjacency_in_words", "decimal", "explain", "status_of"]
 
 _STRONG, _BORDER, _WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))
@@ -94,11 +94,10 @@ def explain(found: Findings) -> Guarantee | None:
     unit, labelled = privacy.unit, found.plan is None or bool(found.plan.facts.classes)
     if found.release is not None:
         labelled = bool(found.release.classes)
-    verb = "Add or remove" if privacy.adjacency == "add-or-remove-one" else "Replace"
     two, three = (privacy.group_epsilon(size) for size in (2, 3))
     return Guarantee(
         *_unit(unit, labelled, two),
-        f"{verb} one {unit}",
+        adjacency_in_words(privacy.adjacency, unit),
         format_epsilon(privacy.epsilon),
         decimal(privacy.delta),
         one_in(privacy.delta),
@@ -262,6 +261,16 @@ def _size(found: Findings) -> str:
         )
     persons = f"{facts.units:,} persons and " if facts.grouped else ""
     return f"This page gives the exact number: {persons}{facts.records:,} records."
+
+
+def adjacency_in_words(adjacency: str, unit: str) -> str:
+    """What is compared.
+
+    >>> adjacency_in_words("replace-one", "person")
+    'Replace one person'
+    """
+    verb = "Add or remove" if adjacency == "add-or-remove-one" else "Replace"
+    return f"{verb} one {unit}"
 
 
 def decimal(delta: float) -> str:

@@ -20,7 +20,7 @@ from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.errors import ReportError
 from dpsinkhorn.report.evaluation import EvaluationTables, evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, gather
-from dpsinkhorn.report.guarantee import explain, status_of
+from dpsinkhorn.report.guarantee import adjacency_in_words, explain, status_of
 from dpsinkhorn.report.pictures import line_plot, samples_by_class
 from dpsinkhorn.report.settings import data_line, data_rows, plan_rows, recipe_rows
 from dpsinkhorn.report.verify import own_checks, with_ledger
@@ -142,8 +142,10 @@ def _curator_page(folder: Path, found: Findings, tables: EvaluationTables | None
 def _context(found: Findings) -> dict[str, Any]:
     """What the template of the report is filled with."""
     privacy, plan, release = found.privacy, found.plan, found.release
-    curve = spending_curve(privacy)
-    budget = None if plan is None or math.isinf(plan.budget_epsilon) else plan.budget_epsilon
+    curve = spending_curve(found)
+    ledger = found.ledger
+    budget = _finite(None if plan is None else plan.budget_epsilon)
+    allowed = _finite(None if ledger is None else ledger.budget)
     published = privacy.published_epsilon
     return {
         "status": status_of(found),
@@ -158,7 +160,8 @@ def _context(found: Findings) -> dict[str, Any]:
         "curve": curve,
         "plot": None if curve is None else line_plot(curve.steps, curve.epsilons, budget),
         "budget": None if budget is None else format_epsilon(budget),
-        "spent_later": None if found.spent_later is None else format_epsilon(found.spent_later),
+        "allowed": None if allowed is None else format_epsilon(allowed),
+        "ledger": ledger,
         "data_rows": data_rows(found),
         "plan_rows": plan_rows(found),
         "recipe_rows": recipe_rows(found),
@@ -173,6 +176,16 @@ def _context(found: Findings) -> dict[str, Any]:
             "Python": platform.python_version(),
         },
     }
+
+
+def _finite(budget: float | None) -> float | None:
+    return None if budget is None or math.isinf(budget) else budget
+
+
+def _adjacency(value: str, unit: str) -> str:
+    """In the middle of a sentence."""
+    words = adjacency_in_words(value, unit)
+    return words[0].lower() + words[1:]
 
 
 def _title(found: Findings) -> str:
@@ -196,4 +209,5 @@ def _render(template: str, context: Mapping[str, Any]) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters["epsilon"] = format_epsilon
+    environment.filters["adjacency"] = _adjacency
     return environment.get_template(template).render(**context).encode("utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.report.curve import charged_steps
+from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Recipe, recipe_names
@@ -73,7 +73,7 @@ def plan_rows(found: Findings) -> Rows:
     privacy, plan = found.privacy, found.plan
     rows = [("mechanism", _MECHANISMS.get(privacy.mechanism, privacy.mechanism))]
     if plan is not None and plan.private:
-        rows.append(("budget", f"ε = {format_epsilon(plan.budget_epsilon)} at δ = {decimal(plan.delta)}"))
+        rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
         rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
     if plan is not None:
@@ -81,11 +81,39 @@ def plan_rows(found: Findings) -> Rows:
         rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))
         rows.append(("steps planned", f"{plan.steps:,}"))
     if privacy.private:
-        rows.append(("steps charged", f"{charged_steps(privacy):,}"))
+        rows += _charged_rows(found)
         rows.append(("accountant", _ACCOUNTANTS[privacy.accountant]))
         # what is to be said of memory stands among what is not guaranteed
         rows.append(("noise drawn from", privacy.noise.split(". ")[0].rstrip(".") or "not stated"))
     return rows
+
+
+def _budget_rows(found: Findings) -> Rows:
+    """What this run may spend, and what all on a shared ledger may: they are not the same."""
+    plan, ledger = found.plan, found.ledger
+    assert plan is not None
+    own = f"ε = {format_epsilon(plan.budget_epsilon)} at δ = {decimal(plan.delta)}"
+    if not found.shared:
+        return [("budget", own)]
+    rows = [("budget of this run", own)]
+    if ledger is not None:
+        rows.append(("ε of this run alone (add or remove one)", format_epsilon(ledger.epsilon)))
+        allowed = "none" if math.isinf(ledger.budget) else f"ε = {format_epsilon(ledger.budget)}"
+        rows.append(("budget of the ledger, for all uses of the data together", allowed))
+    return rows
+
+
+def _charged_rows(found: Findings) -> Rows:
+    """Steps that were charged, as far as it can be told whose they are."""
+    if found.plan is not None and found.ledger is not None:
+        return [("steps charged", f"{found.ledger.steps:,}")]
+    curve = spending_curve(found)
+    if curve is None:
+        return []
+    name = "steps charged"
+    if found.plan is None:
+        name += " (with those of other runs of the same settings, if there were any)"
+    return [(name, f"{curve.steps[-1]:,}")]
 
 
 def recipe_rows(found: Findings) -> Rows:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy import Adjacency, ImageMechanism, format_epsilon
+from dpsinkhorn.privacy import Adjacency, Charge, ImageMechanism, format_epsilon
 from dpsinkhorn.privacy.events import Part, flatten
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.report.curve import spending_curve
+from dpsinkhorn.report.curve import steps_of
 from dpsinkhorn.report.gather import Findings
 
 __all__ = ["Check", "own_checks", "with_ledger"]
@@ -55,14 +55,17 @@ def with_ledger(found: Findings) -> Check | None:
     privacy = found.privacy
     if not privacy.private or privacy.ledger_digest is None:
         return None
-    spent = privacy.epsilon if found.spent_later is None else found.spent_later
+    later = None if found.ledger is None else found.ledger.later
+    spent, accountant = (
+        (privacy.epsilon, privacy.accountant) if later is None else (later.epsilon, later.accountant)
+    )
     code = (
         "from dpsinkhorn.privacy import epsilon, read_ledger\n"
         "from dpsinkhorn.privacy.journal import read_journal\n"
         f'digest = "{privacy.ledger_digest}"\n'
         'print(digest in [entry.digest for entry in read_journal("ledger.jsonl")])\n'
         'ledger = read_ledger("ledger.jsonl")\n'
-        f'print(epsilon(ledger.total(), {privacy.delta!r}, "{privacy.accountant}"))'
+        f'print(epsilon(ledger.total(), {privacy.delta!r}, "{accountant}"))'
     )
     expected = (
         f"True, and {format_epsilon(spent, digits=6)}, rounded up: more if the data were used again since"
@@ -71,19 +74,22 @@ def with_ledger(found: Findings) -> Check | None:
 
 
 def _command(found: Findings) -> str | None:
-    """The command that computes ε again, where one command does: every charge is a step of this plan."""
+    """The command that computes ε again, where one command does: all that was charged is steps of this plan.
+
+    They can be those of several runs on a ledger: ε is that of all of them.
+    """
     plan, charges = found.plan, found.privacy.charges
-    if plan is None or not plan.private or len(charges) != 1 or plan.count_mechanism is not None:
+    if plan is None or not plan.private or len(charges) != 1:
         return None
-    curve = spending_curve(found.privacy)
-    if curve is None:
+    steps = steps_of(Charge.from_json(dict(charges[0])), plan.step_charge)
+    if not steps:
         return None
     mechanism = plan.recipe.privacy.mechanism
     rows = f" --rows {plan.mechanism.rows}" if isinstance(plan.mechanism, ImageMechanism) else ""
     return (
         f"dpsinkhorn privacy epsilon --mechanism {mechanism}{rows} "
         f"--noise-multiplier {plan.noise_multiplier!r} --sampling-rate {plan.sampling_rate!r} "
-        f"--steps {curve.steps[-1]} --delta {plan.delta!r} "
+        f"--steps {steps} --delta {plan.delta!r} "
         f"--accountant {plan.accountant}"
     )
 
