@@ -95,6 +95,7 @@ def test_each_run_has_its_own_adjacency(shared, mixed, run, monkeypatch):
     for each in found["runs"]:
         (line,) = [line for line in lines if f"run {each['name']}" in line]
         assert each["adjacency"] in line
+        assert ("1 charge," in line) == (each["steps"] == 1)
     lines = [line for line in run("privacy ledger", shared)[1].splitlines() if "run " in line]
     assert not any("add-or-remove-one" in line for line in lines)
 

@@ -99,7 +99,8 @@ def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
 
 def _told(run: dict[str, Any], mixed: bool) -> str:
     under = f" under {run['adjacency']}" if mixed else ""
-    return f"{run['steps']:,} charges, epsilon {_number(run['epsilon'])}{under}"
+    charges = "1 charge" if run["steps"] == 1 else f"{run['steps']:,} charges"
+    return f"{charges}, epsilon {_number(run['epsilon'])}{under}"
 
 
 def _compared(found: dict[str, Any], mixed: bool) -> list[str]:
