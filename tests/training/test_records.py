@@ -150,3 +150,17 @@ def test_groups_of_the_self_term_follow_public_sizes_alone():
     for declared, size in ((None, 3), (100, 1)):
         plan = make_plan(recipe, facts_of(data, records=declared), budget_epsilon=10.0)
         assert build_sanitizer(plan).records_per_person == size
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.float64])
+def test_held_on_a_device_records_are_the_same_points(kind):
+    """As on a GPU, which holds all of them in the type of their file."""
+    random = np.random.default_rng(0)
+    images = random.uniform(0.1, 0.4, (50, 4, 5))
+    images, limits = (images, (0.1, 0.4)) if np.issubdtype(kind, np.floating) else (images * 600, (3, 245))
+    data = from_arrays(images.astype(kind), value_range=limits)
+    records, rows = Records(data, CPU), torch.arange(50)
+    plain = records._points(rows)
+    records._resident = records._hold()
+    assert torch.equal(records._points(rows), plain)
+    assert torch.equal(records._points(rows), plain)  # nothing was changed in place

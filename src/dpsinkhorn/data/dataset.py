@@ -78,16 +78,17 @@ class Dataset:
         rows = None if indices is None else _row_numbers(indices)
         count = self.records if rows is None else len(rows)
         points = torch.empty((count, math.prod(self.image_shape)), dtype=torch.float32)
-        low, high = self.value_range
         for part in _chunks(count, points.shape[1]):
             images = np.asarray(self.images[part] if rows is None else self.images[rows[part]])
-            values = np.moveaxis(images, 3, 1).reshape(len(images), -1).astype(np.float32)
-            # 2x - (low + high) is exact for whole numbers, so the division is the only rounding
-            values *= 2.0
-            values -= np.float32(low + high)
-            values /= np.float32(high - low)
-            points[part] = torch.from_numpy(values).clamp_(-1.0, 1.0)
+            values = np.moveaxis(images, 3, 1).reshape(len(images), -1).astype(np.float64)
+            points[part] = self.scale_(torch.from_numpy(values))
         return points
+
+    def scale_(self, values: torch.Tensor) -> torch.Tensor:
+        """From pixels in the public range, as float64, to numbers in [-1, 1]. They change in place."""
+        low, high = self.value_range
+        # 2x - (low + high) is exact for whole numbers, so the division is the only rounding
+        return values.mul_(2).sub_(low + high).div_(high - low).clamp_(-1, 1)
 
     def found_range(self) -> tuple[float, float]:
         """The least and the largest value that the images hold. Private: for the curator's eyes only.

@@ -190,9 +190,7 @@ class Records:
     def _points(self, rows: Tensor) -> Tensor:
         if self._resident is None:
             return self._dataset.points(rows.cpu().numpy()).to(self._device)
-        low, high = self._dataset.value_range  # as `Dataset.points` does it
-        scaled = self._resident[rows].double().mul_(2).sub_(low + high).div_(high - low)
-        return scaled.clamp_(-1, 1).float()
+        return self._dataset.scale_(self._resident[rows].double()).float()
 
     def _hold(self) -> Tensor:
         images = self._dataset.images
