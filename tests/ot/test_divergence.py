@@ -16,6 +16,7 @@ from dpsinkhorn.ot import (
     Cityblock,
     ConvergenceWarning,
     Cost,
+    Euclidean,
     MatrixProblem,
     Problem,
     SinkhornLoss,
@@ -57,7 +58,7 @@ def finite_differences(function: Callable[[Tensor], Tensor], at: Tensor, step: f
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("cost", [SquaredEuclidean(), Cityblock(), L1L2(2.0)], ids=str)
+@pytest.mark.parametrize("cost", [SquaredEuclidean(), Euclidean(), Cityblock(), L1L2(2.0)], ids=str)
 @pytest.mark.parametrize("regularization", [0.05, 1.0, 20.0])
 def test_gradients_equal_finite_differences(name: str, cost: Cost, regularization: float):
     loss = LOSSES[name]
@@ -194,6 +195,9 @@ def test_the_docstring_of_the_module_about_other_libraries():
     (gradient,) = torch.autograd.grad(alone, x)
     # Theirs stops after a fixed number of steps, closer to the solution the nearer `scaling` is to 1.
     assert float((gradient - their_gradient).abs().max()) < 3e-3 * float(gradient.abs().max())
+
+    theirs = geomloss.SamplesLoss("sinkhorn", p=1, blur=0.8, scaling=0.9995, backend="tensorized")(x, y)
+    assert empirical_loss(x, y, 0.8, cost="euclidean").item() == pytest.approx(2 * theirs.item(), rel=1e-4)
 
     found = solve(Problem(x, y), regularization)
     costs = SquaredEuclidean().pairwise(x.detach(), y).numpy()

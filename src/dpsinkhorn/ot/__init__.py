@@ -1,6 +1,15 @@
 """Optimal transport, pure: knows nothing of privacy or networks."""
 
-from dpsinkhorn.ot.costs import COST_NAMES, L1L2, Cityblock, Cost, SquaredEuclidean, as_cost, with_labels
+from dpsinkhorn.ot.costs import (
+    COST_NAMES,
+    L1L2,
+    Cityblock,
+    Cost,
+    Euclidean,
+    SquaredEuclidean,
+    as_cost,
+    with_labels,
+)
 from dpsinkhorn.ot.divergence import (
     SinkhornLoss,
     debiased_loss,
@@ -18,6 +27,7 @@ __all__ = [
     "Cityblock",
     "ConvergenceWarning",
     "Cost",
+    "Euclidean",
     "MatrixProblem",
     "Problem",
     "SinkhornLoss",

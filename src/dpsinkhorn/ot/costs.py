@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
+from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
 # Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
 # fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
@@ -29,8 +30,6 @@ _EXACT_PRODUCT_LIMIT = 2**30
 _DIRECT_SUMS = 2**23
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
-# Elements of the largest temporary in a gradient by signs.
-_SIGN_BLOCK = 2**24
 
 
 class Cost(ABC):
@@ -96,7 +95,31 @@ class SquaredEuclidean(Cost):
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        return 2 * (plan.sum(-1, keepdim=True) * x - plan @ y)
+        centre = y.mean(-2, keepdim=True)  # far from the origin the two terms below would cancel
+        return 2 * (plan.sum(-1, keepdim=True) * (x - centre) - plan @ (y - centre))
+
+
+@dataclass(frozen=True)
+class Euclidean(Cost):
+    """``c(x, y) = |x - y|``, the distance itself, with the subgradient 0 at equal points.
+
+    Distances and gradients are sums of differences, pair by pair: exact for close points wherever they lie.
+
+    >>> x, y = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    >>> Euclidean().pairwise(x, y)
+    tensor([[5., 1.]])
+    """
+
+    symmetric = True
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        squares = native.pairwise(x, y, squared=True, l1_weight=0.0)
+        if squares is not None:
+            return squares.sqrt_()
+        return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+
+    def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+        return slopes_over_pairs(x, y, plan, distances=self.pairwise(x, y), p=2.0)
 
 
 @dataclass(frozen=True)
@@ -133,8 +156,8 @@ class Cityblock(Cost):
         edges = (plan > floor).nonzero(as_tuple=True)
         on_cpu = x.device.type == "cpu"  # the scatter below has no fixed order of summation on a GPU
         if on_cpu and len(edges[0]) * 8 < plan.numel():
-            return _signs_over_edges(x, y, plan[edges], edges)
-        return _signs_over_pairs(x, y, plan)
+            return signs_over_edges(x, y, plan[edges], edges)
+        return slopes_over_pairs(x, y, plan, distances=plan, p=1.0)  # p = 1 does not read them
 
 
 @dataclass(frozen=True)
@@ -183,7 +206,12 @@ class L1L2(Cost):
         return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
 
 
-_NAMED: dict[str, type[Cost]] = {"sqeuclidean": SquaredEuclidean, "cityblock": Cityblock, "l1l2": L1L2}
+_NAMED: dict[str, type[Cost]] = {
+    "sqeuclidean": SquaredEuclidean,
+    "cityblock": Cityblock,
+    "l1l2": L1L2,
+    "euclidean": Euclidean,
+}
 COST_NAMES = tuple(_NAMED)
 BUILT_IN = frozenset(_NAMED.values())
 
@@ -191,7 +219,7 @@ BUILT_IN = frozenset(_NAMED.values())
 def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
     """The cost itself, or the one of this name; None is the squared L2 distance.
 
-    Names are ``"sqeuclidean"``, ``"cityblock"`` and ``"l1l2"``, of which ``l1_weight`` is the L1 part's.
+    Names are ``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"`` and ``"l1l2"``, which has an ``l1_weight``.
 
     >>> as_cost("l1l2", l1_weight=2.0)
     L1L2(l1_weight=2.0)
@@ -280,36 +308,3 @@ def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tenso
         total = (plan.detach() * costs).sum()
         (gradient,) = torch.autograd.grad(total, leaves[wrt])
     return gradient
-
-
-def _signs_over_edges(x: Tensor, y: Tensor, weights: Tensor, edges: tuple[Tensor, ...]) -> Tensor:
-    """``sum_j plan[i, j] * sign(x_i - y_j)`` over the listed entries of the plan alone."""
-    *batch, row, column = edges
-    if batch:  # clouds of a batch are laid end to end
-        row, column = batch[0] * x.shape[-2] + row, batch[0] * y.shape[-2] + column
-    xs, ys = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    out = torch.zeros_like(xs)
-    chunk = max(1, _SIGN_BLOCK // max(1, x.shape[-1]))
-    for at in range(0, len(row), chunk):
-        i, j, w = row[at : at + chunk], column[at : at + chunk], weights[at : at + chunk]
-        out.index_add_(0, i, (xs[i] - ys[j]).sign_().mul_(w.to(xs.dtype).unsqueeze(-1)))
-    return out.reshape(x.shape)
-
-
-def _signs_over_pairs(x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-    """``sum_j plan[i, j] * sign(x_i - y_j)`` over all pairs: the backward pass of ``cdist`` at p = 1."""
-    # On a GPU that pass holds rows x m x d elements at a time, so the rows go through in blocks.
-    rows = x.shape[-2]
-    if x.device.type != "cpu":
-        rows = max(1, _SIGN_BLOCK // max(1, y.numel()))
-    parts = [
-        torch.ops.aten._cdist_backward(
-            plan[..., at : at + rows, :].contiguous(),
-            x[..., at : at + rows, :].contiguous(),
-            y.contiguous(),
-            1.0,
-            plan[..., at : at + rows, :].contiguous(),  # the distances, which p = 1 does not read
-        )
-        for at in range(0, x.shape[-2], rows)
-    ]
-    return torch.cat(parts, dim=-2)

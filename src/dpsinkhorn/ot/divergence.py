@@ -41,8 +41,8 @@ def transport_loss(
     """Entropic transport cost ``W_λ(x, y)``, differentiable, once, in both clouds and their weights.
 
     Points are ``(n, d)`` and ``(m, d)``, or batched; ``cost`` (``SquaredEuclidean()``, the default,
-    ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those of
-    :class:`dpsinkhorn.ot.Problem`, the others those of :func:`dpsinkhorn.ot.solve`.
+    ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those
+    of :class:`dpsinkhorn.ot.Problem`, the others those of :func:`dpsinkhorn.ot.solve`.
 
     Weights are scaled to sum to one, and gradients are of that: no multiple of the weights changes the loss.
 
@@ -189,7 +189,8 @@ class SinkhornLoss(nn.Module):
 
     Beside GeomLoss: ``empirical_loss(x, y, λ)`` at the default cost is 4 times
     ``SamplesLoss("sinkhorn", p=2, blur=sqrt(λ / 2))``, which is W(x, y) - W(x, x) / 2 - W(y, y) / 2 with the
-    cost |x - y|^2 / 2. This loss at ``debias=0`` is ``empirical_loss`` plus W(y, y): the same gradient in x.
+    cost |x - y|^2 / 2; with ``cost="euclidean"`` it is twice ``SamplesLoss("sinkhorn", p=1, blur=λ)``. This
+    loss at ``debias=0`` is ``empirical_loss`` plus W(y, y): the same gradient in x.
     GeomLoss's ``debias`` switches the self terms on; here that of x is always there, and ``debias`` says how
     much of x is sampled anew for it.
 
@@ -198,8 +199,8 @@ class SinkhornLoss(nn.Module):
 
     Args:
         regularization: λ, in the units of the cost.
-        cost: of a pair: ``SquaredEuclidean()``, the default, ``Cityblock()``, ``L1L2()``, one of their names
-            (``"sqeuclidean"``, ``"cityblock"``, ``"l1l2"``) or your own; the papers use
+        cost: of a pair: ``SquaredEuclidean()``, the default, ``Euclidean()``, ``Cityblock()``, ``L1L2()``, by
+            name (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``) or your own; the papers use
             ``L1L2(l1_weight=1)`` on MNIST.
         debias: fraction p of generated points that are sampled twice; 0 is the biased loss, 1 the
             debiased one.

@@ -27,8 +27,9 @@ class Problem:
     Args:
         x: points ``(n, d)``, or ``(batch, n, d)`` for several problems of one size.
         y: points ``(m, d)`` or ``(batch, m, d)``.
-        cost: ``SquaredEuclidean()``, the default, ``Cityblock()``, ``L1L2()``, one of their names
-            (``"sqeuclidean"``, ``"cityblock"``, ``"l1l2"``) or a :class:`Cost` of your own.
+        cost: ``SquaredEuclidean()``, the default, ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their
+            names (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``) or a :class:`Cost` of your
+            own.
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
