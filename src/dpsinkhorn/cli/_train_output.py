@@ -176,6 +176,14 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def _allowed(run: Run) -> str:
+    """What the ledger allows: ε is of all that is on it. Where others share it, it is not the run's."""
+    from dpsinkhorn.privacy import format_epsilon, read_ledger
+
+    budget = format_epsilon(read_ledger(run.ledger_path).budget.epsilon)
+    return budget if run.settings["ledger"] is None else f"{budget} for all on the ledger"
+
+
 @contextmanager
 def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
     """A progress bar with steps, ε spent and the time left; a line now and then where it cannot be drawn."""
@@ -193,16 +201,17 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
     )
     from dpsinkhorn.privacy import format_epsilon
 
-    budget = run.plan.budget_epsilon
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=run.plan.steps, spent="-")
 
         told = time.monotonic()
+        allowed = ""
 
         def show(now: RunProgress) -> None:
-            nonlocal told
-            spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {budget:g}"
+            nonlocal told, allowed
+            allowed = allowed or _allowed(run)  # only now is it known that the ledger is whole
+            spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {allowed}"
             progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
             if progress.disable and time.monotonic() - told > _LINE_SECONDS:  # into a file, say
                 told = time.monotonic()

@@ -16,7 +16,7 @@ import pytest
 
 from dpsinkhorn import load
 from dpsinkhorn.cli import _train_output
-from dpsinkhorn.privacy import Budget, epsilon, read_ledger
+from dpsinkhorn.privacy import Budget, epsilon, format_epsilon, read_ledger
 from support.processes import Command
 from support.runs import tiny_arrays
 from support.train_command import TINY, begin, snapshot
@@ -283,6 +283,6 @@ def test_progress_on_a_terminal(place):
     text = b"".join(shown).decode()
     budget = read_ledger(place / "run" / "ledger.jsonl").budget.epsilon
     assert "150/150" in text
-    assert f"of {budget:g}" in text
+    assert f"of {format_epsilon(budget)}" in text
     assert "left" in text
     os.close(master)
