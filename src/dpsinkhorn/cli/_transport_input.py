@@ -27,11 +27,14 @@ __all__ = [
 ]
 
 
-def read(path: Path, columns: str | None) -> Any:
-    """The points of a file, of these columns with commas between, or of all."""
-    from dpsinkhorn.transport import read_points
+def read(x: Path, y: Path, support: Path | None, columns: list[str] | None) -> tuple[Any, Any, Any]:
+    """The points of the files, of these columns or of all, coordinates in one order; None for no support."""
+    from dpsinkhorn.transport import read_together
 
-    return read_points(path, [] if columns is None else [name.strip() for name in columns.split(",")])
+    names = [name.strip() for part in columns or () for name in part.split(",")]
+    files = [x, y] if support is None else [x, y, support]
+    first, second, *rest = read_together(files, names)
+    return first, second, rest[0] if rest else None
 
 
 def cost_of(name: CostName, l1_weight: float) -> Cost:

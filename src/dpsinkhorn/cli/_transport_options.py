@@ -94,7 +94,10 @@ PairedOption = Annotated[
     bool, typer.Option("--paired", help="One person owns a row of X and a row of Y: both are protected.")
 ]
 ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", help="Columns of the tables to use, with commas between.")
+    list[str] | None,
+    typer.Option(
+        "--columns", help="Columns of the tables to use, with commas between; may be given several times."
+    ),
 ]
 SupportOption = Annotated[
     Path | None, typer.Option("--support", help="Public points to count at, for histogram.")

@@ -85,9 +85,10 @@ def cost_command(
 
     check_budget(budget, ledger)
     with one_line():
+        first, second, grid = read(x, y, support, columns)
         found = private_cost(
-            read(x, columns),
-            read(y, columns),
+            first,
+            second,
             epsilon=epsilon,
             cost_bound=cost_bound,
             delta=delta or 0.0,
@@ -97,7 +98,7 @@ def cost_command(
             method=method.value,
             public=None if public is None else public.value,
             paired=paired,
-            support=None if support is None else read(support, columns),
+            support=grid,
             confidence=confidence,
             ledger=ledger,
             budget=budget,
@@ -143,9 +144,10 @@ def potentials_command(
 
     check_budget(budget, ledger)
     with one_line(), new_arrays(output) as write:  # the file is begun before anything is charged
+        first, second, _ = read(x, y, None, columns)
         found = noisy_sinkhorn(
-            read(x, columns),
-            read(y, columns),
+            first,
+            second,
             epsilon=epsilon,
             delta=delta,
             cost_bound=cost_bound,
@@ -199,9 +201,10 @@ def tradeoff_command(
     values = parse_epsilons(epsilons)
     warn_not_private()
     with one_line():
+        first, second, grid = read(x, y, support, columns)
         found = measure_tradeoff(
-            read(x, columns),
-            read(y, columns),
+            first,
+            second,
             cost_bound=cost_bound,
             epsilons=values,
             delta=delta,
@@ -209,7 +212,7 @@ def tradeoff_command(
             regularization=regularization,
             debiased=debiased,
             public=None if public is None else public.value,
-            support=None if support is None else read(support, columns),
+            support=grid,
             runs=runs,
             seed=seed,
         )

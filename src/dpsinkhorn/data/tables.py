@@ -20,13 +20,13 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.pictures import Progress, decode_all
 
-__all__ = ["Table", "read_table"]
+__all__ = ["Table", "is_row_number", "read_table"]
 
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixels")
 _LABEL_NAMES = ("label", "class")
 _GROUP_NAMES = ("groups",)
 _PIXEL = re.compile(r"(?:pixel|pix|px|p)?[_ ]?\d+(?:[x_]\d+)*", re.IGNORECASE)
-_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # numbers of rows, as pandas writes them
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,15 @@ class Table:
     labels: Sequence[Any] | None
     groups: Sequence[Any] | None
     unused: tuple[str, ...] = ()  # names of the other columns
+
+
+def is_row_number(name: str) -> bool:
+    """Whether a column of this name holds the numbers of rows, as pandas writes them.
+
+    >>> is_row_number("Unnamed: 0"), is_row_number("__index_level_0__"), is_row_number("age")
+    (True, True, False)
+    """
+    return _INDEX.fullmatch(name) is not None
 
 
 def read_table(
@@ -71,9 +80,7 @@ def read_table(
                 "pixel columns pixel0, pixel1, ..."
             )
         used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
-        unused = tuple(
-            name for name in dict.fromkeys(names) if name not in used and not _INDEX.fullmatch(name)
-        )
+        unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
         table = _read(path, [*image_names, *sorted(name for name in taken if name is not None)])
         if table.num_rows == 0:
             raise DataError(f"the data set is empty: {path} has no rows")

@@ -8,7 +8,7 @@ from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
 from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
-from dpsinkhorn.transport.reading import read_points
+from dpsinkhorn.transport.reading import read_points, read_together
 from dpsinkhorn.transport.result import PrivateCost
 from dpsinkhorn.transport.sensitivity import paper_sensitivity, step_sensitivity
 from dpsinkhorn.transport.tradeoff import (
@@ -43,6 +43,7 @@ __all__ = [
     "paper_sensitivity",
     "private_cost",
     "read_points",
+    "read_together",
     "step_sensitivity",
     "two_stage_cost",
     "write_tradeoff",

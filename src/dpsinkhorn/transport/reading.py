@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 from dpsinkhorn.data.arrays import UNREADABLE
 from dpsinkhorn.transport.errors import TransportError
 
-__all__ = ["read_points"]
+__all__ = ["read_points", "read_together"]
 
 _TABLES = (".csv", ".tsv", ".parquet")
 _USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where there are several
@@ -25,7 +26,51 @@ def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> np
 
     `columns` are columns of a table, or the one array of an .npz file; by default all, or the usual one.
     """
-    path = Path(path)
+    found = _read(Path(path), columns)
+    if columns and not found.named:
+        raise TransportError(f"{path} has no names of columns; leave out columns (--columns)")
+    return found.points
+
+
+def read_together(
+    paths: Sequence[str | os.PathLike[str]], columns: Sequence[str] = ()
+) -> list[npt.NDArray[np.float64]]:
+    """Points of several files, the same coordinate in the same column of each.
+
+    Tables are matched by the names of their columns, in the order of the first one; tables whose names
+    differ are refused. Files without names, such as .npy, are taken as they are.
+    """
+    found = [_read(Path(path), columns) for path in paths]
+    if columns and not any(each.named for each in found):
+        raise TransportError("the files have no names of columns; leave out columns (--columns)")
+    tables = [(each, path) for each, path in zip(found, paths, strict=True) if each.columns]
+    for table, path in tables[1:]:
+        first, name = tables[0]
+        if sorted(table.columns) != sorted(first.columns):
+            ours, theirs = _some(first.columns), _some(table.columns)
+            raise TransportError(
+                f"the columns differ: {name} has {ours}, {path} has {theirs}; name those of both by --columns"
+            )
+    return [
+        each.points[:, [each.columns.index(name) for name in tables[0][0].columns]]
+        if each.columns
+        else each.points
+        for each in found
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """Points; the names of a table's columns, if it has any; whether `columns` had a meaning for the file."""
+
+    points: npt.NDArray[np.float64]
+    columns: tuple[str, ...] = ()
+    named: bool = False
+
+
+def _read(path: Path, columns: Sequence[str]) -> _Read:
+    if twice := [name for name in columns if list(columns).count(name) > 1]:
+        raise TransportError(f"the column {twice[0]} is named twice; name it once")
     if not path.is_file():
         raise TransportError(f"there is no file {path}; give .npy, .npz, .csv, .tsv or .parquet")
     suffix = path.suffix.lower()
@@ -44,12 +89,21 @@ def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> np
         raise TransportError(f"cannot read {path}: it holds no plain NumPy array of numbers") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.ndim == 0:
         raise TransportError(f"{path} must hold an array of numbers, one row a point")
-    return np.asarray(array, dtype=np.float64).reshape(len(array), -1)
+    return _Read(np.asarray(array, dtype=np.float64).reshape(len(array), -1), named=named)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _counted(names: Sequence[str]) -> bool:
+    """Whether the names are 0, 1, 2, ...: as data frames without names are written."""
+    return list(names) == [str(k) for k in range(len(names))]
 
 
 def _check_header(names: list[str], path: Path) -> None:
     """Refuse a table whose first point was taken for its names, and do not show it: it is private."""
-    if names == [str(k) for k in range(len(names))]:  # as data frames without names are written
+    if _counted(names):
         return
     if all(_is_number(name) for name in names):
         raise TransportError(f"{path} has no line of column names; its first line holds numbers")
@@ -70,10 +124,12 @@ def _name(names: list[str], asked: Sequence[str], path: Path) -> str:
     return wanted[0]
 
 
-def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
+def _table(path: Path, columns: Sequence[str]) -> _Read:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.csv  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
+
+    from dpsinkhorn.data.tables import is_row_number
 
     try:
         table: Any
@@ -93,6 +149,10 @@ def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
         raise TransportError(f"{path} has no rows")
     if "" in names:  # the row numbers of a data frame, most likely: they are no coordinate
         raise TransportError(f"{path} has a column without a name; name those to use by --columns")
+    if not columns and (numbers := [name for name in names if is_row_number(name)]):
+        raise TransportError(
+            f"the column {numbers[0]} of {path} seems to hold numbers of rows; name those to use by --columns"
+        )
     arrays = []
     for name in names:
         column = table.column(name)
@@ -102,4 +162,5 @@ def _table(path: Path, columns: Sequence[str]) -> npt.NDArray[np.float64]:
         if column.null_count:
             raise TransportError(f"{path} has missing values; fill them in or leave those rows out")
         arrays.append(column.to_numpy().astype(np.float64))
-    return np.stack(arrays, axis=1)
+    known = () if _counted(table.column_names) else tuple(names)
+    return _Read(np.stack(arrays, axis=1), known, named=True)
