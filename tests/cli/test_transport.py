@@ -589,3 +589,29 @@ class TestBadInput:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "january.csv" in done.stdout
+
+
+class TestWhatIsShown:
+    def test_an_entropic_cost(self, run, files):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4)
+        shown = " ".join(run(*arguments)[1].split())
+        assert "quantity" in shown
+        assert "entropic" in shown
+        assert "0.2" in shown
+        assert "not 0 for equal data" in shown
+        shown = " ".join(run(*arguments, "--regularization", 0)[1].split())
+        assert "entropic" not in shown
+
+    def test_a_cost_of_binned_data(self, run, files):
+        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4)
+        shown = run(*arguments, "--support", files / "grid.npy", "--method", "histogram")[1]
+        assert "moved to the nearest points of the support" in " ".join(shown.split())
+
+    def test_what_predictions_leave_out(self, run, files):
+        shown = run(
+            "tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--epsilons", "1", "--runs", 1,
+            "--regularization", 4, "--support", files / "grid.npy",
+        )[1]  # fmt: skip
+        shown = " ".join(shown.split())
+        assert "Not in the prediction of two-stage" in shown
+        assert "Not in the prediction of histogram" in shown

@@ -36,6 +36,7 @@ class CostName(str, enum.Enum):
     sqeuclidean = "sqeuclidean"
     cityblock = "cityblock"
     l1l2 = "l1l2"
+    euclidean = "euclidean"
 
 
 class MethodName(str, enum.Enum):

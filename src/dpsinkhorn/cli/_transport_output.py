@@ -27,6 +27,7 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
         return
     low, high = found.interval
     rows = [
+        ("quantity", found.quantity),
         ("cost", f"{found.cost:.6g}"),
         (f"interval, {100 * confidence:g} %", f"{low:.6g} to {high:.6g}"),
         ("epsilon", format_epsilon(found.epsilon)),
@@ -37,6 +38,7 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
         ("adjacency", found.adjacency),
     ]
     told = [
+        *found.notes,
         f"Method: {found.reason}.",
         f"Protected: each {'person, on both sides' if paired else 'row'}; numbers of rows count as public.",
     ]
@@ -102,10 +104,22 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
     ]
     worst = found.worst_choice()
     told = [
+        "Errors are against the value asked for (see --regularization and --debiased).",
         f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}.",
+        *_omitted(found),
         "* the method that auto takes.",
         f"At worst its error is {worst:.2f} times the least measured one."
         if math.isfinite(worst)
         else "At worst the least measured error is 0, and its own is not.",
     ]
     print_table("mean absolute error", table, told)
+
+
+def _omitted(found: Tradeoff) -> list[str]:
+    """What the predictions of some methods do not know."""
+    what = {
+        "two-stage": "that it leaves out the entropy of the cost",
+        "histogram": "what moving data to the support changes",
+    }
+    here = {row.method for row in found.rows}
+    return [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]

@@ -63,7 +63,8 @@ def cost_command(
         bool, typer.Option("--debiased", help="The Sinkhorn divergence 2W(x,y) - W(x,x) - W(y,y).")
     ] = False,
     method: Annotated[
-        MethodName, typer.Option("--method", help="auto takes the least predicted error.")
+        MethodName,
+        typer.Option("--method", help="auto takes the least predicted error, and never histogram."),
     ] = MethodName.auto,
     public: PublicOption = None,
     paired: PairedOption = False,

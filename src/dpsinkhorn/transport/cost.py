@@ -65,14 +65,19 @@ def private_cost(
         x: points ``(n, d)``, or ``(n,)`` on a line.
         y: points ``(m, d)``.
         epsilon: ε.
-        cost_bound: a public bound; the cost of farther pairs is capped at it. Never read off the data.
+        cost_bound: a public bound; the cost of farther pairs is capped at it, and a negative cost counts as
+            0. Never read off the data.
         delta: δ, for noisy-sinkhorn; 0 allows pure ε-DP only.
-        cost: of a pair: `SquaredEuclidean()`, the default, `Cityblock()`, `L1L2()` of `dpsinkhorn.ot`, one of
-            their names ("sqeuclidean", "cityblock", "l1l2"), or a `Cost` of your own.
+        cost: of a pair: `SquaredEuclidean()`, the default, `Euclidean()`, `Cityblock()`, `L1L2()` of
+            `dpsinkhorn.ot`, one of their names ("sqeuclidean", "euclidean", "cityblock", "l1l2"), or a `Cost`
+            of your own, whose negative values count as 0.
         regularization: λ in the units of the cost, by default a twentieth of the bound; 0 for exact
-            optimal transport.
+            optimal transport. Above 0 it is the entropic cost that is estimated, and that the interval
+            covers: larger than the transport cost, by up to λ log min(n, m), and not 0 for equal data. As
+            the default follows the bound, so does the quantity.
         debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
-        method: `auto` takes the one whose error, predicted from public quantities, is least.
+        method: `auto` takes the one whose error, predicted from public quantities, is least. It never takes
+            histogram: what moving data to the support changes cannot be predicted. Ask for it by name.
         public: "x" or "y", where one side is not private.
         paired: one person owns a point of either side; both are then replaced at once.
         support: public points ``(k, d)``, for histogram: data count at the nearest one.
@@ -106,7 +111,8 @@ def private_cost(
     histogram: HistogramMechanism | None = None
     if support is not None:
         histogram = HistogramMechanism.plan(clouds, support, epsilon=epsilon)
-        predictions["histogram"] = histogram.predicted_error(quantity)
+        if method == "histogram":  # what binning changes is not in it: no match for the other predictions
+            predictions["histogram"] = histogram.predicted_error(quantity)
     noisy: NoisySinkhorn | None = None
     turned = clouds.flipped() if public == "x" else clouds  # ψ, the algorithm's state, on the public side
     if delta > 0 and quantity == "entropic" and method in ("auto", "noisy-sinkhorn"):
@@ -115,6 +121,8 @@ def private_cost(
             noisy = NoisySinkhorn.plan(turned.setting, regularization=value, epsilon=epsilon, delta=delta)
             predictions["noisy-sinkhorn"] = noisy.predicted_error
     chosen, reason = _choose(method, predictions)
+    if method == "auto" and histogram is not None:
+        reason += "; histogram is left out, as what moving data to the support changes cannot be predicted"
 
     def result(
         released: float, interval: tuple[float, float], charge: Charge, delta: float = 0.0
@@ -136,6 +144,7 @@ def private_cost(
             adjacency=Adjacency.REPLACE_ONE.value,
             reason=reason,
             seeded=not source.secure,
+            sizes=(clouds.setting.n, clouds.setting.m),
             charge=charge,
         )
 

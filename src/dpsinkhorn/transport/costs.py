@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean, as_cost, native
+from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean, as_cost, native
 from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["CappedCost", "checked_cost"]
@@ -23,7 +23,7 @@ _FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 
 @dataclass(frozen=True)
 class CappedCost(Cost):
-    """``min(cost(x, y), bound)``, never negative; what is not a number counts as ``bound``.
+    """``min(cost(x, y), bound)``; silently, a negative cost counts as 0, and what is no number as ``bound``.
 
     >>> x, y = torch.tensor([[0.0]]).double(), torch.tensor([[1.0], [5.0]]).double()
     >>> CappedCost(SquaredEuclidean(), bound=4.0).pairwise(x, y)
@@ -48,6 +48,8 @@ class CappedCost(Cost):
         rule = type(base).pairwise  # a subclass may have its own
         if rule is SquaredEuclidean.pairwise:
             costs = _by_differences(x, y, squared=True, l1_weight=0.0)
+        elif rule is Euclidean.pairwise:
+            costs = _by_differences(x, y, squared=True, l1_weight=0.0).sqrt_()
         elif rule is Cityblock.pairwise:
             costs = _by_differences(x, y, squared=False, l1_weight=1.0)
         elif isinstance(base, L1L2) and rule is L1L2.pairwise:
@@ -67,7 +69,7 @@ def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Co
         found = as_cost(cost)
     except ValueError as error:
         raise TransportError(str(error)) from None
-    if dimension is not None and type(found) not in (SquaredEuclidean, Cityblock, L1L2):
+    if dimension is not None and type(found) not in (SquaredEuclidean, Euclidean, Cityblock, L1L2):
         x, y = torch.zeros(2, dimension).double(), torch.zeros(3, dimension).double()
         name = type(found).__name__
         try:

@@ -110,7 +110,7 @@ class HistogramMechanism:
         return laplace_scale(self.sensitivity, self.epsilon, len(self._sides) * len(self.support))
 
     def predicted_error(self, quantity: Quantity) -> float:
-        """A bound on the mean absolute error of a cost between the binned data."""
+        """A bound on the mean absolute error of a cost between the binned data; binning is not in it."""
         k = len(self.support)
         shift = self._scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
         return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))

@@ -346,8 +346,9 @@ def noisy_sinkhorn(
         epsilon: ε.
         delta: δ, above 0.
         cost_bound: a public bound at which costs are capped.
-        cost: of a pair: `SquaredEuclidean()`, the default, `Cityblock()`, `L1L2()` of `dpsinkhorn.ot`, one of
-            their names ("sqeuclidean", "cityblock", "l1l2"), or a `Cost` of your own.
+        cost: of a pair: `SquaredEuclidean()`, the default, `Euclidean()`, `Cityblock()`, `L1L2()` of
+            `dpsinkhorn.ot`, one of their names ("sqeuclidean", "euclidean", "cityblock", "l1l2"), or a `Cost`
+            of your own, whose negative values count as 0.
         regularization: η, by default the bound. Far smaller ones need far more noise.
         iterations: K; by default the one with the least predicted error.
         mode: `sound`, or `paper` for the paper's own noise, whose ε is not a valid guarantee.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpsinkhorn.privacy import Charge
 
-__all__ = ["Method", "PrivateCost", "Quantity"]
+__all__ = ["Method", "PrivateCost", "Quantity", "Released"]
 
 Method: TypeAlias = Literal["direct", "noisy-sinkhorn", "histogram", "two-stage"]
 Quantity: TypeAlias = Literal["entropic", "exact", "divergence"]
+Released: TypeAlias = Literal["entropic", "exact", "divergence", "plan-cost"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,11 @@ class PrivateCost:
         released: the noised value as it left the private data, without bias from that limit.
         interval: contains the true value (for histogram, that of the binned data; for two-stage, <c, π̂>) with
             probability `confidence`, over the noise.
-        predicted_error: mean absolute error to expect, from public quantities alone.
+        quantity: what is estimated: the transport cost (exact), the entropic cost, the Sinkhorn divergence,
+            or the <c, π̂> of two-stage (plan-cost).
+        predicted_error: mean absolute error to expect, from public quantities alone; see `notes` for what
+            it leaves out.
+        sizes: n and m.
         reason: why this method was taken.
         seeded: made with predictable noise: not for release.
     """
@@ -34,14 +40,44 @@ class PrivateCost:
     epsilon: float
     delta: float
     method: Method
-    quantity: Quantity
+    quantity: Released
     predicted_error: float
     regularization: float
     cost_bound: float
     adjacency: str
     reason: str
     seeded: bool
+    sizes: tuple[int, int]
     charge: Charge = field(repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What cost, interval and predicted error are of, where that is not simply the transport cost."""
+        at = f"regularization {self.regularization:g}"
+        most = self.regularization * math.log(min(self.sizes))
+        notes = []
+        if self.quantity == "entropic" and most > 0:
+            notes.append(
+                f"An entropic cost, at {at}: larger than the transport cost, by up to regularization times "
+                f"log min(n, m) = {most:.3g}, and not 0 for equal data; regularization 0 is the exact cost."
+            )
+        if self.quantity == "divergence":
+            notes.append(
+                f"The Sinkhorn divergence, at {at}: 0 for equal data, and near twice the transport cost "
+                "where the regularization is small."
+            )
+        if self.method == "histogram":
+            notes.append(
+                "Cost, interval and predicted error are of the data moved to the nearest points of the "
+                "support: what that changes is not known, and not in them."
+            )
+        if self.quantity == "plan-cost":
+            notes.append(
+                f"<c, P> of a P made of noisy potentials, at {at}: neither the exact nor the entropic cost, "
+                "and the interval is of <c, P> itself. The predicted error is of the noise, beside the "
+                "entropic cost: that <c, P> leaves out the entropy is not in it."
+            )
+        return tuple(notes)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -59,4 +95,5 @@ class PrivateCost:
             "adjacency": self.adjacency,
             "reason": self.reason,
             "seeded": self.seeded,
+            "notes": list(self.notes),
         }

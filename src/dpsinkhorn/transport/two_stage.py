@@ -128,7 +128,9 @@ class TwoStageMechanism:
 
     @property
     def predicted_error(self) -> float:
-        """Mean absolute error to expect, from public quantities alone."""
+        """Of the noise, from public quantities alone: that of the entropic cost by these potentials, and the
+        second stage's. What <c, π̂> leaves out of the entropic cost, η KL(π̂ | a⊗b), is not in it.
+        """
         return min(self._unbounded_error, self.setting.bound)
 
     @property
@@ -181,7 +183,8 @@ def two_stage_cost(
 ) -> PrivateCost:
     """<c, π̂> by the paper's two stages, (ε, δ)-DP with proved sensitivities. For research.
 
-    `private_cost` gives a far better cost.
+    `private_cost` gives a far better cost. <c, π̂> estimates neither the exact nor the entropic cost, but the
+    first part of the latter, <c, π> of <c, π> + η KL(π | a⊗b); `predicted_error` is that of the noise alone.
 
     Potentials are projected to where exact ones can be before π̂ is formed (post-processing). The interval is
     that of <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it,
@@ -224,13 +227,14 @@ def two_stage_cost(
         epsilon=float(epsilon),
         delta=delta,
         method="two-stage",
-        quantity="exact",
+        quantity="plan-cost",
         predicted_error=plan.predicted_error,
         regularization=plan.first.regularization,
         cost_bound=bound,
         adjacency=Adjacency.REPLACE_ONE.value,
         reason="asked for",
         seeded=not source.secure,
+        sizes=(clouds.setting.n, clouds.setting.m),
         charge=plan.charge,
     )
 
