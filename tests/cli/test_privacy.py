@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -45,6 +46,19 @@ class TestEpsilon:
         assert found["noise_multiplier"] == 1.5
         assert found["effective_noise_multiplier"] == pytest.approx(1.5 / 50**0.5)
         assert found["event"]["event"]["event"]["noise_multiplier"] == found["effective_noise_multiplier"]
+
+    @pytest.mark.parametrize("setting", [FIRST_VERSION, f"{FINAL_VERSION} --accountant rdp", SMALL])
+    def test_no_less_is_printed_than_is_spent(self, run, result, setting):
+        exact = result(f"privacy epsilon {setting}")
+        out = run(f"privacy epsilon {setting}")[1]
+        shown = {
+            name: float(value)
+            for name, value in re.findall(r"│ ((?:published )?epsilon)[^│]*│ ([0-9.]+) *│", out)
+        }
+        for name, value in shown.items():
+            spent = exact[name.replace(" ", "_")]
+            assert spent <= value <= spent * 1.001
+        assert set(shown) == {"epsilon", *(["published epsilon"] if "image" in setting else [])}
 
     def test_a_rate_in_three_spellings(self, result):
         rest = "privacy epsilon --noise-multiplier 2 --steps 100"

@@ -24,6 +24,7 @@ from dpsinkhorn.privacy import (
     LaplaceMechanism,
     Ledger,
     RecordMechanism,
+    best_of,
     epsilon,
     format_epsilon,
     group_epsilon,
@@ -459,6 +460,22 @@ class TestSharedLedger:
         code = code.replace('"ledger.jsonl"', repr(str(ledger)))
         assert printed(code) == ["True", repr(together)]
 
+    def test_what_no_accountant_can_count(self, tmp_path, capsys):
+        """One line; the ledger holds sampled steps, transport and a best-of, and nothing bounds all three."""
+        data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
+        plan = tiny_plan(data, seed=None, steps=2)
+        Ledger.open(ledger, epsilon, budget=Budget(math.inf, plan.delta)).close()
+        run = finished(tmp_path / "run", plan, data, ledger=ledger)
+        with Ledger.open(ledger, lambda *_: 0.0) as opened:
+            opened.spend(GaussianMechanism(1.0, 20.0, Adjacency.REPLACE_ONE).charge(), run="transport")
+            opened.spend(best_of(plan.step_charge, mean_runs=3.0), run="search")
+        with pytest.raises(SystemExit) as left:
+            main(["report", str(run.folder)])
+        assert left.value.code == 2
+        told = capsys.readouterr().err
+        assert told.startswith("dpsinkhorn: no accountant can count what the ledger")
+        assert told.count("\n") == 1
+
     def test_later_runs_are_told_with_what_is_compared(self, tmp_path):
         data, ledger = tiny_data(persons=30), tmp_path / "ledger.jsonl"
         plan = tiny_plan(data, seed=None, steps=2)
@@ -501,6 +518,7 @@ class TestSharedLedger:
         assert f"no step of it may pass its own budget of ε = {budget}" in section
         assert "nor may all uses together pass the ledger’s, ε = 77" in section
         assert f"rises from 0 to {format_epsilon(own)} in 5 steps" in section
+        assert "uses of the data that were on the ledger when the release was made" in section
         assert (
             f"ε is {format_epsilon(together)}, of the ledger’s budget of 77 (add or remove one record)"
             in section
@@ -562,6 +580,26 @@ class TestSharedLedger:
     def command(page):
         found = [node.text for node in page.all("pre") if node.text.startswith("dpsinkhorn privacy")]
         return found[0] if found else None
+
+    def test_a_guest_on_the_ledger_of_a_run(self, tmp_path):
+        """A ledger is shared too where another run was given that of the first."""
+        data = tiny_data()
+        plan = tiny_plan(data, seed=None, epsilon=50.0)
+        first = Run.create(tmp_path / "first", plan)
+        assert not first.train(data, saving=EVERY_BLOCK, watch=lambda _: True)
+        guest = dataclasses.replace(plan, noise_multiplier=20.0)
+        finished(tmp_path / "guest", guest, data, ledger=first.ledger_path)
+        page = page_of(first.folder)
+        own = read_ledger(first.ledger_path).total(first.name)
+        assert "budget of this run" in dict(rows(page, "Privacy"))
+        assert f"this run alone has ε = {format_epsilon(epsilon(own, 1e-5, 'rdp'))}" in page.text
+
+    def test_a_run_that_goes_by_another_name(self, two):
+        settings = json.loads((two[1].folder / "run.json").read_text())
+        settings["name"] = settings["name"].replace("short", "other")
+        (two[1].folder / "run.json").write_text(json.dumps(settings))
+        with pytest.raises(ReportError, match="has no charge of this run"):
+            write_report(two[1].folder)
 
     def test_with_private_transport_before(self, tmp_path):
         """Then everything is counted under replace-one, and the page says so; the run alone is not."""

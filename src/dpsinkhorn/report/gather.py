@@ -105,7 +105,7 @@ def _of_run(folder: Path) -> Findings:
     return dataclasses.replace(
         found,
         plan=run.plan,
-        shared=run.settings["ledger"] is not None,
+        shared=run.settings["ledger"] is not None or _has_guests(found.ledger),
         data_name=name if name in KNOWN else None,
         trained_with=str(run.settings["dpsinkhorn"]),
     )
@@ -118,6 +118,8 @@ def _of_finished(run: Run) -> Findings:
         return found
     spent, known = read_ledger(run.ledger_path), _place(run, found.privacy)
     more = known < len(spent.spends) and math.isfinite(found.privacy.epsilon)
+    if run.name not in spent.runs:
+        raise ReportError(f"the ledger {run.ledger_path} has no charge of this run; was its run.json edited?")
     later = together(run, spent) if more else None
     return dataclasses.replace(found, ledger=on_ledger(run, spent, known, later))
 
@@ -137,6 +139,11 @@ def _of_unfinished(run: Run) -> Findings:
         spent = Statement(Budget(plan.budget_epsilon, plan.delta), (), "0" * 64)
         privacy = dataclasses.replace(statement_of(plan, spent, noise), ledger_digest=None)
     return Findings(privacy, None, ledger=on_ledger(run, spent, len(spent.spends), None))
+
+
+def _has_guests(ledger: OnLedger | None) -> bool:
+    """Whether other runs were given the ledger in a run's own folder."""
+    return ledger is not None and (ledger.others or ledger.later is not None)
 
 
 def _place(run: Run, privacy: PrivacyStatement) -> int:
