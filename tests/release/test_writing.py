@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsinkhorn.release import ReleaseError, _files, folder, load, write_release
+from dpsinkhorn.release import ReleaseError, folder, load, write_release
 from dpsinkhorn.release.folder import FILES
 from support.releases import CONFIGS, EPSILON, statement, trained
 
@@ -32,15 +32,15 @@ class TestAtomic:
         target = tmp_path / "release"
         if existing:
             write(target, generator, title="the old one")
-        real = _files.write_file
+        real = folder.write_synced
 
-        def write_file(path, data):
+        def write_synced(path, data, *, new):
             if path.name == failing:
                 real(path, data[: len(data) // 2])
                 raise OSError(28, "No space left on device")
-            real(path, data)
+            real(path, data, new=new)
 
-        monkeypatch.setattr(folder, "write_file", write_file)
+        monkeypatch.setattr(folder, "write_synced", write_synced)
         with pytest.raises(ReleaseError, match="No space left on device") as error:
             write(target, generator, overwrite=True)
         assert "\n" not in str(error.value)
@@ -73,10 +73,10 @@ except ReleaseError as error:
     def test_interrupted(self, tmp_path, generator, monkeypatch):
         """Ctrl-C leaves nothing behind either."""
 
-        def interrupt(*_):
+        def interrupt(*_, **__):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(folder, "write_file", interrupt)
+        monkeypatch.setattr(folder, "write_synced", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path / "release", generator)
         assert list(tmp_path.iterdir()) == []

@@ -223,4 +223,4 @@ def ledger_afterwards() -> None:
 
 def checkpoints_in_place() -> None:
     """Checkpoints are written over the old ones."""
-    state.write_atomically = lambda path, content: path.write_bytes(content)
+    state.replace_file = lambda path, content: path.write_bytes(content)

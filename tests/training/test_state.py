@@ -10,9 +10,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from dpsinkhorn._files import replace_file
 from dpsinkhorn.training import Facts, Run, TrainingError, load_recipe, make_plan
 from dpsinkhorn.training import state as state_module
-from dpsinkhorn.training.state import TrainingState, read_extra, write_atomically
+from dpsinkhorn.training.state import TrainingState, read_extra
 from support.runs import tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -124,14 +125,14 @@ class TestDamage:
 
 class TestAtomicWrites:
     def test_a_failure_leaves_the_old_file(self, tmp_path, monkeypatch):
-        write_atomically(tmp_path / "file", b"old")
+        replace_file(tmp_path / "file", b"old")
 
         def full(_handle):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            write_atomically(tmp_path / "file", b"new")
+            replace_file(tmp_path / "file", b"new")
         assert (tmp_path / "file").read_bytes() == b"old"
         assert os.listdir(tmp_path) == ["file"]
 

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dpsinkhorn._files import new_file
 from dpsinkhorn.cli._output import BadInputError, print_json, warn
 from dpsinkhorn.cli.data import (
     ChannelsOption,
@@ -269,12 +270,10 @@ def _to_json(
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.partial")
     try:
-        draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(draft, path)
+        with new_file(path) as draft:
+            draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise BadInputError(f"cannot write {path}: {error.strerror or error}") from error
 
 

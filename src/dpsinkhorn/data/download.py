@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import os
 import tarfile
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from dpsinkhorn._files import new_file
 from dpsinkhorn.data.cifar import CIFAR_FILES
 from dpsinkhorn.data.errors import DataError, DownloadError
 from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, advice, data_folder, find_known
@@ -88,7 +87,7 @@ def download_file(file: RemoteFile, folder: Path, *, progress: BytesProgress | N
 def _try(url: str, file: RemoteFile, path: Path, progress: BytesProgress | None) -> str | None:
     """Fetch from one place; what went wrong there, if anything. Trouble with the disk is an OSError."""
     try:
-        with _new_file(path) as stream:
+        with new_file(path) as draft, open(draft, "wb") as stream:
             _fetch(url, file, stream, progress)
     except DownloadError as error:
         return str(error)
@@ -139,23 +138,6 @@ def _read(answer: http.client.HTTPResponse, host: str) -> bytes:
         raise DownloadError(f"{host} broke off ({_reason(error)})") from error
 
 
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when it is complete and on disk; otherwise nothing is left."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 def _unpack_cifar(archive: Path, folder: Path) -> None:
     """The batches of CIFAR-10 and nothing else, whatever the archive holds."""
     wanted = {f"cifar-10-batches-bin/{name}" for names in CIFAR_FILES.values() for name in names}
@@ -167,7 +149,7 @@ def _unpack_cifar(archive: Path, folder: Path) -> None:
                     continue
                 target = folder / member.name
                 target.parent.mkdir(exist_ok=True)
-                with _new_file(target) as stream:
+                with new_file(target) as draft, open(draft, "wb") as stream:
                     while block := content.read(_BLOCK):
                         stream.write(block)
     except (tarfile.TarError, EOFError, zlib.error) as error:

@@ -1,6 +1,6 @@
 """Events: what a mechanism does to the data, as dp-accounting's immutable trees.
 
-An event says nothing of its adjacency; a `Charge` (see `mechanisms`) pairs the two. Throughout this package
+An event says nothing of its adjacency; a `Charge` (see `charges`) pairs the two. Throughout this package
 a noise multiplier is **noise standard deviation (or Laplace scale) / sensitivity under the charge's own
 adjacency**. dp-accounting's PLD accountant counts replace-one in another unit, half the sensitivity; the
 translation is made in one place only, `_pld`.

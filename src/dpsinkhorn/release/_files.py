@@ -1,4 +1,4 @@
-"""Files and folders that are there complete or not at all, and careful reading of those of others."""
+"""Folders that are there complete or not at all, and careful reading of files of others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dpsinkhorn._files import sync_folder, umask
 from dpsinkhorn.release.errors import ReleaseError
 
 
@@ -25,28 +26,12 @@ def new_folder(target: Path, *, may_replace: Callable[[Path], bool] | None = Non
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     try:
         yield draft
-        os.chmod(draft, 0o777 & ~_umask())  # mkdtemp keeps others out
+        os.chmod(draft, 0o777 & ~umask())  # mkdtemp keeps others out
         sync_folder(draft)
         _move(draft, target, may_replace)
         sync_folder(target.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def new_file(target: Path) -> Iterator[Path]:
-    """The same for one file; an existing file is replaced in one step."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    os.close(handle)
-    draft = Path(name)
-    try:
-        yield draft
-        os.chmod(draft, 0o666 & ~_umask())
-        sync_file(draft)
-        os.replace(draft, target)
-        sync_folder(target.parent)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def refuse_existing(target: Path, may_replace: Callable[[Path], bool] | None) -> None:
@@ -57,14 +42,6 @@ def refuse_existing(target: Path, may_replace: Callable[[Path], bool] | None) ->
     if any(target.iterdir()) and not (may_replace and may_replace(target)):
         hint = "name another one" if may_replace is None else "it holds other files; name another one"
         raise ReleaseError(f"the folder {target} exists already; {hint}")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write and wait until it is on disk."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_file(path: Path, limit: int) -> bytes:
@@ -95,19 +72,6 @@ def read_file(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise ReleaseError(f"{path} grew while it was read; at most {limit:,} bytes are expected")
     return data
-
-
-def sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere folders cannot be opened
-        sync_file(folder)
 
 
 def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None) -> None:
@@ -142,9 +106,3 @@ def _exchange(first: Path, second: Path) -> bool:
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dpsinkhorn.release._files import new_file, new_folder, refuse_existing
+from dpsinkhorn._files import new_file
+from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release._names import folder_names
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import check_images

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsinkhorn._files import write_synced
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
@@ -22,7 +23,7 @@ from dpsinkhorn.generators import (
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
 from dpsinkhorn.release import _json, _tensors
-from dpsinkhorn.release._files import new_folder, read_file, refuse_existing, write_file
+from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import grid_image
@@ -109,7 +110,7 @@ def write_release(
         target.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
-                write_file(draft / name, content)
+                write_synced(draft / name, content, new=True)
             load(draft)  # what cannot be read back is not handed out
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
@@ -128,7 +129,7 @@ def copy_release(
         with new_folder(goal, may_replace=may_replace) as draft:
             for name in FILES:
                 if name not in _FOR_PEOPLE or os.path.lexists(place / name):
-                    write_file(draft / name, read_file(place / name, _LARGEST_COPY))
+                    write_synced(draft / name, read_file(place / name, _LARGEST_COPY), new=True)
             load(draft)
     except OSError as error:
         raise ReleaseError(f"cannot write the release {goal}: {error.strerror or error}") from error

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from dpsinkhorn.release._files import new_file
+from dpsinkhorn._files import new_file
 from dpsinkhorn.release.errors import ReleaseError
 
 __all__ = ["check_images", "grid_image", "grid_picture"]

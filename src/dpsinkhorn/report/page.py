@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from dpsinkhorn import __version__
+from dpsinkhorn._files import replace_file
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve
@@ -24,7 +25,6 @@ from dpsinkhorn.report.guarantee import adjacency_in_words, explain, status_of
 from dpsinkhorn.report.pictures import line_plot, samples_by_class
 from dpsinkhorn.report.settings import data_line, data_rows, plan_rows, recipe_rows
 from dpsinkhorn.report.verify import own_checks, with_ledger
-from dpsinkhorn.training.state import write_atomically
 
 __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
 
@@ -92,9 +92,9 @@ def write_report(
     beside = curator_path(target) if curator_page or private_tables else None
     other = None if beside is None else _curator_page(folder, found, private_tables)
     try:
-        write_atomically(target, page)
+        replace_file(target, page)
         if beside is not None and other is not None:
-            write_atomically(beside, other)
+            replace_file(beside, other)
     except OSError as error:
         raise ReportError(f"cannot write {error.filename or target}: {error.strerror}") from error
     return Written(target, beside, found)

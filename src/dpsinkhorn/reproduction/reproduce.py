@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpsinkhorn._files import replace_file
 from dpsinkhorn.generators import choose_device
 from dpsinkhorn.reproduction.errors import ReproductionError
 from dpsinkhorn.reproduction.figures import (
@@ -29,7 +30,6 @@ from dpsinkhorn.reproduction.scales import SCALES, Scale
 from dpsinkhorn.reproduction.sources import DATA, Source, open_source
 from dpsinkhorn.reproduction.tables import Line, to_csv
 from dpsinkhorn.training.run import Watch
-from dpsinkhorn.training.state import write_atomically
 
 __all__ = ["Reproduction", "reproduce"]
 
@@ -212,7 +212,7 @@ class _Call:
         plan = self.runner.plan(row, source, seed)
         generator = release.generator.to(self.runner.device)
         points = gradient_spread(generator, plan, source.training, batches=batches, seed=seed)
-        write_atomically(kept, json.dumps([point.to_json() for point in points], indent=1).encode())
+        replace_file(kept, json.dumps([point.to_json() for point in points], indent=1).encode())
         return points
 
     def _line(self, row: Row) -> Line:
@@ -239,7 +239,7 @@ class _Call:
 
     def _write(self, ending: str, content: bytes) -> Path:
         path = self._path(ending)
-        write_atomically(path, content)
+        replace_file(path, content)
         return path
 
     def _finished(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpsinkhorn._files import replace_file
 from dpsinkhorn.evaluation import compare_images, downstream_utility, images_of
 from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
@@ -23,7 +24,6 @@ from dpsinkhorn.reproduction.scales import Scale
 from dpsinkhorn.reproduction.sources import Source
 from dpsinkhorn.training import Plan, Recipe, Run, Saving, choose_recipe, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.run import Watch
-from dpsinkhorn.training.state import write_atomically
 
 __all__ = ["Result", "Runner"]
 
@@ -97,7 +97,7 @@ class Runner:
                 seconds=seconds,
             )
         place.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, (json.dumps(found.to_json(), indent=1) + "\n").encode())
+        replace_file(kept, (json.dumps(found.to_json(), indent=1) + "\n").encode())
         return found
 
     def kept(self, row: Row, source: Source, seed: int) -> Result | None:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from dpsinkhorn import __version__
+from dpsinkhorn._files import drafts_of, write_new
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
@@ -32,7 +33,6 @@ from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
-from dpsinkhorn.training.new_file import drafts_of, write_new
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
@@ -300,10 +300,9 @@ class Run:
         on_record = any(s.run == self.name and s.charge == charge for s in ledger.statement().spends)
         if self.plan.seed is None or not on_record:
             ledger.spend(charge, run=self.name)
-        released = release_label_frequencies(
+        return release_label_frequencies(
             labels, self.plan.facts.classes, mechanism, state.noise, groups=groups
         )
-        return released.probabilities
 
     # ---- what is written
 

@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from dpsinkhorn._files import replace_file
 from dpsinkhorn.generators import Generator, build_generator
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -167,7 +168,7 @@ class TrainingState:
             kept = {name: value for name, value in entry.items() if value is not None}
             tensors.update({f"adam.{index}.{name}": value for name, value in kept.items()})
         plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        write_atomically(path, save(plain, {"version": _VERSION, "state": json.dumps(header)}))
+        replace_file(path, save(plain, {"version": _VERSION, "state": json.dumps(header)}))
 
     def load(self, path: Path) -> dict[str, Any]:
         """Take over a checkpoint, and return the JSON that was put beside it.
@@ -242,25 +243,6 @@ def _as_laid_out(value: Tensor, parameter: Tensor) -> Tensor:
     if value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is there with all of its content, or as it was before."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def read_extra(path: Path) -> dict[str, Any]:

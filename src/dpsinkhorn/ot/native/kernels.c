@@ -1,6 +1,6 @@
 /* Small transport problems on a CPU, in plain C: no Python, no dependencies, one thread.
  *
- * The functions at the end are called through ctypes (native/library.py, which checks all sizes and types).
+ * The functions at the end are called through ctypes (native/__init__.py, which checks all sizes and types).
  * Memory belongs to the caller. A problem's state lives in one block of float64 numbers, whose parts are
  * found by dps_state_size and dps_state_start.
  */

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dpsinkhorn.privacy.charges import Charge
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.clipping import clip_rows
 
 # Clipped counts keep this many binary digits, so that float64 adds them exactly, for up to 2^30 units.
 _DIGITS = 22
-
-
-@dataclass(frozen=True)
-class LabelFrequencies:
-    """Noised label frequencies, and what they cost.
-
-    Attributes:
-        probabilities: one per class, adding up to 1.
-        charge: for the ledger.
-    """
-
-    probabilities: tuple[float, ...]
-    charge: Charge
 
 
 def release_label_frequencies(
@@ -37,8 +22,8 @@ def release_label_frequencies(
     noise: NoiseSource,
     *,
     groups: Tensor | None = None,
-) -> LabelFrequencies:
-    """Label frequencies of the whole data set, under differential privacy.
+) -> tuple[float, ...]:
+    """Label frequencies of the whole data set, adding up to 1, under differential privacy.
 
     A unit of privacy adds its label counts, clipped to ``mechanism.sensitivity`` in Euclidean norm: 1 is
     enough where every record is a unit, and lets a person (``groups``) count once. Labels that are no class
@@ -48,7 +33,7 @@ def release_label_frequencies(
     >>> labels = torch.tensor([0] * 3000 + [1] * 1000)
     >>> mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=2.0)
     >>> released = release_label_frequencies(labels, 2, mechanism, SeededNoise(0))
-    >>> [round(p, 2) for p in released.probabilities]
+    >>> [round(p, 2) for p in released]
     [0.75, 0.25]
     """
     if classes < 1:
@@ -63,7 +48,7 @@ def release_label_frequencies(
     positive = noised.clamp(min=0)
     total = float(positive.sum())
     shares = positive / total if total > 0 else torch.full_like(positive, 1 / classes)
-    return LabelFrequencies(tuple(shares.tolist()), mechanism.charge())
+    return tuple(shares.tolist())
 
 
 def _clipped_counts(labels: Tensor, classes: int, bound: float, groups: Tensor | None) -> Tensor:
