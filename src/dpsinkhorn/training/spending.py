@@ -5,8 +5,6 @@ from __future__ import annotations
 import bisect
 import json
 import math
-import os
-import re
 from pathlib import Path
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -25,6 +23,7 @@ from dpsinkhorn.privacy import (
     read_ledger,
 )
 from dpsinkhorn.privacy.ledger import EpsilonOf
+from dpsinkhorn.privacy.units import new_run_name, unit_conflict
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
@@ -41,8 +40,6 @@ __all__ = [
     "statement_of",
     "steps_left",
 ]
-
-_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")
 
 
 def epsilon_by(plan: Plan) -> EpsilonOf:
@@ -65,7 +62,7 @@ def accountant_for(charge: Charge, delta: float, plan: Plan) -> Accountant:
 
 def run_name(title: str, plan: Plan) -> str:
     """The name of a run on a ledger: unlike any other, and it says whom the run protects."""
-    return f"{title}-{plan.facts.unit}-{os.urandom(4).hex()}"
+    return new_run_name(title, plan.facts.unit)
 
 
 def begin_ledger(path: Path, plan: Plan, budget: float | None = None) -> None:
@@ -115,23 +112,12 @@ def check_room(path: Path, plan: Plan) -> None:
 
 
 def check_unit(path: Path, spent: Statement, plan: Plan) -> None:
-    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several.
-
-    Whoever is protected as a person is as a record, so that a charge of which nobody knows whom it protects
-    goes with records, and only with them.
-    """
-    for name in spent.runs:
-        known = _RUN_NAME.search(name)
-        if known is None and plan.facts.grouped:
-            raise TrainingError(
-                f"the ledger {path} has charges of {name!r}, of which it is not known whether they protect a "
-                "person or a record, and this run protects each person; give it another ledger"
-            )
-        if known is not None and known[1] != plan.facts.unit:
-            raise TrainingError(
-                f"the ledger {path} is of runs that protect each {known[1]}, and this one protects each "
-                f"{plan.facts.unit}; give it another ledger"
-            )
+    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several."""
+    if conflict := unit_conflict(spent.runs, plan.facts.unit):
+        raise TrainingError(
+            f"the ledger {path} {conflict}, and this one protects each {plan.facts.unit}; "
+            "give it another ledger"
+        )
 
 
 def charged_steps(plan: Plan, spent: Statement, run: str) -> int:

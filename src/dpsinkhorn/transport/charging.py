@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from typing import TypeAlias
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Charge, Ledger, format_epsilon, read_ledger
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy.journal import JournalDamagedError
+from dpsinkhorn.privacy.units import new_run_name, unit_conflict
 from dpsinkhorn.transport.checks import is_number, shown
 from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["Account", "LedgerLike"]
 
 LedgerLike: TypeAlias = "Ledger | str | os.PathLike[str] | None"
-_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")  # as training names its runs
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ class Account:
             return cls(path, Budget(float(epsilon if budget is None else budget), float(delta)))
         if budget is not None:
             raise TransportError(f"the ledger {path} has its budget already; leave out the budget")
-        read_ledger(path)  # before it is locked, which would leave a file beside what is no ledger
+        try:
+            read_ledger(path)  # before it is locked, which would leave a file beside what is no ledger
+        except JournalDamagedError as error:
+            if _is_no_ledger(path):
+                raise TransportError(f"{path} is not a ledger; name one, or a new file") from error
+            raise
         return cls(path)
 
     def spend(self, charge: Charge, *, what: str, paired: bool) -> None:
@@ -64,13 +70,20 @@ class Account:
         with self._open() as ledger:
             if ledger is None:
                 return
-            for name in ledger.statement().runs:
-                if (known := _RUN_NAME.search(name)) and known[1] != unit:
-                    raise TransportError(
-                        f"the ledger is of runs that protect each {known[1]}, and this one protects each "
-                        f"{unit}; give it another ledger"
-                    )
-            ledger.spend(charge, run=f"transport-{what}-{unit}-{os.urandom(4).hex()}")
+            if conflict := unit_conflict(ledger.statement().runs, unit):
+                raise TransportError(
+                    f"the ledger {conflict}, and this one protects each {unit}; give it another ledger"
+                )
+            try:
+                ledger.spend(charge, run=new_run_name(f"transport-{what}", unit))
+            except BudgetExceededError as error:
+                if ledger.budget.delta > 0 or math.isfinite(ledger.epsilon_after(charge, 1)):
+                    raise
+                raise BudgetExceededError(
+                    "the ledger counts at delta 0, where this release, which needs a delta above 0, has no "
+                    "finite epsilon; begin a ledger with a delta (--delta in its first release), or give "
+                    "another; nothing was spent"
+                ) from error
 
     def _check_first(self, charge: Charge) -> None:
         """Refuse what a new ledger would refuse before it is begun, so that nothing is left behind.
@@ -100,3 +113,15 @@ class Account:
             raise TransportError(str(error)) from error
         with ledger:
             yield ledger
+
+
+def _is_no_ledger(path: Path) -> bool:
+    """Whether a file has no ledger's head beside it, and does not begin as one does either."""
+    if path.with_name(f"{path.name}.head").exists():
+        return False
+    try:
+        with path.open("rb") as stream:
+            first = json.loads(stream.readline(1 << 16))
+    except (ValueError, RecursionError):
+        return True
+    return not (isinstance(first, dict) and {"body", "digest", "index", "previous"} <= set(first))
