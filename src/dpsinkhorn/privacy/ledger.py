@@ -185,9 +185,11 @@ class Ledger:
             after = {**self._counts, key: self._counts.get(key, 0) + steps}
             if not self._allowance.allows(after):
                 what = "this" if steps == 1 else f"{steps} more steps"
+                # rounded alike, so that what is spent does not look like more than what is allowed
+                allowed, spent = (format_epsilon(e, 6) for e in (self.budget.epsilon, self.epsilon()))
                 raise BudgetExceededError(
-                    f"the ledger {self._name} allows epsilon {self.budget.epsilon:g} at delta "
-                    f"{self.budget.delta:g}, {format_epsilon(self.epsilon())} is spent, and {what} would "
+                    f"the ledger {self._name} allows epsilon {allowed} at delta "
+                    f"{self.budget.delta:g}, {spent} is spent, and {what} would "
                     "pass it; nothing was spent now"
                 )
             self._counts = after  # first: if the write fails half-way, it counts
