@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
+from dpsinkhorn.ot import COST_NAMES, L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
 from dpsinkhorn.privacy import (
     Adjacency,
     Budget,
@@ -62,7 +62,7 @@ COMMON = {
           np.array([["2020-01-01"]], dtype="datetime64[D]"), [[0.0, 1.0]]],
     "epsilon": [*NOT_A_NUMBER, 0.0],
     "cost_bound": [*NOT_A_NUMBER, 0, 1e-300, 1e300],
-    "cost": ["euclidean", "", 3, SquaredEuclidean, torch.cdist, np.zeros(2), L1L2("1"), L1L2(NAN),
+    "cost": ["chebyshev", "", 3, SquaredEuclidean, torch.cdist, np.zeros(2), L1L2("1"), L1L2(NAN),
              L1L2(-1), Fails(), Flat(), Single(), []],
     "regularization": ["1", True, False, [1.0], np.zeros(2), 1j, NAN, INF, -1.0, 1e-9, 1e9, 10**400],
     "public": ["z", 1, True, ["x"], np.array(["x", "y"])],
@@ -125,16 +125,22 @@ def test_what_is_good_is_charged(tmp_path, function):
 
 def test_the_message_for_a_cost():
     with pytest.raises(TransportError) as caught:
-        private_cost([0.0], [1.0], epsilon=1, cost_bound=3, cost="euclidean")
-    assert str(caught.value) == (
-        "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
-        "(sqeuclidean, cityblock, l1l2), got 'euclidean'"
+        private_cost([0.0], [1.0], epsilon=1, cost_bound=3, cost="chebyshev")
+    message = str(caught.value)
+    assert message.startswith(
+        "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one"
     )
+    assert message.endswith(f"({', '.join(COST_NAMES)}), got 'chebyshev'")
 
 
 @pytest.mark.parametrize(
     ("name", "cost"),
-    [("sqeuclidean", SquaredEuclidean()), ("cityblock", Cityblock()), ("l1l2", L1L2(1.0))],
+    [
+        ("sqeuclidean", SquaredEuclidean()),
+        ("cityblock", Cityblock()),
+        ("l1l2", L1L2(1.0)),
+        ("euclidean", Euclidean()),
+    ],
 )
 def test_costs_by_name(name, cost):
     assert Clouds.of([0.0], [1.0], cost_bound=1, cost=name).cost == CappedCost(cost, 1.0)
@@ -185,8 +191,8 @@ def test_arrays_of_any_layout():
         lambda: measure_tradeoff([0.0], [1.0], cost_bound=1, delta="1"),
         lambda: measure_tradeoff([0.0], [1.0], cost_bound=1, seed="1"),
         lambda: measure_tradeoff([0.0], [1.0], cost_bound=1, debiased="no"),
-        lambda: measure_tradeoff([0.0], [1.0], cost_bound=1, cost="euclidean"),
-        lambda: CappedCost("euclidean", 1.0),
+        lambda: measure_tradeoff([0.0], [1.0], cost_bound=1, cost="chebyshev"),
+        lambda: CappedCost("chebyshev", 1.0),
     ],
 )
 def test_what_charges_nothing_refuses_as_well(call):
@@ -219,7 +225,7 @@ class TestLedgerByPath:
         with pytest.raises(TransportError, match="has its budget already"):
             private_cost([0.0], [1.0], epsilon=1, cost_bound=1, ledger=tmp_path / "ledger", budget=5)
 
-    @pytest.mark.parametrize("change", [{"cost": "euclidean"}, {"epsilon": -1}, {"y": "abc"}, {"noise": 3}])
+    @pytest.mark.parametrize("change", [{"cost": "chebyshev"}, {"epsilon": -1}, {"y": "abc"}, {"noise": 3}])
     def test_bad_input_begins_none(self, tmp_path, change):
         with pytest.raises(TransportError):
             private_cost(**{**GOOD, "ledger": tmp_path / "ledger", "budget": 2, **change})
@@ -257,3 +263,13 @@ class TestLedgerByPath:
             private_cost([0.0], [1.0], epsilon=1, cost_bound=1, ledger=tmp_path / "other")
         assert [file.name for file in tmp_path.iterdir()] == ["other"]
         assert (tmp_path / "other").read_text() == "hello"
+
+
+def test_negative_costs_count_as_0_and_the_page_of_the_function_says_so():
+    class Negative(Cost):
+        def pairwise(self, x, y):
+            return -(x[:, None, 0] - y[None, :, 0]).abs()
+
+    assert CappedCost(Negative(), 1.0).pairwise(*torch.rand(2, 3, 1).double()).eq(0).all()
+    for where in (private_cost, noisy_sinkhorn, CappedCost):
+        assert "negative" in where.__doc__

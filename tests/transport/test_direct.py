@@ -11,7 +11,17 @@ import torch
 from scipy import stats
 
 import ot as pot
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, Problem, SquaredEuclidean, native, solve
+from dpsinkhorn.ot import (
+    L1L2,
+    Cityblock,
+    Cost,
+    Euclidean,
+    MatrixProblem,
+    Problem,
+    SquaredEuclidean,
+    native,
+    solve,
+)
 from dpsinkhorn.privacy import (
     Adjacency,
     Budget,
@@ -144,7 +154,7 @@ class TestSensitivity:
 
 
 class TestRounding:
-    @pytest.mark.parametrize("cost", [SquaredEuclidean(), L1L2(0.5), L1L2(0.0), Cityblock()])
+    @pytest.mark.parametrize("cost", [SquaredEuclidean(), Euclidean(), L1L2(0.5), L1L2(0.0), Cityblock()])
     @pytest.mark.parametrize("compiled", [True, False])
     def test_an_outlier_does_not_disturb_other_pairs(self, monkeypatch, cost, compiled):
         """Costs by a product of centred matrices would: one far point takes all digits from the others.
@@ -185,7 +195,7 @@ class TestRounding:
     def test_without_the_compiled_loops_costs_are_the_same(self, monkeypatch):
         rng = np.random.default_rng(0)
         x, y = rng.normal(size=(2, 30, 4))
-        for cost in (None, Cityblock(), L1L2(0.7)):
+        for cost in (None, Euclidean(), Cityblock(), L1L2(0.7)):
             fast = clouds(x, y, cost=cost).costs()
             with monkeypatch.context() as patch:
                 patch.setattr(native, "library", None)

@@ -92,7 +92,7 @@ def check_regularization(regularization: Any, bound: float) -> None:
     """Refuse what is out of all proportion to the bound."""
     check_positive(regularization=regularization)
     least, most = (limit * bound for limit in _REGULARIZATION)
-    if not least <= regularization <= most:
+    if not least <= float(regularization) <= most:
         raise TransportError(
             f"regularization must be from {least:g} to {most:g} at this cost bound, not {regularization:g}"
         )

@@ -43,7 +43,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_positive(cost_bound=self.bound)
-        if not _BOUND[0] <= self.bound <= _BOUND[1]:
+        if not _BOUND[0] <= float(self.bound) <= _BOUND[1]:
             raise TransportError(
                 f"cost_bound must be from {_BOUND[0]:g} to {_BOUND[1]:g}, not {self.bound:g}"
             )
@@ -51,6 +51,8 @@ class Setting:
         check_flag(paired=self.paired)
         if self.public is not None and not (isinstance(self.public, str) and self.public in ("x", "y")):
             raise TransportError(f"public must be 'x', 'y' or None, not {shown(self.public)}")
+        for name, plain in (("n", int), ("m", int), ("bound", float), ("dimension", int)):
+            object.__setattr__(self, name, plain(getattr(self, name)))  # NumPy's scalars included
         if self.paired and self.public is not None:
             raise TransportError("paired means that persons own points on both sides; none can be public")
 

@@ -100,6 +100,8 @@ def private_cost(
     check_fraction(confidence=confidence)
     check_flag(debiased=debiased)
     check_choice(("auto", "direct", "noisy-sinkhorn", "histogram"), method=method)
+    # NumPy's scalars would take the arithmetic down to float32, and JSON does not know them.
+    epsilon, delta, confidence, debiased = float(epsilon), float(delta), float(confidence), bool(debiased)
     source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     value = regularization_of(regularization, clouds.setting.bound)
@@ -134,7 +136,7 @@ def private_cost(
             released=released,
             interval=(low, high),
             confidence=confidence,
-            epsilon=float(epsilon),
+            epsilon=epsilon,
             delta=delta,
             method=chosen,
             quantity=quantity,

@@ -71,6 +71,7 @@ class DirectMechanism:
         check_choice(("entropic", "exact", "divergence"), quantity=quantity)
         if quantity != "exact":
             check_regularization(regularization, setting.bound)
+        epsilon, regularization = float(epsilon), float(regularization)
         times = 4 if quantity == "divergence" else 1
         largest = max(setting.n, setting.m)  # W(x, x) and W(y, y) have other sizes
         sizes = Setting(largest, largest, setting.bound, dimension=setting.dimension)
@@ -82,7 +83,7 @@ class DirectMechanism:
         reachable = (
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
         )
-        gap = max(gap, reachable)
+        gap = max(float(gap), reachable)
         found = cls(setting, quantity, regularization, epsilon, gap, off)
         with noise_that_fits():
             _ = found.scale

@@ -82,7 +82,7 @@ class HistogramMechanism:
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "
                 f"not {points.shape[1]}"
             )
-        found = cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), epsilon)
+        found = cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
         with noise_that_fits():
             _ = found._scale
         return found

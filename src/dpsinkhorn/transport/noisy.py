@@ -166,6 +166,7 @@ class NoisySinkhorn:
                 "adaptive noise (sigma) is from 0 to below 1, and for mode paper only: its size tells of the "
                 "data, which no proof covers"
             )
+        epsilon, regularization, delta, adaptive = map(float, (epsilon, regularization, delta, adaptive))
         if iterations is None:
             plans = [
                 cls._fixed(setting, regularization, k, epsilon, delta, mode, adaptive)

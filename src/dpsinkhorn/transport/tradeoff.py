@@ -105,6 +105,7 @@ def measure_tradeoff(
         raise TransportError(f"epsilons must be a list of numbers, at least one, not {shown(epsilons)}")
     for each in epsilons:
         check_positive(epsilon=each)
+    epsilons, delta = [float(each) for each in epsilons], float(delta)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise TransportError(f"seed must be a whole number, not {shown(seed)}")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
@@ -150,7 +151,7 @@ def measure_tradeoff(
         rows += [
             TradeoffRow(
                 name,
-                float(epsilon),
+                epsilon,
                 float(np.mean([error(draw()) for _ in range(runs)])),
                 predicted,
                 name == best,

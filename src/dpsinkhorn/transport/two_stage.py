@@ -93,6 +93,8 @@ class TwoStageMechanism:
         check_positive(epsilon=epsilon, regularization=regularization)
         if share is not None:
             check_fraction(share=share)
+            share = float(share)
+        epsilon, regularization = float(epsilon), float(regularization)
         if setting.bound / regularization > _STEEPEST:
             raise TransportError(
                 f"regularization must be at least {setting.bound / _STEEPEST:g} at this cost bound: "
@@ -109,7 +111,7 @@ class TwoStageMechanism:
                     delta=delta,
                     iterations=iterations,
                 ),
-                float(epsilon),
+                epsilon,
             )
             for part in (_SHARES.tolist() if share is None else [share])
         ]
@@ -217,15 +219,15 @@ def two_stage_cost(
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
     account.spend(plan.charge, what="two-stage", paired=paired)
     released, scale = plan.release(clouds, source)
-    reach = scale * math.log(1 / (1 - confidence))
+    reach = scale * math.log(1 / (1 - float(confidence)))
 
     return PrivateCost(
         cost=min(max(released, 0.0), bound),
         released=released,
         interval=(max(released - reach, 0.0), max(released + reach, 0.0)),  # π̂ is no plan: no upper limit
-        confidence=confidence,
-        epsilon=float(epsilon),
-        delta=delta,
+        confidence=float(confidence),
+        epsilon=plan.epsilon,
+        delta=plan.first.delta,
         method="two-stage",
         quantity="plan-cost",
         predicted_error=plan.predicted_error,
