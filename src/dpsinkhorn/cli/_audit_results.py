@@ -33,11 +33,13 @@ class StepResult:
         return self.audit.bound
 
     def rows(self) -> list[tuple[str, str]]:
+        from dpsinkhorn.privacy import format_epsilon, format_lower_bound
+
         found, setting = self.audit, self.audit.setting
         rows = [
-            ("claimed epsilon", f"{found.claimed:.4g}"),
-            ("lower bound, by threshold", f"{found.threshold.epsilon:.4g}"),
-            (f"lower bound, given {found.gaussian.assumption}", f"{found.gaussian.epsilon:.4g}"),
+            ("claimed epsilon", format_epsilon(found.claimed)),
+            ("lower bound, by threshold", format_lower_bound(found.threshold.epsilon)),
+            (f"lower bound, given {found.gaussian.assumption}", format_lower_bound(found.gaussian.epsilon)),
             ("confidence of each", f"{100 * found.threshold.confidence:g} %"),
             ("delta", f"{found.delta:g}"),
             ("mechanism", setting.mechanism),
@@ -47,7 +49,7 @@ class StepResult:
             ("repetitions", f"{len(found.present):,} of each data set"),
         ]
         if found.published is not None:
-            rows.insert(1, ("published epsilon (not a guarantee)", f"{found.published:.4g}"))
+            rows.insert(1, ("published epsilon (not a guarantee)", format_epsilon(found.published)))
             rows.insert(7, ("rows", str(setting.rows)))
         return rows
 
@@ -109,9 +111,11 @@ class RunResult:
         return self.audit.bound
 
     def rows(self) -> list[tuple[str, str]]:
+        from dpsinkhorn.privacy import format_epsilon
+
         found, plan = self.audit, self.audit.plan
         return [
-            ("claimed epsilon", f"{found.claimed:.4g}"),
+            ("claimed epsilon", format_epsilon(found.claimed)),
             ("lower bound, from every step", _guesses(found.every_step)),
             ("lower bound, from the generator", _guesses(found.final)),
             ("confidence of each", f"{100 * found.every_step.confidence:g} %"),
@@ -169,4 +173,6 @@ class RunResult:
 
 
 def _guesses(bound: OneRunBound) -> str:
-    return f"{bound.epsilon:.4g} ({bound.correct} of {bound.guesses} guesses right)"
+    from dpsinkhorn.privacy import format_lower_bound
+
+    return f"{format_lower_bound(bound.epsilon)} ({bound.correct} of {bound.guesses} guesses right)"

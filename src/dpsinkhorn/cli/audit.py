@@ -203,10 +203,13 @@ def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) ->
     if as_json:
         print_json({**result.to_json(), "exceeds_claim": exceeded})
     else:
+        from dpsinkhorn.privacy import format_epsilon, format_lower_bound
+
+        bound, claimed = format_lower_bound(result.bound), format_epsilon(result.claimed)
         verdict = (
-            f"The bound {result.bound:.4g} exceeds epsilon {result.claimed:.4g}: that claim is refuted."
+            f"The bound {bound} exceeds epsilon {claimed}: that claim is refuted."
             if exceeded
-            else f"The bound {result.bound:.4g} is within epsilon {result.claimed:.4g}."
+            else f"The bound {bound} is within epsilon {claimed}."
         )
         print_table(result.title, result.rows(), [result.told(), verdict])
         if plot is not None:

@@ -20,7 +20,7 @@ from dpsinkhorn.privacy.mechanisms import (
 )
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
 from dpsinkhorn.privacy.sampling import poisson_sample
-from dpsinkhorn.privacy.words import format_epsilon, meaning
+from dpsinkhorn.privacy.words import format_epsilon, format_lower_bound, meaning
 
 __all__ = [
     "ACCOUNTANTS",
@@ -56,6 +56,7 @@ __all__ = [
     "event_from_json",
     "event_to_json",
     "format_epsilon",
+    "format_lower_bound",
     "group_epsilon",
     "meaning",
     "poisson_sample",

@@ -6,7 +6,7 @@ import math
 
 from dpsinkhorn.privacy.charges import Adjacency
 
-__all__ = ["at_most_sure", "factor_in_words", "format_epsilon", "meaning", "one_in"]
+__all__ = ["at_most_sure", "factor_in_words", "format_epsilon", "format_lower_bound", "meaning", "one_in"]
 
 _WHOM = {"record": "any one record", "person": "any one person, with all their records,"}
 _CHANGES = {
@@ -44,12 +44,25 @@ def format_epsilon(value: float, digits: int = 4) -> str:
     >>> format_epsilon(2.1524712, digits=6)
     '2.15248'
     """
+    return _rounded(value, digits, upwards=True)
+
+
+def format_lower_bound(value: float, digits: int = 4) -> str:
+    """What an audit shows ε to be at least, in at most four digits, rounded down.
+
+    >>> format_lower_bound(4.38179), format_lower_bound(0.0), format_lower_bound(2.0)
+    ('4.381', '0', '2')
+    """
+    return _rounded(value, digits, upwards=False)
+
+
+def _rounded(value: float, digits: int, *, upwards: bool) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     text = f"{value:.{digits}g}"
-    if float(text) < value:
+    if float(text) < value if upwards else float(text) > value:
         last = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
-        text = f"{float(text) + last:.{digits}g}"
+        text = f"{float(text) + (last if upwards else -last):.{digits}g}"
     return text
 
 

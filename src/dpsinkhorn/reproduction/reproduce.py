@@ -15,6 +15,7 @@ import torch
 
 from dpsinkhorn._files import replace_file
 from dpsinkhorn.generators import choose_device
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.reproduction.errors import ReproductionError
 from dpsinkhorn.reproduction.figures import (
     draw_budgets,
@@ -184,7 +185,13 @@ class _Call:
             labels = np.repeat(np.arange(release.classes), _COLUMNS)
             images, _ = release.sample(len(labels), labels, seed=0, device=self.runner.device)
             spent = release.privacy.epsilon
-            panels.append((f"{row.data}\n{row.method}\nepsilon {spent:.3g}", images, release.classes))
+            panels.append(
+                (
+                    f"{row.data}\n{row.method}\nepsilon {format_epsilon(spent, digits=3)}",
+                    images,
+                    release.classes,
+                )
+            )
             lines.append(
                 {"data": row.data, "trained_on": source.title, "method": row.method, "epsilon": spent}
             )

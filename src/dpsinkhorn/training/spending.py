@@ -104,9 +104,10 @@ def check_room(path: Path, plan: Plan) -> None:
         after = epsilon_by(plan)(total, plan.delta)
         if after > allowed.epsilon:
             raise TrainingError(
-                f"the ledger {path} has no room for this run: it allows epsilon {allowed.epsilon:g}, "
-                f"{format_epsilon(ledger.epsilon())} is spent, and with this run it would be "
-                f"{format_epsilon(after)}; lower epsilon, "
+                f"the ledger {path} has no room for this run: it allows epsilon "
+                f"{format_epsilon(allowed.epsilon, 6)}, "
+                f"{format_epsilon(ledger.epsilon(), 6)} is spent, and with this run it would be "
+                f"{format_epsilon(after, 6)}; lower epsilon, "
                 "or stop here (how much runs may spend together is settled when a ledger begins: --budget)"
             )
 
