@@ -1,0 +1,51 @@
+"""Exact costs of data with many equal points: merged, with the same value and the same certificate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ot as pot
+from dpsinkhorn.transport import Clouds, exact
+from dpsinkhorn.transport.exact import certified_exact_value
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**32), st.sampled_from([1, 3])
+)
+def test_value_is_that_of_all_points(n, m, most, seed, dimension):
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, most, (n, dimension)), rng.integers(0, most, (m, dimension))
+    clouds = Clouds.of(x, y, cost_bound=20)
+    true = pot.emd2(np.full(n, 1 / n), np.full(m, 1 / m), clouds.costs().numpy())
+    assert -1e-9 <= true - certified_exact_value(clouds, gap=1e-4) <= 1e-4 + 1e-9
+
+
+def sizes_solved(monkeypatch, x, y):
+    seen = []
+    plain = exact.exact_value
+    monkeypatch.setattr(
+        exact, "exact_value", lambda costs, *a, **o: seen.append(costs.shape) or plain(costs, *a, **o)
+    )
+    certified_exact_value(Clouds.of(x, y, cost_bound=10), gap=1e-4)
+    return seen
+
+
+@pytest.mark.parametrize("m", [750, 1000])
+def test_the_problem_is_as_small_as_the_data_are(monkeypatch, m):
+    """At 1000 and 750 points of 25 kinds the program of all pairs takes most of a minute."""
+    rng = np.random.default_rng(0)
+    assert sizes_solved(monkeypatch, rng.integers(0, 5, (1000, 2)), rng.integers(0, 5, (m, 2))) == [(25, 25)]
+
+
+def test_a_few_ties_of_equal_sizes_stay_an_assignment(monkeypatch):
+    x, y = np.random.default_rng(0).random((2, 50, 2))
+    x[1] = x[0]
+    assert sizes_solved(monkeypatch, x, y) == [(50, 50)]
+
+
+def test_there_is_one_zero(monkeypatch):
+    assert sizes_solved(monkeypatch, np.array([[0.0], [-0.0], [0.0]]), np.zeros((2, 1))) == [(1, 1)]
