@@ -93,6 +93,15 @@ def test_files_without_names_go_by_position(tmp_path, points):
         np.testing.assert_array_equal(read_together([x, other])[1], points[1])
 
 
+def test_a_row_that_was_taken_for_names_is_not_shown(tmp_path, points):
+    x = write_table(tmp_path / "x.csv", points[0], ["age", "income"])
+    y = write_table(tmp_path / "y.csv", points[1], ["41.5", "NA"])
+    for columns in ((), ("age",)):
+        with pytest.raises(TransportError, match="has 2 columns") as caught:
+            read_together([x, y], columns)
+        assert "41.5" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["Unnamed: 0", "__index_level_0__"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_numbers_of_rows_are_no_coordinate(run, tmp_path, points, name, suffix):

@@ -93,6 +93,9 @@ def _read(path: Path, columns: Sequence[str]) -> _Read:
 
 
 def _some(names: Sequence[str]) -> str:
+    """Names for a message, but none where one is a number: it may be a row that was taken for them."""
+    if any(_is_number(name) for name in names) and not _counted(names):
+        return f"{len(names)} columns"
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
@@ -144,7 +147,7 @@ def _table(path: Path, columns: Sequence[str]) -> _Read:
     names = list(columns) or list(table.column_names)
     if missing := [name for name in names if table.column_names.count(name) != 1]:
         which = "several columns" if missing[0] in table.column_names else "no column"
-        raise TransportError(f"{path} has {which} named {missing[0]}; it has {', '.join(table.column_names)}")
+        raise TransportError(f"{path} has {which} named {missing[0]}; it has {_some(table.column_names)}")
     if not names or not table.num_rows:
         raise TransportError(f"{path} has no rows")
     if "" in names:  # the row numbers of a data frame, most likely: they are no coordinate
