@@ -181,9 +181,7 @@ def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     height, width = pixels.shape[:2]
     if (height, width) == size:
         return pixels
-    scale = min(height / size[0], width / size[1])
-    tall, wide = size[0] * scale, size[1] * scale
-    box = ((width - wide) / 2, (height - tall) / 2, (width + wide) / 2, (height + tall) / 2)
+    box = _box(height, width, size)
     if pixels.dtype == np.uint8:
         picture = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
         small: Pixels = np.asarray(picture.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
@@ -197,6 +195,14 @@ def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
         for c in range(pixels.shape[2])
     ]
     return _like(np.stack(planes, axis=2), pixels.dtype)
+
+
+def _box(height: int, width: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of the largest part about the centre that has the shape of `size`."""
+    scale = min(height / size[0], width / size[1])
+    # 28 * (29 / 28) rounds to more than 29, and Pillow refuses a box that leaves the picture
+    tall, wide = min(size[0] * scale, height), min(size[1] * scale, width)
+    return (width - wide) / 2, (height - tall) / 2, (width + wide) / 2, (height + tall) / 2
 
 
 def _like(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
