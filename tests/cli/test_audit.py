@@ -30,7 +30,7 @@ class TestStep:
         status, out, err = run(f"{STEP} --mechanism batch --plot {tmp_path / 'audit.png'}")
         assert (status, err) == (0, "")
         words = " ".join(out.split())
-        for said in ("claimed epsilon", "4.377", "lower bound", "95 %", "batch", "within epsilon"):
+        for said in ("claimed epsilon", "4.378", "lower bound", "95 %", "batch", "within epsilon"):
             assert said in words
         assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
 

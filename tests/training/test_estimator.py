@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -123,6 +125,36 @@ class TestScikitLearn:
                 model(records=bad).fit(images, labels)
 
 
+class TestAdvice:
+    """Said before anything is spent, and once."""
+
+    def test_none_where_all_is_well(self, recwarn):
+        images, labels, _ = tiny_arrays()
+        model().fit(images, labels)
+        assert not recwarn.list
+
+    @pytest.mark.parametrize(
+        ("options", "scale", "records", "words"),
+        [
+            ({"delta": 0.1}, 1, 90, "delta 0.1 is not below 1/records = 0.011"),
+            ({}, 1, 9, "fewer than 10 records: "),
+            ({}, 1 / 8, 90, "nearly black. State their public range"),
+        ],
+    )
+    def test_what_is_probably_not_meant(self, options, scale, records, words):
+        images, labels, _ = tiny_arrays(records=records)
+        with pytest.warns(UserWarning, match=re.escape(words)) as caught:
+            model(**options).fit((images * scale).astype(np.uint8), labels)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+
+    @pytest.mark.parametrize("name", ["epsilon", "delta", "budget"])
+    def test_what_is_no_number(self, name):
+        images, labels, _ = tiny_arrays()
+        with pytest.raises(TrainingError, match=f"{name} must be a number, not '3'"):
+            model(**{name: "3"}).fit(images, labels)
+
+
 class TestKindsOfData:
     def test_lists(self):
         images, labels, _ = tiny_arrays(records=30)
@@ -233,7 +265,8 @@ class TestPersons:
 
     def test_one_person_with_everything(self):
         images, labels, _ = tiny_arrays()
-        made = model().fit(images, labels, groups=["me"] * len(images))
+        with pytest.warns(UserWarning, match="fewer than 10 persons"):
+            made = model().fit(images, labels, groups=["me"] * len(images))
         assert made.plan_.facts.units == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan, Run
     from dpsinkhorn.training.run import Progress as RunProgress
+    from dpsinkhorn.training.spending import Room
 
 __all__ = ["progress_bar", "show_end", "show_plan", "warn_about"]
 
@@ -39,16 +41,14 @@ _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     """What the user should know of a plan before it is carried out."""
     from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.training.advice import advice_on
 
     if plan.seed is not None:
         warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
     if not plan.private:
         warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
-    elif plan.delta >= 1 / plan.facts.units:
-        warn(
-            f"delta {plan.delta:g} is not below 1/{plan.facts.unit}s = {1 / plan.facts.units:.2g}; "
-            "publishing one at random would be allowed"
-        )
+    for sentence in advice_on(plan, dataset):
+        warn(sentence)
     published = plan.published_epsilon
     if published is not None:
         warn(
@@ -56,13 +56,15 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{format_epsilon(published)}, is not a valid guarantee; what holds is "
             f"{format_epsilon(plan.epsilon)}"
         )
-    if plan.recipe.name == "grey" and plan.steps >= _MANY_STEPS and device.type == "cpu":
+    if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         quicker = (
             "fewer --steps are quicker, and learn less"  # the mixture protects records alone
             if plan.facts.grouped
             else "--recipe mixture takes seconds and does about as well"
+            if plan.recipe.name == "grey"
+            else "--recipe mixture takes seconds, and is worth a try"
         )
-        warn(f"the recipe grey takes hours on a CPU (--dry-run says how many); {quicker}")
+        warn(f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); {quicker}")
     if dataset.unused_columns:
         names = printable(", ".join(dataset.unused_columns[:_MOST_NAMES]))
         more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
@@ -77,8 +79,8 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         )
 
 
-def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
-    """The plan, and how long it would take on the device: that is tried on made-up data."""
+def show_plan(plan: Plan, device: torch.device, room: Room | None, as_json: bool) -> None:
+    """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.trial import try_plan
 
@@ -89,6 +91,7 @@ def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
             {
                 **plan.to_json(),
                 "epsilon": plan.epsilon,
+                "ledger": None if room is None else dataclasses.asdict(room),
                 "estimated_seconds": round(estimate.seconds, 1),
                 "estimated_memory_mib": None if memory is None else memory >> 20,
                 "device": str(device),
@@ -99,6 +102,17 @@ def show_plan(plan: Plan, device: torch.device, as_json: bool) -> None:
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
         ("mechanism", plan.recipe.privacy.mechanism),
         ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
+        *(
+            []
+            if room is None
+            else [
+                (
+                    "epsilon on the ledger",
+                    f"{format_epsilon(room.spent)} so far, {format_epsilon(room.after)} with this run, of "
+                    f"{format_epsilon(room.allowed)} allowed",
+                )
+            ]
+        ),
         ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
         ("steps", f"{plan.steps:,}"),

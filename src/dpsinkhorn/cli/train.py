@@ -49,7 +49,7 @@ def train(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option("--delta", help="Chance that the guarantee fails; the recipe's by default."),
+        typer.Option("--delta", help="Probability added to what epsilon allows; the recipe's by default."),
     ] = None,
     mechanism: Annotated[
         Mechanism | None,
@@ -184,7 +184,9 @@ def train(
                 plan = request.plan(dataset, place)
             warn_about(plan, dataset, place)
             if dry_run:
-                show_plan(plan, place, as_json)
+                from dpsinkhorn.training.spending import planned_room
+
+                show_plan(plan, place, None if resume else planned_room(ledger, plan, budget), as_json)
                 return
             if not resume:
                 run = _created(out, plan, source, ledger, budget)

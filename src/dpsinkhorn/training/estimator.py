@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpsinkhorn.data import check_every_class, from_arrays
 from dpsinkhorn.generators import choose_device
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
+from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import make_plan
@@ -114,25 +116,28 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
         check_every_class(dataset)
         device = choose_device(self.device, TrainingError)
+        epsilon = _number("epsilon", self.epsilon)
         plan = make_plan(
             choose_recipe(
                 dataset.image_shape,
                 recipe=self.recipe,
                 mechanism=self.mechanism,
                 settings=self.settings,
-                epsilon=self.epsilon,
+                epsilon=epsilon,
                 persons=groups is not None,
                 quick=device.type == "cpu",
             ),
             facts_of(dataset, records=_whole("records", self.records)),
-            budget_epsilon=None if self.epsilon is None else float(self.epsilon),
-            delta=float(self.delta),
+            budget_epsilon=epsilon,
+            delta=_number("delta", self.delta),
             accountant=self.accountant,
             labels=self.labels,
             seed=_whole("random_state", self.random_state),
         )
+        for sentence in advice_on(plan, dataset):
+            warnings.warn(sentence, stacklevel=2)
         with tempfile.TemporaryDirectory() as folder:
-            budget = None if self.budget is None else float(self.budget)
+            budget = _number("budget", self.budget)
             run = Run.create(Path(folder) / "run", plan, ledger=self.ledger, budget=budget)
             finished = run.train(
                 dataset,
@@ -172,6 +177,14 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TrainingError(f"{name} must be a number, not {value!r}")
+    return float(value)
 
 
 def _whole(name: str, value: Any) -> int | None:

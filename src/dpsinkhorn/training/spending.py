@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -29,6 +30,7 @@ from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
 __all__ = [
+    "Room",
     "accountant_for",
     "begin_ledger",
     "charged_steps",
@@ -36,6 +38,7 @@ __all__ = [
     "check_room",
     "check_unit",
     "epsilon_by",
+    "planned_room",
     "run_name",
     "statement_of",
     "steps_left",
@@ -85,31 +88,53 @@ def check_budget(ledger: Path | None, plan: Plan, budget: float) -> None:
         )
 
 
-def check_room(path: Path, plan: Plan) -> None:
-    """Refuse a run that a shared ledger cannot pay for, before anything is written or spent."""
+@dataclass(frozen=True)
+class Room:
+    """ε on a ledger that runs share."""
+
+    allowed: float
+    spent: float
+    after: float
+    """With the run that is planned."""
+
+
+def check_room(path: Path, plan: Plan) -> Room:
+    """Refuse a run that a shared ledger cannot pay for. Nothing is written or spent."""
     if path.is_dir():
         raise TrainingError(f"the ledger {path} is a folder; name a file")
-    read_ledger(path)  # before it is locked, which would leave a file beside something that is no ledger
-    with Ledger.open(path, epsilon_by(plan)) as ledger:
-        allowed, spent = ledger.budget, ledger.statement()
-        if allowed.delta != plan.delta:
-            raise TrainingError(
-                f"the ledger {path} counts at delta {allowed.delta:g}, this run at {plan.delta:g}; "
-                f"give delta {allowed.delta:g}"
-            )
-        check_unit(path, spent, plan)
-        before = [spent.total()] if spent.spends else []
-        mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
-        total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
-        after = epsilon_by(plan)(total, plan.delta)
-        if after > allowed.epsilon:
-            raise TrainingError(
-                f"the ledger {path} has no room for this run: it allows epsilon "
-                f"{format_epsilon(allowed.epsilon, 6)}, "
-                f"{format_epsilon(ledger.epsilon(), 6)} is spent, and with this run it would be "
-                f"{format_epsilon(after, 6)}; lower epsilon, "
-                "or stop here (how much runs may spend together is settled when a ledger begins: --budget)"
-            )
+    spent = read_ledger(path)
+    allowed, counted = spent.budget, epsilon_by(plan)
+    if allowed.delta != plan.delta:
+        raise TrainingError(
+            f"the ledger {path} counts at delta {allowed.delta:g}, this run at {plan.delta:g}; "
+            f"give delta {allowed.delta:g}"
+        )
+    check_unit(path, spent, plan)
+    before = [spent.total()] if spent.spends else []
+    mixed = any(charge.adjacency is Adjacency.REPLACE_ONE for charge in before)
+    total = compose(*before, *plan.charges, adjacency=Adjacency.REPLACE_ONE if mixed else None)
+    room = Room(
+        allowed.epsilon, counted(before[0], plan.delta) if before else 0.0, counted(total, plan.delta)
+    )
+    if room.after > room.allowed:
+        raise TrainingError(
+            f"the ledger {path} has no room for this run: it allows epsilon "
+            f"{format_epsilon(room.allowed, 6)}, {format_epsilon(room.spent, 6)} is spent, and with this run "
+            f"it would be {format_epsilon(room.after, 6)}; lower epsilon, "
+            "or stop here (how much runs may spend together is settled when a ledger begins: --budget)"
+        )
+    return room
+
+
+def planned_room(ledger: Path | None, plan: Plan, budget: float | None) -> Room | None:
+    """What a run would find on its ledger, or on the one that it would begin; none where it has its own."""
+    if budget is not None:
+        check_budget(ledger, plan, budget)
+    if ledger is None:
+        return None
+    if ledger.exists():
+        return check_room(ledger, plan)
+    return Room(plan.budget_epsilon if budget is None else budget, 0.0, plan.epsilon)
 
 
 def check_unit(path: Path, spent: Statement, plan: Plan) -> None:

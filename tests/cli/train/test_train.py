@@ -203,6 +203,21 @@ class TestHelpAndDryRun:
         assert plan["estimated_memory_mib"] > 0
         assert snapshot(place) == before
 
+    def test_says_what_is_left_on_the_ledger(self, run, refused, place):
+        command = "--data data.npz --recipe tiny.toml --accountant rdp --ledger all.jsonl"
+        planned = json.loads(run(f"{command} --budget 90 --dry-run --json")[1])
+        assert planned["ledger"] == {"allowed": 90.0, "spent": 0.0, "after": planned["epsilon"]}
+        assert run(f"{command} --budget 90 --out first {TINY}")[0] == 0
+        before = snapshot(place)
+        second = json.loads(run(f"{command} --dry-run --json")[1])
+        assert second["ledger"]["spent"] == load(place / "first").privacy.epsilon
+        assert second["ledger"]["spent"] < second["ledger"]["after"] < 90
+        _, out, err = run(f"{command} --dry-run")
+        assert (err, "so far, " in out, "of 90 allowed" in out) == ("", True, True)
+        assert "has no room for this run" in refused(f"{command} --noise-multiplier 0.1 --dry-run")
+        assert "has its budget already" in refused(f"{command} --budget 90 --dry-run")
+        assert snapshot(place) == before
+
     def test_of_a_run_that_was_begun(self, run, place):
         command = Command(
             f"train --data {place}/data.npz --recipe {place}/long.toml --out {place}/run".split(), place

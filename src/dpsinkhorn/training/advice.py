@@ -1,0 +1,42 @@
+"""What a curator should hear before a plan is carried out. It tells of the private data: for no one else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpsinkhorn.data import Dataset
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["advice_on"]
+
+_LITTLE = 0.25  # of the declared range of pixels
+_FEW = 10  # records, of which no generator learns anything under privacy
+
+
+def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
+    """Sentences on what is probably not meant, one line each; none where all is well.
+
+    >>> import numpy as np
+    >>> from dpsinkhorn.data import from_arrays
+    >>> from dpsinkhorn.training import facts_of, load_recipe, make_plan
+    >>> data = from_arrays(np.full((200, 8, 8), 40, dtype=np.uint8), np.arange(200) % 10)
+    >>> plan = make_plan(load_recipe("digits"), facts_of(data), budget_epsilon=3.0, delta=0.1)
+    >>> print(*(sentence[:60] for sentence in advice_on(plan, data)), sep="\\n")
+    delta 0.1 is not below 1/records = 0.005; publishing one at
+    the values found take up little of the range declared, 0 to
+    """
+    facts = plan.facts
+    if plan.private and plan.delta >= 1 / facts.units:
+        yield (
+            f"delta {plan.delta:g} is not below 1/{facts.unit}s = {1 / facts.units:.2g}; "
+            "publishing one at random would be allowed"
+        )
+    if plan.private and facts.units < _FEW:
+        yield f"fewer than {_FEW} {facts.unit}s: what comes out will be little but noise"
+    (low, high), (least, most) = dataset.value_range, dataset.found_range()
+    if most - least < _LITTLE * (high - low):
+        shade = "nearly black" if most < low + _LITTLE * (high - low) else "nearly of one shade"
+        yield (
+            f"the values found take up little of the range declared, {low:g} to {high:g}: the images train "
+            f"as {shade}. State their public range (value_range, --value-range) if it is another"
+        )
