@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 import dpsinkhorn
 from dpsinkhorn.privacy import (
@@ -21,6 +22,7 @@ from dpsinkhorn.privacy import (
     epsilon,
     format_epsilon,
     format_lower_bound,
+    meaning,
 )
 
 SOURCE = Path(dpsinkhorn.__file__).parent
@@ -68,6 +70,35 @@ def test_a_full_ledger_does_not_say_less_than_was_spent(tmp_path):
             ledger.spend(charge, run="second")
     allowed, told = re.findall(r"epsilon ([0-9.]+) at .*, ([0-9.]+) is spent", str(refusal.value))[0]
     assert spent <= float(told) <= float(allowed) <= spent * 1.00001
+
+
+def beyond(mu, limit):
+    """How likely the privacy loss of a Gaussian exceeds a limit: it is normal, of mean μ²/2 and spread μ."""
+    return norm.sf((limit - mu**2 / 2) / mu)
+
+
+def delta_of(mu, spent):
+    """δ of a Gaussian at ε, in closed form."""
+    return beyond(mu, spent) - math.exp(spent) * norm.sf((spent + mu**2 / 2) / mu)
+
+
+def test_delta_is_not_the_chance_that_epsilon_is_passed():
+    """It is likelier than δ: nothing we print may say that ε holds but for a probability of δ."""
+    spent = epsilon(GaussianMechanism(1.0, 1 / 2.0004).charge(), 1e-5)
+    assert delta_of(2.0004, spent) == pytest.approx(1e-5, rel=1e-3)
+    assert beyond(2.0004, spent) > 3e-5
+    assert "plus a probability of at most 1e-05 (delta)" in meaning(spent, 1e-5)
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.j2")]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(
+            r"(limit|ε|epsilon) may not hold|[Ee]xcept with a probability of {{ \S*delta_in_w", text
+        )
+
+
+@given(st.floats(0.05, 6), st.floats(0.01, 30))
+def test_twice_the_odds_except_with_twice_delta(mu, spent):
+    """What the report says of ε and δ together, of Gaussians: odds grow by e^L, seldom by more than 2 e^ε."""
+    assert beyond(mu, spent + math.log(2)) <= 2 * delta_of(mu, spent) + 1e-15
 
 
 def rounded(code: str) -> list[tuple[int, str]]:

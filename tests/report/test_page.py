@@ -30,6 +30,7 @@ from dpsinkhorn.privacy import (
     group_epsilon,
     read_ledger,
 )
+from dpsinkhorn.privacy.words import factor_in_words
 from dpsinkhorn.release import PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
@@ -87,7 +88,7 @@ def test_the_guarantee_stands_at_the_top(run):
     values = [node.text for node in first.all("dd") if "value" in node.attributes["class"]]
     assert dict(zip(names, values, strict=True)) == {
         "Privacy loss, ε (epsilon)": format_epsilon(privacy.epsilon),
-        "Chance of failure, δ (delta)": "0.00001",
+        "Added probability, δ (delta)": "0.00001",
         "What is compared (adjacency)": "Add or remove one record",
         "What is protected (unit of privacy)": "One record, not one person",
     }
@@ -111,6 +112,19 @@ def test_what_anyone_can_become_sure_of(run):
         assert limit <= float(cells[1].split(" %")[0]) <= limit + 0.1
         assert float(cells[1].split(" %")[0]) < 100
         assert ("no useful limit" in cells[1]) == (limit > 99.99)
+
+
+def test_what_delta_adds(run):
+    """It comes on top of what ε allows; the probability that ε is passed can be larger."""
+    text, spent = page_of(run.folder).one("main").all("section")[0].text, load(run.folder).privacy.epsilon
+    assert "plus a probability of at most 1 in 100,000 (δ)" in text
+    assert "The table is what ε alone allows; δ comes on top" in text
+    assert (
+        "except with a probability of at most 1 in 50,000 (2 δ), the odds grow by a factor of at most" in text
+    )
+    assert f"a factor of at most {factor_in_words(spent + math.log(2))} (2 e" in text
+    for wrong in ("may not hold", "Chance of failure", "probability of 1 in 100,000", "at the very most"):
+        assert wrong not in text
 
 
 def test_epsilon_against_steps(run):

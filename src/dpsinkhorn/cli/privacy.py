@@ -58,7 +58,7 @@ BatchSizeOption = Annotated[
 RecordsOption = Annotated[int | None, typer.Option("--records", help="Number of private records.")]
 StepsOption = Annotated[int | None, typer.Option("--steps", help="Number of training steps.")]
 DeltaOption = Annotated[
-    float, typer.Option("--delta", help="Chance that the guarantee fails; well below 1/records.")
+    float, typer.Option("--delta", help="Probability added to what epsilon allows; well below 1/records.")
 ]
 RowsOption = Annotated[
     int | None,

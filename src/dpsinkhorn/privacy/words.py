@@ -27,12 +27,12 @@ def meaning(
 
     >>> print(meaning(1.0, 1e-5))
     Adding or removing any one record changes the probability of anything that can be done with the release
-    by a factor of at most 2.72 (e^epsilon), apart from a probability of 1e-05 (delta).
+    by a factor of at most 2.72 (e^epsilon), plus a probability of at most 1e-05 (delta).
     """
     changes = _CHANGES[adjacency].format(whom=_WHOM[unit])
     return (
         f"{changes} the probability of anything that can be done with the release by a factor of at most "
-        f"{factor_in_words(epsilon)} (e^epsilon), apart from a probability of {delta:g} (delta)."
+        f"{factor_in_words(epsilon)} (e^epsilon), plus a probability of at most {delta:g} (delta)."
     )
 
 
@@ -92,7 +92,10 @@ def one_in(probability: float) -> str:
 def at_most_sure(before: float, epsilon: float) -> float:
     """The surest that anyone can become that a record is in the data, who thought so with `before`.
 
-    Bayes' rule: ε-differential privacy multiplies the odds by at most e^ε. What δ allows comes on top.
+    Bayes' rule: ε-differential privacy multiplies the odds by at most e^ε. δ is not the probability that they
+    grow by more: for the privacy loss L, (ε, δ) bounds E[(1 - e^(ε - L))_+] by δ, and L > ε can be likelier
+    than that. Where L > ε + log 2, what is averaged is above 1/2; so odds grow by more than 2 e^ε, that is
+    to above `at_most_sure(before, epsilon + log 2)`, with a probability of at most 2 δ.
 
     >>> round(at_most_sure(0.5, 1.0), 3), at_most_sure(0.01, 0.0)
     (0.731, 0.01)

@@ -36,6 +36,9 @@ class Guarantee:
     delta: str
     delta_in_words: str
     factor: str
+    twice_delta_in_words: str
+    twice_factor: str
+    """Odds grow by at most 2 e^ε, except with probability 2 δ: `privacy.words.at_most_sure` says why."""
     sure: tuple[tuple[str, str], ...]
     """Before, and at most after: how sure anyone can be that a record was in the data."""
     content: str
@@ -102,6 +105,8 @@ def explain(found: Findings) -> Guarantee | None:
         decimal(privacy.delta),
         one_in(privacy.delta),
         factor_in_words(privacy.epsilon),
+        one_in(min(1.0, 2 * privacy.delta)),
+        factor_in_words(privacy.epsilon + math.log(2)),
         tuple((words, _percent(before, privacy.epsilon)) for before, words in _BEFORE),
         _content(privacy, two),
         _reading(privacy),
