@@ -87,7 +87,10 @@ def train(
         ),
     ] = None,
     records: Annotated[
-        int | None, typer.Option("--records", help="Public number of records, where theirs is not public.")
+        int | None,
+        typer.Option(
+            "--records", help="Public number of records (persons, with --groups) where theirs is not."
+        ),
     ] = None,
     ledger: Annotated[
         Path | None, typer.Option("--ledger", help="Ledger shared by all runs on these data.")

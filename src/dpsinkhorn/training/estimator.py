@@ -46,8 +46,8 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             and charged) or a probability for each class.
         classes: Their public number, or their names in order. By default the number is read off `y`, and
             counts as public; names that are read off `y` stay out of the release.
-        records: A public number to count with where theirs is not public; by default it is, and is read off
-            the data.
+        records: A public number of records (of persons, with `groups`) to count with where theirs is not
+            public; by default it is, and is read off the data.
         value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
         accountant: How ε is counted: `pld` (the tightest), `rdp` or `rdp-classic`.
         random_state: A seed. The run then replays, and is **not for release**: who knows the seed knows the
