@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dpsinkhorn._files import new_file
-from dpsinkhorn.cli._output import BadInputError, print_json, warn
+from dpsinkhorn.cli._output import BadInputError, print_json, printable, warn
+from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import (
     ChannelsOption,
     ClassesOption,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
 
 _PAIRS = 25  # in the picture of neighbours
 _SHOWN = 20  # classes in the table, the worst served first if there are more
+_LONG_NAME = 200  # letters of a class name in a release, at most
 
 
 def evaluate(
@@ -125,13 +127,20 @@ def evaluate(
         release = load(folder)
         picture = _check_outputs(folder, output, neighbours, force)
         _check_settings(names, runs, patience, features)
-        test, training = _real_images(data, split, train_data, options)
-        _check_classes(release, test)
+        test, training, part = _real_images(data, split, train_data, options)
+        source = trained_from(folder, quiet=as_json)
+        _check_classes(release, test, data, options, source)
         if picture is not None and training is None:
             raise BadInputError("--neighbours needs the training images; name them by --train-data")
         public = data in KNOWN and (train_data is None or train_data in KNOWN)
         if not public:
             warn("evaluating on private data is not itself private: these figures are for the curator alone")
+        trained_on = None if source is None else source.holds(data, part.value, image, test)
+        if trained_on:
+            warn(
+                "these are the images it was trained on: the figures say little of new ones; "
+                "hold some back from training, and evaluate on those"
+            )
         images, labels = release.sample(count, seed=seed, device=device)
         with _bar(names, runs, quiet=as_json) as progress:
             result = evaluate_images(
@@ -155,7 +164,7 @@ def evaluate(
         raise BadInputError(str(error)) from error
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer") from error
-    found = _to_json(result, release, folder, count, seed, picture)
+    found = {**_to_json(result, release, folder, count, seed, picture), "trained_on": trained_on}
     if output is not None:
         _write(output, found)
     if as_json:
@@ -206,8 +215,8 @@ def _check_settings(names: list[str], runs: int, patience: int, features: str) -
 
 def _real_images(
     source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
-) -> tuple[Dataset, Dataset | None]:
-    """Images to test on, and those for training where they can be had."""
+) -> tuple[Dataset, Dataset | None, SplitName]:
+    """Images to test on, those for training where they can be had, and the part that the former are."""
     from dpsinkhorn.data import DataError, has_parts
 
     try:
@@ -217,17 +226,23 @@ def _real_images(
     part = split or (SplitName.test if parts else SplitName.train)
     test = load_data(source, split=part, **options)
     if train_source is not None:
-        return test, load_data(train_source, split=SplitName.train, **options)
+        return test, load_data(train_source, split=SplitName.train, **options), part
     # an array named by --image is the same for every part: it cannot be what to compare with
     if part == SplitName.train or not parts or options["image"] is not None:
-        return test, None
+        return test, None, part
     try:
-        return test, load_data(source, split=SplitName.train, **options)
+        return test, load_data(source, split=SplitName.train, **options), part
     except BadInputError:  # a source of test images only
-        return test, None
+        return test, None, part
 
 
-def _check_classes(release: Release, test: Dataset) -> None:
+def _check_classes(
+    release: Release, test: Dataset, data: str, options: dict[str, Any], source: TrainedFrom | None
+) -> None:
+    """Refuse other classes, or the same in another order: every figure by class would be wrong.
+
+    Private names are not in the release, but the run knows where its data are.
+    """
     if not release.classes:
         return
     if not test.classes:
@@ -239,11 +254,36 @@ def _check_classes(release: Release, test: Dataset) -> None:
             f"{test.name} has {test.classes} classes but the release has {release.classes}; "
             "state --classes and --label as in training"
         )
-    ours, theirs = release.class_names, test.class_names
-    if ours != theirs and sorted(ours) == sorted(theirs):  # numbered otherwise, all figures would be wrong
+    ours: tuple[str, ...] | None = release.class_names
+    if not ours:
+        ours = None if source is None else source.class_names(data, options, test)
+    theirs = test.class_names
+    if ours and theirs and any(map(_differ, ours, theirs)):
+        if sorted(ours) == sorted(theirs):
+            raise BadInputError(
+                f"{test.name} has the classes of the release in another order; "
+                f"state --classes {printable(','.join(ours))}"
+            )
         raise BadInputError(
-            f"{test.name} has the classes of the release in another order; state --classes {','.join(ours)}"
+            f"{test.name} has the classes {_listed(theirs)}, but the release was trained on {_listed(ours)}; "
+            "name the labels as in training, and the classes in the same order (--classes)"
         )
+    if bool(ours) != bool(theirs):  # numbers, or nothing known, on one side
+        warn(
+            f"the classes of {test.name if ours else 'the training'} have no names that are known: they are "
+            f"matched by their order, {_listed(theirs or ours or ())}"
+        )
+
+
+def _differ(ours: str, theirs: str) -> bool:
+    """A release has names as they can be printed, and cut off where they are very long."""
+    shown = printable(theirs)
+    return theirs != ours and shown != ours and not (len(ours) >= _LONG_NAME and shown.startswith(ours))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return printable(", ".join(names[:_SHOWN])) + more
 
 
 def _draw(images: Any, training: Dataset, path: Path, device: str | None) -> None:
