@@ -18,6 +18,7 @@ import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.data.headers import check_names, not_utf8, separator, separator_hint
 from dpsinkhorn.data.pictures import Progress, decode_all
 
 __all__ = ["Table", "is_row_number", "read_table"]
@@ -64,10 +65,16 @@ def read_table(
 
     `image`, `label` and `groups` name columns; the usual names are found without. Paths are relative to the
     table's folder and must stay in it. Columns of pixels (pixel0, pixel1, ...) go row by row, the channels
-    of a pixel next to each other; the image is square unless `size` says otherwise.
+    of a pixel next to each other; the image is square unless `size` says otherwise. A .csv file may have
+    semicolons in place of commas, and decimal commas with them; it must be UTF-8.
     """
     try:
         names = _column_names(path)
+        if _is_text(path):
+            stated = [
+                name for name in (image, label, groups) if name is not None and not _PIXEL.fullmatch(name)
+            ]
+            check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
         label_name = None if unlabelled else _column(names, label, _LABEL_NAMES, "label")
         group_name = _column(names, groups, _GROUP_NAMES, "groups")
         image_name = _column(names, image, _IMAGE_NAMES, "image")
@@ -77,11 +84,12 @@ def read_table(
         if not image_names or len(set(image_names)) != len(image_names):
             raise DataError(
                 f"{path} has no column of images: name it by image (--image), call it image or path, or call "
-                "pixel columns pixel0, pixel1, ..."
+                f"pixel columns pixel0, pixel1, ...{separator_hint(path) if _is_text(path) else ''}"
             )
         used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
         unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
-        table = _read(path, [*image_names, *sorted(name for name in taken if name is not None)])
+        others = sorted(name for name in taken if name is not None)
+        table = _read(path, image_names, others, pixels=image_name is None)
         if table.num_rows == 0:
             raise DataError(f"the data set is empty: {path} has no rows")
         labels = None if label_name is None else table[label_name].to_pylist()
@@ -101,28 +109,49 @@ def read_table(
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"cannot read {path}: {reason}") from error
+        hint = separator_hint(path) if isinstance(error, pa.ArrowInvalid) and _is_text(path) else ""
+        raise DataError(f"cannot read {path}: {reason}{hint}") from error
     pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
     return Table(pictures, labels, persons, unused)
 
 
+def _is_text(path: Path) -> bool:
+    return path.suffix.lower() != ".parquet"
+
+
 def _column_names(path: Path) -> list[str]:
-    if path.suffix.lower() == ".parquet":
+    if not _is_text(path):
         return list(pyarrow.parquet.read_schema(path).names)
-    with pyarrow.csv.open_csv(path, parse_options=_parsing(path)) as rows:
+    parsing = pyarrow.csv.ParseOptions(delimiter=separator(path))
+    with pyarrow.csv.open_csv(path, parse_options=parsing) as rows:
         return list(rows.schema.names)
 
 
-def _read(path: Path, names: list[str]) -> pa.Table:
+def _read(path: Path, images: list[str], others: list[str], *, pixels: bool) -> pa.Table:
     """The columns of these names; others, however large, stay unread."""
-    if path.suffix.lower() == ".parquet":
+    names = [*images, *others]
+    if not _is_text(path):
         return pyarrow.parquet.read_table(path, columns=names)
-    wanted = pyarrow.csv.ConvertOptions(include_columns=names)
-    return pyarrow.csv.read_csv(path, parse_options=_parsing(path), convert_options=wanted)
+    mark = separator(path)
+    table = _read_csv(path, names, mark, ".")
+    if pixels and mark == ";" and any(pa.types.is_string(table[name].type) for name in images):
+        table = _read_csv(path, names, mark, ",")  # numbers such as 0,5 were taken for words
+    return table
 
 
-def _parsing(path: Path) -> Any:
-    return pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+def _read_csv(path: Path, names: list[str], mark: str, decimal_point: str) -> pa.Table:
+    wanted = pyarrow.csv.ConvertOptions(include_columns=names, decimal_point=decimal_point)
+    try:
+        table = pyarrow.csv.read_csv(
+            path, parse_options=pyarrow.csv.ParseOptions(delimiter=mark), convert_options=wanted
+        )
+    except pa.ArrowInvalid as error:
+        if "invalid UTF8" in str(error):  # words that are not UTF-8, far down the file
+            raise not_utf8(path) from error
+        raise
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):  # what else words become
+        raise not_utf8(path)
+    return table
 
 
 def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what: str) -> str | None:
