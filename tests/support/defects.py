@@ -60,5 +60,5 @@ def failing(*nodes: str) -> list[str]:
     for node in nodes:
         assert any(name.startswith(node) for name in outcomes.failed + outcomes.passed), node
     for reason in outcomes.reasons:
-        assert reason.startswith(("call: assert ", "call: AssertionError")), reason
+        assert reason.startswith(("call: assert ", "call: AssertionError", "call: Failed: DID NOT RAISE")), reason
     return sorted(set(outcomes.failed))

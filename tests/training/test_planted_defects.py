@@ -13,9 +13,9 @@ import dp_accounting as dp
 import pytest
 import torch
 
-from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise
+from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, units
 from dpsinkhorn.privacy.noise.chacha import key_stream
-from dpsinkhorn.training import Run, loop, pace, records, state
+from dpsinkhorn.training import Run, loop, pace, records, spending, state
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, audit_step
 from dpsinkhorn.training.sanitizers import (
     base,
@@ -26,6 +26,7 @@ from dpsinkhorn.training.sanitizers import (
     record,
     shares,
 )
+from dpsinkhorn.training.steps import choice
 from support import moment_defects
 from support.defects import ROOT, failing, rewrite
 
@@ -33,6 +34,7 @@ KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/training/test_sanitizers.py"
 REPLAY = "tests/training/test_run_replay.py"
 LEDGER = "tests/training/test_run_ledger.py::TestLedger"
+STEPS = "tests/training/test_steps.py::TestTraining"
 SECURE = "tests/training/test_run_secure.py"
 MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
 MOMENTS = "tests/training/test_sanitizers_moments.py"
@@ -198,6 +200,19 @@ def room_of_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "steps_left", lambda plan, spent, run: plan.steps)  # noqa: ARG005
 
 
+def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
+    """A charge of which nobody knows whom it protects counts for persons."""
+    rewrite(patch, units, "unit_conflict", 'known is None and unit == "person"', "False")
+    patch.setattr(spending, "unit_conflict", units.unit_conflict)
+
+
+def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
+    """Samples that find no room tell of the number of records, though that is not public."""
+    original = choice.make_steps
+    rewrite(patch, choice, "make_steps", "not plan.facts.size_is_public", "False")
+    patch.setattr(original, "__code__", choice.make_steps.__code__)  # by whatever name it was imported
+
+
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, Run, "_covered", "self.plan.seed is None or state.way is None", "self.plan.seed is None")
 
@@ -304,6 +319,16 @@ DEFECTS = (
         "lost steps taken again, in the room that others have on a ledger",
         room_of_others,
         tuple(f"{LEDGER}::test_a_run_that_lost_steps_keeps_to_its_own_epsilon[{lost}]" for lost in (3, 7)),
+    ),
+    Defect(
+        "charges that may protect a record alone, counted for persons",
+        persons_with_anyone,
+        (f"{LEDGER}::test_a_person_is_not_protected_by_charges_of_which_nobody_knows",),
+    ),
+    Defect(
+        "steps in fixed shapes where the number of records is not public",
+        fixed_shapes_always,
+        (f"{STEPS}::test_not_in_fixed_shapes_where_the_number_of_records_is_not_public",),
     ),
     Defect(
         "steps of a seeded run free, though nothing tells how they were taken before",
