@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table, printable
+from dpsinkhorn.cli._output import BadInputError, print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -111,7 +111,7 @@ def load_data(
     name = split.value if isinstance(split, SplitName) else split
     try:
         with _pictures_bar(quiet) as progress:
-            return load_dataset(
+            data = load_dataset(
                 source,
                 split=name,
                 image=image,
@@ -126,6 +126,9 @@ def load_data(
             )
     except DataError as error:
         raise BadInputError(str(error)) from error
+    if data.skipped_files:
+        warn(_skipped(data))
+    return data
 
 
 def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
@@ -307,6 +310,7 @@ def show_command(
                 "empty_classes": empty,
                 "values_found": list(found),
                 "unused_columns": list(data.unused_columns),
+                "skipped_files": dict(data.skipped_files),
             }
         )
         return
@@ -342,6 +346,19 @@ def _plain(text: str) -> str:
 def _some(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return _plain(", ".join(name or "(no name)" for name in names[:_SHOWN])) + more
+
+
+def _skipped(data: Dataset) -> str:
+    """What to say of files that are no pictures."""
+    from dpsinkhorn.data.folders import DICOM_HINT
+
+    kinds = dict(data.skipped_files)
+    some = ", ".join(f"{count:,} {kind}" for kind, count in data.skipped_files[:_SHOWN])
+    more = ", ..." if len(kinds) > _SHOWN else ""
+    count = sum(kinds.values())
+    files = f"{count:,} files that are no pictures were" if count > 1 else "1 file that is no picture was"
+    hint = f". {DICOM_HINT}" if "DICOM" in kinds else ""
+    return printable(f"{files} skipped in {data.name}: {some}{more}{hint}")
 
 
 @contextmanager

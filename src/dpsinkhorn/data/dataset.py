@@ -46,6 +46,9 @@ class Dataset:
     unused_columns: tuple[str, ...] = ()
     """Columns of the table, or arrays of the file, that nothing was read from: labels or persons may be in
     them. For the curator's eyes, not for a release."""
+    skipped_files: tuple[tuple[str, int], ...] = ()
+    """Kinds of files in a folder of pictures that are none, and how many of each were passed over. For the
+    curator's eyes, not for a release."""
 
     @property
     def public_names(self) -> tuple[str, ...]:

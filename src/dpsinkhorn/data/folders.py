@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,14 @@ from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 
-__all__ = ["Listing", "folder_has_parts", "list_pictures"]
+__all__ = ["DICOM_HINT", "Listing", "folder_has_parts", "is_dicom", "list_pictures"]
+
+DICOM_HINT = "DICOM files (.dcm) are not read: convert them to 16-bit PNG"
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
 _SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
+_DICOM_SUFFIXES = (".dcm", ".dicom")
+_OF_NO_INTEREST = ("thumbs.db", "desktop.ini")  # file managers leave them in any folder
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Listing:
     paths: list[Path]
     labels: list[str] | None
     classes: tuple[str, ...]  # all sub-folders, those without pictures too
+    skipped: tuple[tuple[str, int], ...] = ()  # kinds of files that are no pictures, and how many of each
 
 
 def list_pictures(folder: Path, split: str = "train") -> Listing:
@@ -31,12 +37,12 @@ def list_pictures(folder: Path, split: str = "train") -> Listing:
     entries = _visible(folder)
     classes = [entry for entry in entries if entry.is_dir()]
     loose = [entry for entry in entries if _is_picture(entry)]
+    others = [entry for entry in entries if _is_other(entry)]
     if not classes:
         if not loose:
-            raise DataError(
-                f"{folder} holds no pictures ({_suffixes()}) and no idx files; name a folder that does"
-            )
-        return Listing(loose, None, ())
+            hint = _dicom_hint(others) or "name a folder that does"
+            raise DataError(f"{folder} holds no pictures ({_suffixes()}) and no idx files; {hint}")
+        return Listing(loose, None, (), _kinds(others))
     if loose:
         raise DataError(
             f"{folder} holds both pictures ({loose[0].name}) and sub-folders ({classes[0].name}); keep "
@@ -45,12 +51,33 @@ def list_pictures(folder: Path, split: str = "train") -> Listing:
     paths: list[Path] = []
     labels: list[str] = []
     for name in sorted_names([entry.name for entry in classes]):
-        found = _pictures_within(folder / name)
+        files = _files_within(folder / name)
+        found = [file for file in files if _is_picture(file)]
+        others += [file for file in files if _is_other(file)]
         paths += found
         labels += [name] * len(found)
     if not paths:
-        raise DataError(f"the data set is empty: no sub-folder of {folder} holds pictures ({_suffixes()})")
-    return Listing(paths, labels, sorted_names([entry.name for entry in classes]))
+        hint = _dicom_hint(others)
+        raise DataError(
+            f"the data set is empty: no sub-folder of {folder} holds pictures ({_suffixes()})"
+            + (f"; {hint}" if hint else "")
+        )
+    return Listing(paths, labels, sorted_names([entry.name for entry in classes]), _kinds(others))
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file is DICOM, by its ending or its mark: many have no ending, or a number for one.
+
+    >>> is_dicom(Path("scan.dcm"))
+    True
+    """
+    if path.suffix.lower() in _DICOM_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
 
 
 def folder_has_parts(folder: Path) -> bool:
@@ -79,14 +106,14 @@ def _split_folder(folder: Path, split: str) -> Path:
     raise DataError(f"{folder} has no {split} part, only {only}; choose one by split (--split)")
 
 
-def _pictures_within(folder: Path) -> list[Path]:
+def _files_within(folder: Path) -> list[Path]:
     entries = _visible(folder)
     nested = next((entry for entry in entries if entry.is_dir()), None)
     if nested is not None:
         raise DataError(
             f"the class folder {folder} holds a folder itself ({nested.name}); move its pictures up"
         )
-    return [entry for entry in entries if _is_picture(entry)]
+    return list(entries)
 
 
 def _visible(folder: Path) -> Sequence[Path]:
@@ -98,6 +125,22 @@ def _visible(folder: Path) -> Sequence[Path]:
 
 def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURE_SUFFIXES
+
+
+def _is_other(path: Path) -> bool:
+    """A file that is passed over."""
+    return path.is_file() and not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST
+
+
+def _kinds(files: Iterable[Path]) -> tuple[tuple[str, int], ...]:
+    """How many files there are of each kind, the most frequent first."""
+    kinds = Counter("DICOM" if is_dicom(file) else file.suffix.lower() or "no ending" for file in files)
+    return tuple(sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0])))
+
+
+def _dicom_hint(files: Sequence[Path]) -> str:
+    count = dict(_kinds(files)).get("DICOM", 0)
+    return f"there are {count:,} files of DICOM. {DICOM_HINT}" if count else ""
 
 
 def _suffixes() -> str:

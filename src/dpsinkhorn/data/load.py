@@ -17,7 +17,7 @@ from dpsinkhorn.data.celeba import is_celeba, list_celeba
 from dpsinkhorn.data.cifar import CIFAR_CLASSES, is_cifar, read_cifar
 from dpsinkhorn.data.dataset import Dataset, from_arrays
 from dpsinkhorn.data.errors import DataError
-from dpsinkhorn.data.folders import folder_has_parts, list_pictures
+from dpsinkhorn.data.folders import DICOM_HINT, Listing, folder_has_parts, is_dicom, list_pictures
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
@@ -188,6 +188,10 @@ def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
         channels=asked.channels,
         progress=asked.progress,
     )
+    return replace(_of_listing(pictures, listing, name, asked), skipped_files=listing.skipped)
+
+
+def _of_listing(pictures: npt.NDArray[Any], listing: Listing, name: str, asked: _Request) -> Dataset:
     if listing.labels is None or asked.unlabelled or not isinstance(asked.classes, (int, type(None))):
         return asked.finish(pictures, listing.labels, None, name)
     # every sub-folder is a class, also one without pictures
@@ -206,6 +210,8 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
         found = read_npz_set(path, asked.split, asked.image, asked.label, asked.groups, asked.unlabelled)
         return asked.finish(found.images, found.labels, found.groups, path.name, unused=found.unused)
     if suffix not in (*_TABLES, ".npy"):
+        if is_dicom(path):
+            raise DataError(f"{path} is of no known type; {DICOM_HINT} in a folder per class")
         raise DataError(
             f"{path} is of no known type; give a folder, or a file ending in .npz, .npy, .csv, .tsv, .parquet"
         )
