@@ -161,7 +161,27 @@ def test_json(run, place):
         "releasable": True,
         "epsilon": privacy.epsilon,
         "delta": 1e-5,
+        "warnings": [],
     }
+
+
+def test_a_ledger_that_was_not_found_is_told(run, place, tmp_path):
+    """Without it later uses of the data are not counted, so that nothing is called ready."""
+    shutil.copytree(place / "run", tmp_path / "run")
+    for path in (tmp_path / "run").glob("ledger.jsonl*"):
+        path.rename(tmp_path / path.name)
+    status, out, _ = run(tmp_path / "run")
+    assert status == 0
+    assert "Ready to be shown" in out
+    assert f"{tmp_path / 'ledger.jsonl'} holds the run's entries" in " ".join(out.split())
+    for path in tmp_path.glob("ledger.jsonl*"):
+        path.unlink()
+    status, out, _ = run(tmp_path / "run")
+    assert status == 0
+    assert "Ready to be shown" not in out
+    assert "Warning: The ledger of this run was not found" in out
+    (warning,) = json.loads(run(tmp_path / "run", "--json")[1])["warnings"]
+    assert "is not known" in warning
 
 
 def test_a_release_alone(run, place):

@@ -561,9 +561,69 @@ class TestSharedLedger:
         page = page_of(short.folder)
         assert not page.all("svg")
         assert "steps charged" not in dict(rows(page, "Privacy"))
+        assert banner(page).attributes["class"] == "banner draft"
+        for part in (banner(page), page.one("main").all("section")[0]):
+            assert "edger was not found" in part.text or "ledger of this run was not found" in part.text
+        assert "what all uses cost together, is not known" in banner(page).text
         alone = page_of(short.release_folder, output=short.folder / "r.html")
         assert not alone.all("svg")
         assert not [name for name, _ in rows(alone, "Privacy") if name.startswith("steps charged")]
+
+    @pytest.mark.parametrize("inside", [True, False])
+    def test_a_ledger_that_was_moved_is_found(self, two, inside):
+        """In the run's folder or beside it, under the same name; what was spent later counts."""
+        first = two[0]
+        expected = page_of(first.folder)
+        assert "spent on the same data since" in expected.text
+        place = first.folder if inside else first.folder.parent
+        (first.folder.parent / "elsewhere").mkdir()
+        for path in first.ledger_path.parent.glob("ledger.jsonl*"):
+            path.rename(first.folder.parent / "elsewhere" / path.name)
+        settings = json.loads((first.folder / "run.json").read_text())
+        settings["ledger"] = str(first.folder.parent / "gone" / "ledger.jsonl")
+        (first.folder / "run.json").write_text(json.dumps(settings))
+        assert write_report(first.folder).findings.ledger_missing
+        for path in (first.folder.parent / "elsewhere").iterdir():
+            path.rename(place / path.name)
+        written = write_report(first.folder)
+        assert written.findings.ledger_moved_to == (place / "ledger.jsonl").resolve()
+        assert not written.cautions
+        assert read_page(written.report.read_bytes()).text == expected.text
+
+    def test_the_ledger_of_another_is_not_taken_for_it(self, two):
+        """Same name, right place, but not the release's entry; nor is one that cannot be trusted."""
+        first = two[0]
+        ledger = first.ledger_path
+        files = {path.name: path.read_bytes() for path in ledger.parent.glob("ledger.jsonl*")}
+        for name in files:
+            (ledger.parent / name).unlink()
+        Ledger.open(
+            ledger.parent / first.folder.name / "ledger.jsonl", epsilon, budget=Budget(9.0, 1e-5)
+        ).close()
+        assert write_report(first.folder).findings.ledger_missing
+        for name, data in files.items():
+            (first.folder / name).write_bytes(data.replace(b'"steps":1', b'"steps":0', 1))
+        assert write_report(first.folder).findings.ledger_missing
+
+    def test_of_two_copies_the_one_that_goes_on_is_read(self, two):
+        """An old copy must not hide what was spent since; two that went different ways are both left."""
+        first, plan = two[0], two[0].plan
+        ledger = first.ledger_path
+        files = {path.name: path.read_bytes() for path in ledger.parent.glob("ledger.jsonl*")}
+        elsewhere = first.folder.parent / "moved"
+        elsewhere.mkdir()
+        for name, data in files.items():
+            (first.folder / name).write_bytes(data)
+        with Ledger.open(ledger, epsilon) as opened:
+            opened.spend(plan.step_charge, run="third")
+        settings = json.loads((first.folder / "run.json").read_text())
+        settings["ledger"] = str(elsewhere / "ledger.jsonl")
+        (first.folder / "run.json").write_text(json.dumps(settings))
+        found = write_report(first.folder).findings
+        assert found.ledger_moved_to == ledger.resolve()
+        with Ledger.open(first.folder / "ledger.jsonl", epsilon) as opened:
+            opened.spend(plan.step_charge, run="fourth", steps=2)
+        assert write_report(first.folder).findings.ledger_missing
 
     def test_an_unfinished_run_whose_ledger_is_gone(self, two, tmp_path):
         run = Run.create(tmp_path / "third", two[1].plan, ledger=two[1].ledger_path)
@@ -684,8 +744,40 @@ def test_without_its_ledger_a_finished_run_still_has_a_page(tmp_path):
     for path in run.folder.glob("ledger.jsonl*"):
         path.unlink()
     page = page_of(run.folder)
-    assert banner(page).attributes["class"] == "banner ready"
+    assert banner(page).attributes["class"] == "banner draft"
+    assert "its ledger was not found" in banner(page).text
     assert "holds the entry" not in page.text
+
+
+@pytest.mark.parametrize("delta", [0.5, 1 / 90])
+def test_a_delta_of_one_in_all_records_is_warned_of(tmp_path, delta):
+    """Such a guarantee is kept by publishing one record picked at random, however small ε is."""
+    data = tiny_data()
+    plan = dataclasses.replace(tiny_plan(data, seed=None), delta=delta, noise_multiplier=30.0)
+    written = write_report(finished(tmp_path / "run", plan, data).folder)
+    page = read_page(written.report.read_bytes())
+    assert load(tmp_path / "run").privacy.epsilon < 1
+    assert banner(page).attributes["class"] == "banner draft"
+    assert "δ is too large" in banner(page).text
+    assert "90 records" in banner(page).text
+    assert "ready for release" not in page.text
+    assert ": strong" not in page.text
+    assert written.cautions
+
+
+def test_a_delta_below_that_is_not(run):
+    assert "δ is too large" not in page_of(run.folder).text
+    assert not write_report(run.folder).cautions
+
+
+def test_few_records_are_told(run, tmp_path):
+    assert "There are only 90 records" in banner(page_of(run.folder)).text
+    data = tiny_data(records=120)
+    enough = page_of(finished(tmp_path / "enough", tiny_plan(data, seed=None), data).folder)
+    assert "There are only" not in enough.text
+    people = tiny_data(records=120, persons=30)
+    few = page_of(finished(tmp_path / "few", tiny_plan(people, seed=None), people).folder)
+    assert f"There are only {people.units} persons" in banner(few).text
 
 
 class TestAReleaseAlone:

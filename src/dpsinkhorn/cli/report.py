@@ -87,6 +87,7 @@ def report(
                 "releasable": found.releasable,
                 "epsilon": found.privacy.epsilon if math.isfinite(found.privacy.epsilon) else None,
                 "delta": found.privacy.delta,
+                "warnings": list(written.cautions),
             }
         )
         return
@@ -95,8 +96,16 @@ def report(
         print("The run is not finished: make the report again when it is.")
     elif not found.releasable:
         print("NOT FOR RELEASE: the page says so, and must not be passed on either.")
-    else:
+    elif not written.cautions:
         print(f"Ready to be shown, if those responsible agree: {found.privacy.summary}.")
+    else:
+        print(f"Think twice before it is shown: {found.privacy.summary}.")
+    for caution in written.cautions:
+        print(f"Warning: {caution}")
+    if found.ledger_moved_to is not None:
+        print(
+            f"The ledger is not where it was; {found.ledger_moved_to} holds the run's entries, and was read."
+        )
     if beside is not None:
         print(f"Curator  {beside}")
         print("That second page is NOT private: it must not leave.")

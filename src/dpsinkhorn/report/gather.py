@@ -52,6 +52,10 @@ class Findings:
     """The version of dpsinkhorn that began the run."""
     ledger: OnLedger | None = None
     """`None` where it was not at hand. Where it was, it holds the entry that the release names."""
+    ledger_missing: bool = False
+    """Whether a finished run has a ledger that was not found: what was spent since cannot be told."""
+    ledger_moved_to: Path | None = None
+    """Where it was found instead. The name of a file: for the curator, not for the page."""
     shared: bool = False
     """Whether the run's ledger is one that other runs can be charged to."""
 
@@ -113,15 +117,37 @@ def _of_run(folder: Path) -> Findings:
 
 def _of_finished(run: Run) -> Findings:
     """Its release, and what the ledger adds to that, where it is at hand."""
-    found = _of_release(run.release_folder)
-    if not run.ledger_path.exists():
-        return found
-    spent, known = read_ledger(run.ledger_path), _place(run, found.privacy)
+    found, path = _of_release(run.release_folder), run.ledger_path
+    if not path.exists():
+        moved = _moved(run, found.privacy)
+        if moved is None:
+            return dataclasses.replace(found, ledger_missing=found.privacy.private)
+        path, found = moved, dataclasses.replace(found, ledger_moved_to=moved)
+    spent, known = read_ledger(path), _place(path, found.privacy)
     more = known < len(spent.spends) and math.isfinite(found.privacy.epsilon)
     if run.name not in spent.runs:
-        raise ReportError(f"the ledger {run.ledger_path} has no charge of this run; was its run.json edited?")
+        raise ReportError(f"the ledger {path} has no charge of this run; was its run.json edited?")
     later = together(run, spent) if more else None
     return dataclasses.replace(found, ledger=on_ledger(run, spent, known, later))
+
+
+def _moved(run: Run, privacy: PrivacyStatement) -> Path | None:
+    """A ledger of the same name in or beside the run's folder that holds the release's entry, if any.
+
+    Of two such, one may be an old copy: the longer one is taken, if it goes on from the other.
+    """
+    name, found = run.ledger_path.name, []
+    for folder in (run.folder, run.folder.resolve().parent):
+        try:
+            history = [entry.digest for entry in read_journal(folder / name)]
+        except (OSError, JournalDamagedError):
+            continue
+        if privacy.ledger_digest in history:
+            found.append((history, folder / name))
+    found.sort(key=lambda item: len(item[0]))
+    if not found or any(history[-1] not in found[-1][0] for history, _ in found):
+        return None
+    return found[-1][1]
 
 
 def _of_unfinished(run: Run) -> Findings:
@@ -146,12 +172,11 @@ def _has_guests(ledger: OnLedger | None) -> bool:
     return ledger is not None and (ledger.others or ledger.later is not None)
 
 
-def _place(run: Run, privacy: PrivacyStatement) -> int:
+def _place(path: Path, privacy: PrivacyStatement) -> int:
     """How many of the spends on a run's ledger its release knows of."""
-    history = [entry.digest for entry in read_journal(run.ledger_path)]
+    history = [entry.digest for entry in read_journal(path)]
     if privacy.ledger_digest not in history:
         raise ReportError(
-            f"the ledger {run.ledger_path} does not hold the entry that the release names; "
-            "put the right one back"
+            f"the ledger {path} does not hold the entry that the release names; put the right one back"
         )
     return history.index(privacy.ledger_digest)  # the first entry is no spend

@@ -9,20 +9,10 @@ from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsil
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Guarantee", "Status", "adjacency_in_words", "decimal", "explain", "status_of"]
+__all__ = ["WEAK", "Guarantee", "adjacency_in_words", "decimal", "delta_is_large", "explain"]
 
-_STRONG, _BORDER, _WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
+_STRONG, _BORDER, WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))
-
-
-@dataclass(frozen=True)
-class Status:
-    """Whether this may be passed on, in the banner at the top."""
-
-    kind: str
-    """`ready`, `draft` (wait, or think twice) or `stop`."""
-    title: str
-    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,42 +43,6 @@ class Guarantee:
     """What it is about, and what there is to say."""
 
 
-def status_of(found: Findings) -> Status:
-    """May it be passed on?"""
-    reasons = found.privacy.objections
-    if found.finished and not found.releasable and not reasons:
-        reasons = ("whoever made it said so",)
-    because = tuple(f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
-    public = (
-        (f"The data are public ({found.data_name}): this run is a demonstration.",) if found.data_name else ()
-    )
-    if not found.finished:
-        unfinished = (
-            "Training still runs, or was interrupted: there is no release yet. The figures below are those "
-            "of what was spent so far, and will grow. Make this page again when the run is done."
-        )
-        if because:
-            return Status("stop", "Not finished, and not for release", (*because, unfinished, *public))
-        return Status("draft", "Not finished: nothing may be passed on yet", (unfinished, *public))
-    if because:
-        no = "Neither the generator, nor images drawn from it, nor this page may be passed on."
-        return Status("stop", "Not for release", (*because, no, *public))
-    decide = (
-        "By its records, training kept to the limits below. Software cannot judge whether they are strict "
-        "enough for these data, or whether the law allows a release: that is for the owner of the data (in a "
-        "hospital the controller, with its data-protection officer)."
-    )
-    if found.privacy.epsilon > _WEAK:
-        weak = (
-            f"ε is {format_epsilon(found.privacy.epsilon)}: so large a privacy loss rules out little. "
-            "The noise hides less than the word private suggests."
-        )
-        return Status(
-            "draft", "Technically ready for release, but the guarantee is weak", (weak, decide, *public)
-        )
-    return Status("ready", "Technically ready for release; the decision is yours", (decide, *public))
-
-
 def explain(found: Findings) -> Guarantee | None:
     """The guarantee in words; `None` where there is none."""
     privacy = found.privacy
@@ -109,7 +63,7 @@ def explain(found: Findings) -> Guarantee | None:
         factor_in_words(privacy.epsilon + math.log(2)),
         tuple((words, _percent(before, privacy.epsilon)) for before, words in _BEFORE),
         _content(privacy, two),
-        _reading(privacy),
+        _reading(found),
         *_delta_reading(found),
         "the cipher that supplied the random noise (ChaCha20) is not broken"
         if "ChaCha20" in privacy.noise
@@ -157,13 +111,24 @@ def _content(privacy: PrivacyStatement, two: float) -> str:
     )
 
 
-def _reading(privacy: PrivacyStatement) -> str:
-    epsilon = privacy.epsilon
+def delta_is_large(found: Findings) -> bool:
+    """Whether δ is at or above one divided by the number of units, where that is known."""
+    return (
+        found.privacy.private
+        and found.plan is not None
+        and found.privacy.delta * found.plan.facts.units >= 1 - 1e-9
+    )
+
+
+def _reading(found: Findings) -> str:
+    privacy, epsilon = found.privacy, found.privacy.epsilon
+    if delta_is_large(found):
+        return f"That is for a small δ. Here ε is {format_epsilon(epsilon)}, but δ is too large to say so."
     if epsilon <= _STRONG:
         words = "strong"
     elif epsilon <= _BORDER:
         words = "reasonable"
-    elif epsilon <= _WEAK:
+    elif epsilon <= WEAK:
         words = "the upper end of what is still called reasonable, at the border to weak"
     else:
         words = "weak"
@@ -181,9 +146,9 @@ def _reading(privacy: PrivacyStatement) -> str:
 def _delta_reading(found: Findings) -> tuple[str, bool]:
     """δ beside the number of records: above one in that many it would allow to publish one of them."""
     if found.plan is None:
-        return "It should be far below one divided by the number of records.", False
+        return f"It should be far below one divided by the number of {found.privacy.unit}s.", False
     units, unit = found.plan.facts.units, found.privacy.unit
-    if found.privacy.delta >= 1 / units:
+    if delta_is_large(found):
         return (
             f"That is too much: there are {units:,} {unit}s, and such a δ would allow publishing one of them "
             "picked at random. It should be far below one divided by their number.",

@@ -21,9 +21,10 @@ from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.errors import ReportError
 from dpsinkhorn.report.evaluation import EvaluationTables, evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, gather
-from dpsinkhorn.report.guarantee import adjacency_in_words, explain, status_of
+from dpsinkhorn.report.guarantee import adjacency_in_words, explain
 from dpsinkhorn.report.pictures import line_plot, samples_by_class
 from dpsinkhorn.report.settings import data_line, data_rows, plan_rows, recipe_rows
+from dpsinkhorn.report.status import cautions, status_of
 from dpsinkhorn.report.verify import own_checks, with_ledger
 
 __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
@@ -40,6 +41,8 @@ class Written:
     report: Path
     curator_page: Path | None
     findings: Findings
+    cautions: tuple[str, ...] = ()
+    """What speaks against passing it on, though nothing forbids it; the banner says it too."""
 
 
 def write_report(
@@ -97,7 +100,7 @@ def write_report(
             replace_file(beside, other)
     except OSError as error:
         raise ReportError(f"cannot write {error.filename or target}: {error.strerror}") from error
-    return Written(target, beside, found)
+    return Written(target, beside, found, tuple(sentence for _, sentence in cautions(found)))
 
 
 def _one_line(text: str | None, name: str) -> str | None:
