@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -32,3 +33,52 @@ def test_files_that_are_skipped(run, scans):
     assert status == 0, err
     assert "2 DICOM" in err
     assert "DICOM" not in out
+
+
+def words(out):
+    """What a table says, without its frame and its line breaks."""
+    return " ".join(out.replace("│", " ").split())
+
+
+class TestRecordsPerClass:
+    def save(self, path, counts, names=None):
+        labels = np.repeat(np.arange(len(counts)) if names is None else names, counts)
+        images = np.zeros((len(labels), 2, 2), np.uint8)
+        images[0] = 255
+        np.savez(path, images=images, labels=np.random.default_rng(0).permutation(labels))
+        return path
+
+    def test_every_class_is_counted(self, run, tmp_path):
+        counts = [50, 49, 1200, 1]
+        file = self.save(tmp_path / "a.npz", counts, ["a", "b", "[c]", "d"])
+        status, out, err = run("data show", file)
+        assert (status, err) == (0, "")
+        assert "records per class [c]: 1,200, a: 50, b: 49, d: 1" in words(out)
+        assert "fewer than 50: d: 1, b: 49." in words(out)
+        assert "for the curator's eyes only" in words(out)
+        found = json.loads(run("data show", file, "--json")[1])
+        assert dict(zip(found["class_names"], found["class_counts"], strict=True)) == {
+            "a": 50,
+            "b": 49,
+            "[c]": 1200,
+            "d": 1,
+        }
+
+    def test_numbered_classes_and_an_empty_one(self, run, tmp_path):
+        file = self.save(tmp_path / "a.npz", [60, 0, 70])
+        out = words(run("data show", file)[1])
+        assert "records per class 0: 60, 1: 0, 2: 70" in out
+        assert "classes without a record 1" in out
+        assert "few records" not in out
+
+    def test_many_classes_are_cut_short(self, run, tmp_path):
+        file = self.save(tmp_path / "a.npz", [3] * 100)
+        out = words(run("data show", file)[1])
+        assert "39: 3 and 60 more" in out
+        assert "11: 3 and 88 more." in out
+        assert json.loads(run("data show", file, "--json")[1])["class_counts"] == [3] * 100
+
+    def test_unlabelled(self, run, tmp_path):
+        file = self.save(tmp_path / "a.npz", [3, 4])
+        assert "per class" not in run("data show", file, "--unlabelled")[1]
+        assert json.loads(run("data show", file, "--unlabelled", "--json")[1])["class_counts"] == []

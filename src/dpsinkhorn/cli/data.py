@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +38,9 @@ app = typer.Typer(
 
 
 _LITTLE = 0.25  # of the declared range: images whose values keep to less of it have hardly any contrast
-_SHOWN = 12  # names of columns
+_SHOWN = 12  # names of columns, kinds of files, classes with few records
+_COUNTED = 40  # classes whose records are counted in the table; --json has them all
+_FEW = 50  # records of a class, below which noise hides what they have in common
 
 
 class SplitName(str, enum.Enum):
@@ -292,7 +294,8 @@ def show_command(
         value_range=value_range,
         quiet=as_json,
     )
-    empty = [] if data.labels is None else sorted(set(range(data.classes)) - set(data.labels.tolist()))
+    counts = data.found_counts()
+    empty = [k for k, count in enumerate(counts) if count == 0]
     low, high = data.value_range
     found = data.found_range()
     if as_json:
@@ -307,6 +310,7 @@ def show_command(
                 "value_range": [low, high],
                 "classes": data.classes,
                 "class_names": list(data.class_names),
+                "class_counts": list(counts),
                 "empty_classes": empty,
                 "values_found": list(found),
                 "unused_columns": list(data.unused_columns),
@@ -324,11 +328,18 @@ def show_command(
     ]
     if data.class_names:
         rows.append(("class names", _plain(", ".join(data.class_names))))
+    if counts:
+        rows.append(("records per class", _counts(data, range(data.classes), _COUNTED)))
     if empty:
         rows.append(("classes without a record", ", ".join(str(k) for k in empty)))
     if data.unused_columns:
         rows.append(("columns not used", f"{_some(data.unused_columns)} (--label, --groups name them)"))
     sentences = ["Counts and values found are those of the private data: for the curator's eyes only."]
+    if few := [k for k in sorted(range(len(counts)), key=lambda k: counts[k]) if 0 < counts[k] < _FEW]:
+        sentences.append(
+            f"Classes with few records, fewer than {_FEW}: {_counts(data, few, _SHOWN)}. Images generated of "
+            "them will be poor, since privacy hides what only a few records have in common."
+        )
     if found[1] - found[0] < _LITTLE * (high - low):
         shade = "nearly black" if found[1] < low + _LITTLE * (high - low) else "nearly of one shade"
         sentences.append(
@@ -346,6 +357,14 @@ def _plain(text: str) -> str:
 def _some(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return _plain(", ".join(name or "(no name)" for name in names[:_SHOWN])) + more
+
+
+def _counts(data: Dataset, classes: Sequence[int], shown: int) -> str:
+    """Classes, by name or number, with the number of their records."""
+    counts, names = data.found_counts(), data.class_names
+    some = [f"{names[k] if k < len(names) else k}: {counts[k]:,}" for k in classes[:shown]]
+    more = f" and {len(classes) - shown:,} more" if len(classes) > shown else ""
+    return _plain(", ".join(some)) + more
 
 
 def _skipped(data: Dataset) -> str:

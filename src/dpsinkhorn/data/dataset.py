@@ -105,6 +105,16 @@ class Dataset:
         ]
         return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
+    def found_counts(self) -> tuple[int, ...]:
+        """How many records each class has; empty where unlabelled. Private: for the curator's eyes only.
+
+        >>> from_arrays(np.zeros((3, 4, 4)), [0, 2, 2]).found_counts()
+        (1, 0, 2)
+        """
+        if self.labels is None:
+            return ()
+        return tuple(np.bincount(self.labels, minlength=self.classes).tolist())
+
     def __repr__(self) -> str:
         channels, height, width = self.image_shape
         persons = "" if self.groups is None else f", {self.units:,} persons"
@@ -166,9 +176,7 @@ def check_every_class(dataset: Dataset) -> None:
     Traceback (most recent call last):
     dpsinkhorn.data.errors.DataError: class 1 has no records; state fewer classes or add records of it
     """
-    if dataset.labels is None:
-        return
-    empty = np.flatnonzero(np.bincount(dataset.labels, minlength=dataset.classes) == 0).tolist()
+    empty = [k for k, count in enumerate(dataset.found_counts()) if count == 0]
     if empty:
         titles = [dataset.class_names[k] if k < len(dataset.class_names) else str(k) for k in empty[:5]]
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
