@@ -96,6 +96,12 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
     likeness = found["likeness"]
     assert likeness["frechet"] > 2 * likeness["floor"] > 0
     assert likeness["recall"] < 0.5 < likeness["real_recall"], "averages have little diversity"
+    assert likeness["compared"] == 200
+    assert "of 200 images on either side" in out
+    # three digits of the distances, which may be far below 1
+    row = next(line for line in out.splitlines() if "frechet-cnn (low" in line)
+    shown = [float(word) for word in row.replace("│", " ").split()[-2:]]
+    assert shown == [float(f"{likeness[name]:.3g}") for name in ("frechet", "floor")]
     # the picture's name says whom it is for
     assert found["neighbours"] == str(tmp_path / "near-CURATOR-ONLY.png")
     assert not near.exists()

@@ -61,7 +61,9 @@ def test_compared_with_halves_or_with_training_images(trained, digits):
     beside = compare_images(trained, x, real, x)
     assert halves.frechet == beside.frechet
     assert beside.floor == pytest.approx(beside.frechet), "the training images against themselves"
-    assert beside.diversity == beside.real_diversity
+    for share in ("precision", "recall"):  # of 450 of them, chosen twice
+        one, other = (getattr(found, share) for found in (beside.diversity, beside.real_diversity))
+        assert one == pytest.approx(other, abs=0.05)
     assert halves.floor > beside.floor, "half as many images: a higher floor"
     assert "half" in halves.floor_from
     assert "1347 training images" in beside.floor_from

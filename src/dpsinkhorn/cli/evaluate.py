@@ -329,13 +329,25 @@ def _show(result: Evaluation, release: Release, count: int, test: Dataset) -> No
     table = Table()
     for heading in ("measure", "synthetic", "real"):
         table.add_column(heading, justify="left" if heading == "measure" else "right")
-    table.add_row(f"{likeness.name} (low is good)", f"{likeness.frechet:.2f}", f"{likeness.floor:.2f}")
+    table.add_row(
+        f"{likeness.name} (low is good)", _three_digits(likeness.frechet), _three_digits(likeness.floor)
+    )
     table.add_row("precision", f"{ours.precision:.3f}", f"{real.precision:.3f}")
     table.add_row("recall", f"{ours.recall:.3f}", f"{real.recall:.3f}")
     console.print(table)
     console.print(f"Features: {escape(likeness.features)}.")
     console.print(f"Column real, what a perfect generator would have: {likeness.floor_from}.")
+    console.print(f"Precision and recall are of {likeness.compared:,} images on either side.")
     console.print(f"The generator: {escape(release.privacy.guarantee)}.")
+
+
+def _three_digits(value: float) -> str:
+    """Three that count, whatever the size: distances go from thousandths to hundreds.
+
+    >>> [_three_digits(value) for value in (0.004567, 1.2345, 98.76, 1234.5)]
+    ['0.00457', '1.23', '98.8', '1234']
+    """
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _accuracy_table(result: Evaluation, scores: tuple[ClassifierScore, ...]) -> Table:

@@ -48,6 +48,8 @@ class Likeness:
     diversity: PrecisionRecall
     real_diversity: PrecisionRecall
     """Precision and recall of those real images."""
+    compared: int
+    """Images on either side of precision and recall, of both kinds: with more of them manifolds shrink."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -60,6 +62,7 @@ class Likeness:
             **self.diversity.to_json(),
             "real_precision": self.real_diversity.precision,
             "real_recall": self.real_diversity.recall,
+            "compared": self.compared,
         }
 
 
@@ -209,14 +212,20 @@ def compare_images(
         others, reference = network.features(training[chosen], show), theirs
         floor = frechet_distance(feature_statistics(others), target)
         source = f"{len(others)} training images against the test images"
+    # Balls shrink as points are added: as many on either side, and in either column, or recall would fall
+    # with every synthetic image more. Images may come sorted, so these are chosen at random too.
+    count = min(len(ours), len(others), len(reference), _MANIFOLD)
+    some = ours[torch.randperm(len(ours), generator=draws)[:count].to(ours.device)]
+    manifold = reference[:count]
     return Likeness(
         name=network.name,
         features=network.description,
         frechet=frechet_distance(feature_statistics(ours), target),
         floor=floor,
         floor_from=source,
-        diversity=precision_recall(theirs[:_MANIFOLD], ours[:_MANIFOLD]),
-        real_diversity=precision_recall(reference[:_MANIFOLD], others[:_MANIFOLD]),
+        diversity=precision_recall(manifold, some),
+        real_diversity=precision_recall(manifold, others[:count]),
+        compared=count,
     )
 
 
