@@ -57,6 +57,17 @@ def test_one_class(run, release, tmp_path, text, label):
     assert np.load(tmp_path / "s.npz")["labels"].tolist() == [label] * 3
 
 
+def test_a_class_that_is_none(run, release, tmp_path):
+    _, _, err = run(release, "--count", 3, "--output", tmp_path / "s.npz", "--label", "three")
+    assert "'three' is none of the classes: they are zero, one, two | <b>; numbers from 0 to 2 will do" in err
+
+
+def test_a_name_of_digits_comes_before_a_number(run, tmp_path):
+    write_small_release(tmp_path / "r", class_names=["2", "1", "0"])
+    assert run(tmp_path / "r", "--count", 3, "--output", tmp_path / "s.npz", "--label", "2")[0] == 0
+    assert np.load(tmp_path / "s.npz")["labels"].tolist() == [0] * 3
+
+
 def test_fast(run, release, tmp_path):
     for name, flags in (("exact", []), ("fast", ["--fast"])):
         assert run(release, "--count", 50, "--output", tmp_path / f"{name}.npz", "--seed", 1, *flags)[0] == 0

@@ -110,15 +110,10 @@ def _check_grid(grid: Path | None, output: Path, force: bool) -> None:
         raise BadInputError(f"--grid {grid} lies in the folder of --output; put it elsewhere")
 
 
-def _label(release: Release, text: str) -> int:
-    if text in release.class_names:
-        return release.class_names.index(text)
-    if not release.classes:
-        raise BadInputError("this release has no classes; leave --label out")
-    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < release.classes:
-        return int(text)
-    names = f", or one of {', '.join(release.class_names[:20])}" if release.class_names else ""
-    raise BadInputError(f"--label must be from 0 to {release.classes - 1}{names}, not {text}")
+def _label(release: Release, text: str) -> int | str:
+    """A name of a class stays one; other digits are its number."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if is_number and text not in release.class_names else text
 
 
 def _bar(count: int) -> Progress:

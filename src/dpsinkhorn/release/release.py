@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from dpsinkhorn.release.statement import PrivacyStatement
 __all__ = ["Release", "to_uint8"]
 
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
+_SHOWN = 20  # names of classes in a message
 _FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
 
 
@@ -87,7 +88,8 @@ class Release:
         Args:
             count: How many.
             labels: `None` draws them from the release's own distribution, a number asks for images of that
-                class, an array of `count` numbers for one image each.
+                class, an array of `count` numbers for one image each. Where classes have names, these will do
+                in the place of numbers.
             seed: The same seed gives the same images, on the same machine and device, and with a variation at
                 the same `batch_size`; `None` draws afresh.
             batch_size: Images per pass; by default what suits the device.
@@ -152,13 +154,31 @@ class Release:
             probabilities: Sequence[float] = self.label_probabilities or [1 / self.classes] * self.classes
             return draw_labels(count, probabilities, draws)
         array = np.asarray(labels)
+        if array.dtype.kind in "UO" and array.size and all(isinstance(name, str) for name in array.flat):
+            array = self._numbers_of(array)
         if array.ndim == 0:
             array = np.full(count, array)
         if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
-            raise ReleaseError(f"labels must be one whole number or an array of {count} of them")
+            raise ReleaseError(
+                f"labels must be one class (its number or name) or an array of {count} of them"
+            )
         if array.min() < 0 or array.max() >= self.classes:
             raise ReleaseError(f"labels must be from 0 to {self.classes - 1}")
         return torch.from_numpy(array.astype(np.int64))
+
+    def _numbers_of(self, names: NDArray[Any]) -> NDArray[np.int64]:
+        places = {name: place for place, name in enumerate(self.class_names)}
+        unknown = next((name for name in names.flat if name not in places), None)
+        if unknown is not None:
+            more = f" and {self.classes - _SHOWN} more" if self.classes > _SHOWN else ""
+            known = ", which have no names"
+            if places:
+                known = f": they are {', '.join(self.class_names[:_SHOWN])}{more}"
+            raise ReleaseError(
+                f"{str(unknown)!r} is none of the classes{known}; "
+                f"numbers from 0 to {self.classes - 1} will do too"
+            )
+        return np.array([places[name] for name in names.flat], dtype=np.int64).reshape(names.shape)
 
     def _network(self, device: torch.device) -> Generator:
         if device not in self._frozen:
