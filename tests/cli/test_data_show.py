@@ -28,7 +28,7 @@ def test_files_that_are_skipped(run, scans):
     assert json.loads(out)["skipped_files"] == {"DICOM": 2, ".[b]": 1}
     assert err.count("\n") == 1
     assert "warning: 3 files that are no pictures were skipped in scans: 2 DICOM, 1 .[b]" in err
-    assert "convert them to 16-bit PNG" in err
+    assert "convert it to 16-bit PNG" in err
     status, out, err = run("train --epsilon 10 --delta 0.01 --steps 2 --dry-run --json --data", scans)
     assert status == 0, err
     assert "2 DICOM" in err

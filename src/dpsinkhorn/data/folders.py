@@ -13,7 +13,7 @@ from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 
 __all__ = ["DICOM_HINT", "Listing", "folder_has_parts", "is_dicom", "list_pictures"]
 
-DICOM_HINT = "DICOM files (.dcm) are not read: convert them to 16-bit PNG"
+DICOM_HINT = "DICOM (.dcm) is not read: convert it to 16-bit PNG"
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
 _SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
@@ -129,7 +129,7 @@ def _is_picture(path: Path) -> bool:
 
 def _is_other(path: Path) -> bool:
     """A file that is passed over."""
-    return path.is_file() and not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST
+    return not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST and path.is_file()
 
 
 def _kinds(files: Iterable[Path]) -> tuple[tuple[str, int], ...]:
@@ -140,7 +140,7 @@ def _kinds(files: Iterable[Path]) -> tuple[tuple[str, int], ...]:
 
 def _dicom_hint(files: Sequence[Path]) -> str:
     count = dict(_kinds(files)).get("DICOM", 0)
-    return f"there are {count:,} files of DICOM. {DICOM_HINT}" if count else ""
+    return f"DICOM files found: {count:,}. {DICOM_HINT}" if count else ""
 
 
 def _suffixes() -> str:
