@@ -119,10 +119,10 @@ def test_an_evaluation_stays_with_the_curator(run, place):
         "0: SECRETA",
         *(f"{score['per_class'][0]:.1f}" for score in scores),
     ]
-    assert rows(page, "How like real")[1][1:] == [
-        f"{found['likeness']['frechet']:.2f}",
-        f"{found['likeness']['floor']:.2f}",
-    ]
+    shown = [float(text.replace(",", "")) for text in rows(page, "How like real")[1][1:]]
+    assert shown == pytest.approx([found["likeness"][name] for name in ("frechet", "floor")], rel=5.1e-3)
+    assert "not trained on" not in page.text, "no evaluation can prove that"
+    assert "it was trained on" not in page.text
     assert "Must not leave" in page.text
     assert str(place) not in page.text
 
@@ -141,6 +141,31 @@ def test_unless_its_data_are_public(run, place):
     # it does not stay there by itself
     assert run(place / "run")[0] == 0
     assert "Evaluation" not in [node.text for node in page_of(place / "run" / "report.html").all("h2")]
+
+
+@pytest.mark.parametrize("value", [1.2345e-2, 4.1e-3, 0.0, 7.5, 99.97, 1234.5])
+def test_small_distances_have_digits(run, place, value):
+    found = json.loads((place / "e.json").read_text())
+    found["likeness"] |= {"frechet": value, "floor": value / 3}
+    (place / "e.json").write_text(json.dumps(found))
+    assert run(place / "run", "--evaluation", place / "e.json")[0] == 0
+    table = rows(page_of(place / "run" / "report-CURATOR-ONLY.html"), "How like real")
+    shown = [float(text.replace(",", "")) for text in table[1][1:]]
+    assert shown == pytest.approx([value, value / 3], rel=5.1e-3)
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_an_evaluation_on_the_images_of_the_training(run, place, public, known):
+    """Said loudly where the evaluation knows it; the other is never claimed."""
+    found = json.loads((place / "e.json").read_text())
+    (place / "e.json").write_text(json.dumps(found | {"trained_on": known}))
+    options = ("--public-evaluation",) if public else ()
+    assert run(place / "run", "--evaluation", place / "e.json", *options)[0] == 0
+    page = page_of(place / "run" / ("report.html" if public else "report-CURATOR-ONLY.html"))
+    warnings = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
+    assert any("These are the images that it was trained on, all or most" in text for text in warnings) == known
+    assert "was not trained on" not in page.text
 
 
 def test_who_answers_for_it(run, place):

@@ -329,6 +329,11 @@ def test_persons(tmp_path):
         assert words in first
     assert "Several records of one person" not in first
     assert dict(rows(page, "The data"))["persons"].startswith(f"{data.units} ")
+    settings = dict(rows(page, "Privacy"))
+    assert "all of a person's records are added up, that sum is clipped" in settings["mechanism"]
+    assert settings["chance of a person to be in a step's sample"] == "0.25"
+    assert "each record's share" not in page.text
+    assert "chance of a record" not in page.text
 
 
 def test_without_labels(tmp_path):
@@ -344,8 +349,15 @@ def test_a_declared_number_of_records(tmp_path):
     run = finished(tmp_path / "run", tiny_plan(data, seed=None, records=100), data)
     page = page_of(run.folder)
     assert dict(rows(page, "The data"))["records"].startswith("100 declared")
-    assert "persons" not in dict(rows(page, "The data"))
+    assert dict(rows(page, "The data"))["persons"].startswith("100 declared")
+    assert "A number of persons was declared (100; it stands for that of records too)" in page.text
+    assert about(page)["Data"].endswith("100 persons declared")
     assert " 90 " not in page.text
+    alone = tiny_data()
+    page = page_of(finished(tmp_path / "alone", tiny_plan(alone, seed=None, records=100), alone).folder)
+    assert "A number of records was declared (100) and is public" in page.text
+    assert "persons" not in dict(rows(page, "The data"))
+    assert about(page)["Data"].endswith("100 records declared")
 
 
 def test_released_labels_cost_before_the_first_step(tmp_path):

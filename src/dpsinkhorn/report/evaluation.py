@@ -38,6 +38,8 @@ class EvaluationTables:
     measures: tuple[tuple[str, str, str], ...]
     """Measure, synthetic, real."""
     floor_from: str
+    trained_on: bool
+    """Whether the real images are known to be those of the training; nothing is known where it is false."""
 
 
 def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
@@ -85,11 +87,16 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             ),
             max(0, len(ranked) - _SHOWN),
             (
-                (f"{likeness['name']} (low is good)", _two(likeness["frechet"]), _two(likeness["floor"])),
+                (
+                    f"{likeness['name']} (low is good)",
+                    _distance(likeness["frechet"]),
+                    _distance(likeness["floor"]),
+                ),
                 ("precision", _three(likeness["precision"]), _three(likeness["real_precision"])),
                 ("recall", _three(likeness["recall"]), _three(likeness["real_recall"])),
             ),
             str(likeness["floor_from"]),
+            found.get("trained_on") is True,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ReportError(
@@ -125,8 +132,16 @@ def _percent(value: Any) -> str:
     return f"{float(value):.1f}"
 
 
-def _two(value: Any) -> str:
-    return f"{float(value):.2f}"
+def _distance(value: Any) -> str:
+    """Three significant digits: distances of small images are far below one.
+
+    >>> _distance(0.0123), _distance(0.00412), _distance(7.5), _distance(1234.5), _distance(0)
+    ('0.0123', '0.00412', '7.50', '1,234', '0')
+    """
+    number = float(value)
+    if number == 0 or not math.isfinite(number):
+        return f"{number:g}"
+    return f"{number:,.0f}" if abs(number) >= 99.95 else f"{number:#.3g}"
 
 
 def _three(value: Any) -> str:

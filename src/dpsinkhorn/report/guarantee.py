@@ -226,6 +226,11 @@ def _size(found: Findings) -> str:
             else f"A number was declared in place of the number of {privacy.unit}s; that number is public."
         )
     if not facts.size_is_public:
+        if facts.grouped:
+            return (
+                f"A number of persons was declared ({facts.units:,}; it stands for that of records too) and "
+                "is public; the true ones are protected."
+            )
         return (
             f"A number of records was declared ({facts.records:,}) and is public; the true one is protected."
         )

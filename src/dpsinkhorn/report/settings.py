@@ -25,6 +25,10 @@ _MECHANISMS = {
     "parameter": "parameter: the gradient of the network's parameters is clipped, and noise is added to it",
     "none": "none: nothing is clipped, no noise is added",
 }
+_OF_PERSONS = {
+    "record": "record: the shares of the gradient of all of a person's records are added up, that sum is "
+    "clipped, and noise is added to the sum over persons",
+}
 _ACCOUNTANTS = {
     "pld": "pld: privacy loss distributions, composed numerically, rounded upwards",
     "rdp": "rdp: Rényi differential privacy",
@@ -46,7 +50,12 @@ def data_rows(found: Findings) -> Rows:
     if facts is None:
         return rows
     if not facts.size_is_public:
-        rows.append(("records", f"{facts.records:,} declared; their true number is protected"))
+        declared = f"{facts.records:,} declared"
+        if facts.grouped:  # one number, which stands for both
+            rows.append(("persons", f"{declared}, as for records; their true number is protected"))
+            rows.append(("records", f"{declared}, as for persons; their true number is protected"))
+        else:
+            rows.append(("records", f"{declared}; their true number is protected"))
     else:
         rows.append(("records", f"{facts.records:,} (their number counts as public)"))
         if facts.grouped:
@@ -63,7 +72,7 @@ def data_line(found: Findings) -> str:
         return name
     facts = found.plan.facts
     if not facts.size_is_public:
-        return f"{name}, {facts.records:,} records declared"
+        return f"{name}, {facts.units:,} {facts.unit}s declared"
     persons = f" of {facts.units:,} persons" if facts.grouped else ""
     return f"{name}, {facts.records:,} records{persons}"
 
@@ -71,13 +80,14 @@ def data_line(found: Findings) -> str:
 def plan_rows(found: Findings) -> Rows:
     """The settings that decide about privacy."""
     privacy, plan = found.privacy, found.plan
-    rows = [("mechanism", _MECHANISMS.get(privacy.mechanism, privacy.mechanism))]
+    mechanisms = _MECHANISMS | (_OF_PERSONS if privacy.unit == "person" else {})
+    rows = [("mechanism", mechanisms.get(privacy.mechanism, privacy.mechanism))]
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
         rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
     if plan is not None:
-        rows.append(("chance of a record to be in a step's sample", f"{plan.sampling_rate:.6g}"))
+        rows.append((f"chance of a {privacy.unit} to be in a step's sample", f"{plan.sampling_rate:.6g}"))
         rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))
         rows.append(("steps planned", f"{plan.steps:,}"))
     if privacy.private:
