@@ -30,6 +30,9 @@ def rewrite(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, old: str,
     monkeypatch.setattr(owner, name, namespace[name])
 
 
+_ASSERTED = ("call: assert ", "call: AssertionError", "call: Failed: DID NOT RAISE")  # how a test fails
+
+
 class _Outcomes:
     """A plugin that notes what became of each test."""
 
@@ -60,5 +63,5 @@ def failing(*nodes: str) -> list[str]:
     for node in nodes:
         assert any(name.startswith(node) for name in outcomes.failed + outcomes.passed), node
     for reason in outcomes.reasons:
-        assert reason.startswith(("call: assert ", "call: AssertionError", "call: Failed: DID NOT RAISE")), reason
+        assert reason.startswith(_ASSERTED), reason
     return sorted(set(outcomes.failed))
