@@ -41,7 +41,7 @@ def browser():
 def pages(tmp_path_factory):
     """Every kind of page, by name; with names that are long and cannot be broken at a space."""
     place = tmp_path_factory.mktemp("pages")
-    data, persons = tiny_data(classes=12), tiny_data(persons=20)
+    data, persons = tiny_data(records=120, classes=12), tiny_data(persons=20)
     private = finished(place / "private", tiny_plan(data, seed=None), data, saving=Saving(0.0, 4))
     config = private.folder / "release" / "config.json"
     settings = json.loads(config.read_text())

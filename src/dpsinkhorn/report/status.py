@@ -96,7 +96,4 @@ def _units(facts: Facts) -> str:
 def _few(found: Findings) -> tuple[str, ...]:
     if found.plan is None or not found.privacy.private or found.plan.facts.units >= _FEW:
         return ()
-    return (
-        f"There are only {_units(found.plan.facts)}: noise that hides any one of so few leaves little "
-        "else to see. Expect the images to be mostly noise.",
-    )
+    return (f"There are only {_units(found.plan.facts)}: expect the images to be mostly noise.",)
