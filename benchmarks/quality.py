@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60_000)
     parser.add_argument("--holdout", action="store_true")
+    parser.add_argument("--records", type=int, help="train on so many of the records, chosen at random")
     parser.add_argument("--classifiers", help="some of logistic, linear (quick only), mlp, cnn; default all")
     parser.add_argument(
         "--paper-protocol",
@@ -63,6 +64,9 @@ def main() -> None:
         name, _, path = source.rpartition("=")
         name = name or path
         training, test = splits(path, arguments.holdout)
+        if arguments.records is not None:
+            chosen = np.random.default_rng(0).permutation(training.records)[: arguments.records]
+            training = part(training, np.isin(np.arange(training.records), chosen))
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             result = {"data": name, **one_run(name, training, test, seed, arguments)}
             results.append(result)

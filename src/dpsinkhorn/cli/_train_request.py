@@ -60,6 +60,8 @@ class Request:
         """The plan for these data."""
         from dpsinkhorn.training import choose_recipe, facts_of, make_plan
 
+        facts = facts_of(dataset, records=self.records)
+
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise BadInputError("give --epsilon or --noise-multiplier, not both: one follows from the other")
         chosen = choose_recipe(
@@ -68,7 +70,8 @@ class Request:
             mechanism=None if self.mechanism is None else self.mechanism.value,
             settings=self._settings(),
             epsilon=self.epsilon if self.generator is None else None,
-            persons=dataset.groups is not None,
+            records=facts.records,
+            persons=facts.grouped,
             quick=place.type == "cpu",
         )
         if self.generator is not None and self.generator != chosen.generator.get("kind"):
@@ -76,7 +79,7 @@ class Request:
             chosen = chosen.with_generator({"kind": self.generator, **latent})
         return make_plan(
             chosen,
-            facts_of(dataset, records=self.records),
+            facts,
             budget_epsilon=self.epsilon,
             delta=self.delta,
             accountant=(self.accountant or AccountantName.pld).value,

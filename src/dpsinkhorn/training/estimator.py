@@ -117,6 +117,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         check_every_class(dataset)
         device = choose_device(self.device, TrainingError)
         epsilon = _number("epsilon", self.epsilon)
+        facts = facts_of(dataset, records=_whole("records", self.records))
         plan = make_plan(
             choose_recipe(
                 dataset.image_shape,
@@ -124,10 +125,11 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
                 mechanism=self.mechanism,
                 settings=self.settings,
                 epsilon=epsilon,
-                persons=groups is not None,
+                records=facts.records,
+                persons=facts.grouped,
                 quick=device.type == "cpu",
             ),
-            facts_of(dataset, records=_whole("records", self.records)),
+            facts,
             budget_epsilon=epsilon,
             delta=_number("delta", self.delta),
             accountant=self.accountant,

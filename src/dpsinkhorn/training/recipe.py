@@ -49,7 +49,9 @@ _DEFAULTS = {
 }
 _SMALL = 256  # numbers of an image
 _LARGEST_SIDE = 32  # of images whose low frequencies say most
-_LARGE_EPSILON = 3.0  # from where on thousands of noisy gradients say as much as a few sums
+# From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
+# of them noise weighs more, as much as at a smaller ε.
+_LARGE_EPSILON, _MANY_RECORDS = 3.0, 60_000
 
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 
@@ -241,6 +243,7 @@ def choose_recipe(
     mechanism: MechanismName | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     epsilon: float | None = None,
+    records: int | None = None,
     persons: bool = False,
     quick: bool = False,
 ) -> Recipe:
@@ -248,13 +251,16 @@ def choose_recipe(
 
     `mechanism` chooses among the defaults, or replaces that of a recipe that was named. `settings` are
     changes by section. The default is trained by `record`; but where nothing else is asked for, a mixture by
-    `moments` takes small grey images that do not name persons: where `epsilon` is small it gets more out of
-    them, and with `quick`, for a CPU, it does so in seconds where `record` would take hours.
+    `moments` takes small grey images that do not name persons: where `epsilon` is small, or the public number
+    of `records` is, it gets more out of them, and with `quick`, for a CPU, it does so in seconds where
+    `record` would take hours.
 
     >>> choose_recipe((1, 28, 28), epsilon=10).name, choose_recipe((1, 28, 28), epsilon=1).name
     ('grey', 'mixture-small-epsilon')
     >>> choose_recipe((1, 28, 28), epsilon=10, quick=True).name
     'mixture'
+    >>> choose_recipe((1, 28, 28), epsilon=10, records=2000).name
+    'mixture-small-epsilon'
     >>> choose_recipe((1, 28, 28), epsilon=1, mechanism="record").name
     'grey'
     >>> choose_recipe((1, 28, 28), mechanism="image", settings={"privacy": {"steps": 5}}).privacy.steps
@@ -266,7 +272,7 @@ def choose_recipe(
         asked = mechanism is not None or persons or any((settings or {}).values())
         if asked or epsilon is None or not _is_for_a_mixture(image_shape):
             name = _default_name(image_shape, mechanism or "record")
-        elif epsilon < _LARGE_EPSILON:
+        elif epsilon * min(1.0, (records or _MANY_RECORDS) / _MANY_RECORDS) < _LARGE_EPSILON:
             name = "mixture-small-epsilon"
         else:
             name = "mixture" if quick else "grey"

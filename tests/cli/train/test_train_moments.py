@@ -112,7 +112,8 @@ def test_on_a_cpu_it_is_the_default_for_small_grey_images(run, place):
     images = np.zeros((200, 28, 28), np.uint8)
     np.savez(place / "large.npz", images=images, labels=np.arange(200) % 10, patient=np.arange(200) // 2)
     command = "--data large.npz --epsilon 10 --accountant rdp --device cpu --dry-run --json"
-    assert json.loads(run(command)[1])["recipe"]["name"] == "mixture"
+    assert json.loads(run(command)[1])["recipe"]["name"] == "mixture-small-epsilon"  # for so few records
+    assert json.loads(run(f"{command} --records 60000")[1])["recipe"]["name"] == "mixture"
     status, out, err = run(f"{command} --groups patient --steps 1500")
     assert status == 0
     assert json.loads(out)["recipe"]["name"] == "grey"
