@@ -37,7 +37,6 @@ app = typer.Typer(
 )
 
 
-_LITTLE = 0.25  # of the declared range: images whose values keep to less of it have hardly any contrast
 _SHOWN = 12  # names of columns, kinds of files, classes with few records
 _COUNTED = 40  # classes whose records are counted in the table; --json has them all
 _FEW = 50  # records of a class, below which noise hides what they have in common
@@ -281,6 +280,8 @@ def show_command(
 
         dpsinkhorn data show digits
     """
+    from dpsinkhorn.training.advice import advice_on_range
+
     data = load_data(
         source,
         split=split,
@@ -340,12 +341,8 @@ def show_command(
             f"Classes with few records, fewer than {_FEW}: {_counts(data, few, _SHOWN)}. Images generated of "
             "them will be poor, since privacy hides what only a few records have in common."
         )
-    if found[1] - found[0] < _LITTLE * (high - low):
-        shade = "nearly black" if found[1] < low + _LITTLE * (high - low) else "nearly of one shade"
-        sentences.append(
-            f"The values found take up little of the range declared: the images train as {shade}. "
-            f"Where {low:g} to {high:g} is not their public range, state it: --value-range 0,16 and the like."
-        )
+    if advice := advice_on_range(data):
+        sentences.append(f"{advice[0].upper()}{advice[1:]}.")
     print_table(_plain(data.name), rows, sentences)
 
 

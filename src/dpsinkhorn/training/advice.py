@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["advice_on"]
+__all__ = ["advice_on", "advice_on_range"]
 
-_LITTLE = 0.25  # of the declared range of pixels
+_LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
 _FEW = 10  # records, of which no generator learns anything under privacy
 
 
@@ -33,10 +33,17 @@ def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
         )
     if plan.private and facts.units < _FEW:
         yield f"fewer than {_FEW} {facts.unit}s: what comes out will be little but noise"
+    if sentence := advice_on_range(dataset):
+        yield sentence
+
+
+def advice_on_range(dataset: Dataset) -> str | None:
+    """A sentence where the pixels keep to a small part of their declared range; else none."""
     (low, high), (least, most) = dataset.value_range, dataset.found_range()
-    if most - least < _LITTLE * (high - low):
-        shade = "nearly black" if most < low + _LITTLE * (high - low) else "nearly of one shade"
-        yield (
-            f"the values found take up little of the range declared, {low:g} to {high:g}: the images train "
-            f"as {shade}. State their public range (value_range, --value-range) if it is another"
-        )
+    if most - least >= _LITTLE * (high - low):
+        return None
+    shade = "nearly black" if most < low + _LITTLE * (high - low) else "nearly of one shade"
+    return (
+        f"the values found take up little of the range declared, {low:g} to {high:g}: the images train as "
+        f"{shade}. State their public range (value_range, --value-range 0,16) if it is another"
+    )
