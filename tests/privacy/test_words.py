@@ -95,6 +95,13 @@ def test_delta_is_not_the_chance_that_epsilon_is_passed():
         )
 
 
+@pytest.mark.parametrize("name", ["train", "privacy"])
+def test_nor_do_the_options_say_so(name):
+    text = (SOURCE / "cli" / f"{name}.py").read_text(encoding="utf-8")
+    (told,) = re.findall(r'"--delta", help="([^"]*)"', text)
+    assert told.startswith("Probability added to what epsilon allows")
+
+
 @given(st.floats(0.05, 6), st.floats(0.01, 30))
 def test_twice_the_odds_except_with_twice_delta(mu, spent):
     """What the report says of ε and δ together, of Gaussians: odds grow by e^L, seldom by more than 2 e^ε."""
