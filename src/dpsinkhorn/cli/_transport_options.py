@@ -70,7 +70,7 @@ BoundOption = Annotated[
 ]
 DeltaOption = Annotated[
     float | None,
-    typer.Option("--delta", help="Chance that the guarantee fails; the direct method needs none."),
+    typer.Option("--delta", help="Probability added to what epsilon allows; the direct method needs none."),
 ]
 CostOption = Annotated[CostName, typer.Option("--cost", help="Cost of a pair; l1l2 is |x-y|² + |x-y|₁.")]
 WeightOption = Annotated[float, typer.Option("--l1-weight", help="Weight of the L1 part of l1l2.")]

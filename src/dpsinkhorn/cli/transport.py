@@ -115,7 +115,7 @@ def potentials_command(
     epsilon: EpsilonOption,
     output: Annotated[Path, typer.Option("--output", help="Write phi and psi to FILE.npz.")],
     cost_bound: BoundOption,
-    delta: Annotated[float, typer.Option("--delta", help="Chance that the guarantee fails.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
     cost: CostOption = CostName.sqeuclidean,
     l1_weight: WeightOption = 1.0,
     regularization: PotentialsRegularizationOption = None,
@@ -174,7 +174,7 @@ def tradeoff_command(
     epsilons: Annotated[
         str, typer.Option("--epsilons", help="Values of epsilon, with commas between.")
     ] = "0.1,0.2,0.5,1,2,5,10",
-    delta: Annotated[float, typer.Option("--delta", help="Chance that a guarantee fails.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
     cost: CostOption = CostName.sqeuclidean,
     l1_weight: WeightOption = 1.0,
     regularization: RegularizationOption = None,
