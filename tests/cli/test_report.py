@@ -164,7 +164,9 @@ def test_an_evaluation_on_the_images_of_the_training(run, place, public, known):
     assert run(place / "run", "--evaluation", place / "e.json", *options)[0] == 0
     page = page_of(place / "run" / ("report.html" if public else "report-CURATOR-ONLY.html"))
     warnings = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
-    assert any("These are the images that it was trained on, all or most" in text for text in warnings) == known
+    assert (
+        any("These are the images that it was trained on, all or most" in text for text in warnings) == known
+    )
     assert "was not trained on" not in page.text
 
 
