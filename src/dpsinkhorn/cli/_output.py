@@ -21,16 +21,24 @@ class BadInputError(Exception):
     """What is wrong with the input and what to do, in one line."""
 
 
+class StoppedError(Exception):
+    """What was stopped by Ctrl-C, and how to go on, in one line."""
+
+
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run an application. Bad input of any kind becomes one line on stderr and exit status 2."""
+    """Run an application. Bad input of any kind becomes one line on stderr and exit status 2.
+
+    Ctrl-C becomes a line too, and status 130: typer alone would leave without a word.
+    """
     command = typer.main.get_command(app)
     try:
         status = command.main(args=arguments, prog_name="dpsinkhorn", standalone_mode=False)
     except BadInputError as error:
         return _refuse(str(error))
+    except StoppedError as stopped:
+        return _stopped(str(stopped))
     except typer.Abort:
-        print("dpsinkhorn: stopped", file=sys.stderr)
-        return STOPPED
+        return _stopped()
     except Exception as error:
         # click's usage errors (unknown option, value of the wrong type) all have this method
         if not hasattr(error, "format_message"):
@@ -38,7 +46,14 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         message = error.format_message().strip().rstrip(".")
         # without any arguments the help has been printed already and there is nothing to add
         return _refuse(f"{message}; see --help") if message else BAD_INPUT
+    if status == STOPPED:
+        return _stopped()
     return status if isinstance(status, int) else 0
+
+
+def _stopped(message: str = "dpsinkhorn: stopped") -> int:
+    print(message, file=sys.stderr)
+    return STOPPED
 
 
 def _refuse(message: str) -> int:

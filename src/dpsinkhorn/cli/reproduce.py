@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dpsinkhorn.cli._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._output import STOPPED, BadInputError, print_json
+from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
 from dpsinkhorn.cli.data import JsonOption
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
@@ -127,8 +127,7 @@ def reproduce(
     except OSError as error:
         raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
     except KeyboardInterrupt:
-        typer.echo("dpsinkhorn: stopped; the same command goes on from here", err=True)
-        raise typer.Exit(STOPPED) from None
+        raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if as_json:
         print_json(_to_json(found))
     else:

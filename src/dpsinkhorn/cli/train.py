@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsinkhorn.cli._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._output import STOPPED, BadInputError
+from dpsinkhorn.cli._output import BadInputError, StoppedError
 from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
 from dpsinkhorn.cli._train_request import Mechanism, Request
 from dpsinkhorn.cli.data import (
@@ -197,13 +197,11 @@ def train(
             finished = _trained(run, dataset, place, checkpoint_every, picture_every, as_json)
     except KeyboardInterrupt:
         lost = "at once; go on from the last checkpoint with --resume" if begun else "before training began"
-        typer.echo(f"dpsinkhorn: stopped {lost}", err=True)
-        raise typer.Exit(STOPPED) from None
+        raise StoppedError(f"dpsinkhorn: stopped {lost}") from None
     if not finished:
-        typer.echo(
-            f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume", err=True
+        raise StoppedError(
+            f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume"
         )
-        raise typer.Exit(STOPPED)
     show_end(run, as_json)
 
 

@@ -1,0 +1,31 @@
+"""How commands end: their exit status, and what is said."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from dpsinkhorn.cli import _output
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "dpsinkhorn: stopped\n"),
+        (typer.Abort(), 130, "dpsinkhorn: stopped\n"),
+        (_output.StoppedError("Stopped; go on with X"), 130, "Stopped; go on with X\n"),
+        (_output.BadInputError("no such\nfile"), 2, "dpsinkhorn: no such file\n"),
+        (typer.Exit(3), 3, ""),
+        (None, 0, ""),
+    ],
+)
+def test_nobody_leaves_without_a_word(raised, status, said, capsys):
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        if raised is not None:
+            raise raised
+
+    assert _output.run(app, []) == status
+    assert capsys.readouterr() == ("", said)
