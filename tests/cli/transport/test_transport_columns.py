@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pyarrow
@@ -13,11 +12,6 @@ import pytest
 from dpsinkhorn.transport import TransportError, read_points, read_together
 
 OPTIONS = ("--epsilon", 5, "--cost-bound", 4, "--seed", 1, "--json")
-
-
-@pytest.fixture
-def run(run):
-    return partial(run, "transport")
 
 
 @pytest.fixture
