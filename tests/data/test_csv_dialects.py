@@ -46,11 +46,11 @@ class TestSemicolons(ReaderContract):
         text = "\n".join(lines(images, LABELS)) + "\n"
         for content in (text, text.replace(".", ",")):
             (tmp_path / "a.csv").write_text(content)
-            self.check(load_dataset(tmp_path / "a.csv"), images, LABELS)
+            self.check(load_dataset(tmp_path / "a.csv", value_range=(0, 1)), images, LABELS)
 
     def test_whole_numbers_beside_decimal_commas(self, tmp_path):
         (tmp_path / "a.csv").write_text("label;pixel0;pixel1;pixel2;pixel3\n0;1;0,5;0;0,25\n1;0;1;1;0\n")
-        found = load_dataset(tmp_path / "a.csv")
+        found = load_dataset(tmp_path / "a.csv", value_range=(0, 1))
         assert found.images.reshape(2, 4).tolist() == [[1, 0.5, 0, 0.25], [0, 1, 1, 0]]
 
     def test_a_comma_within_quotes_separates_nothing(self, tmp_path):

@@ -205,7 +205,6 @@ class TestLabels:
 
     def test_stated_number(self):
         assert from_arrays(grey(2), [0, 1], classes=7).classes == 7
-        assert from_arrays(grey(2), ["b", "a"], classes=7).classes == 7
 
     @pytest.mark.parametrize(
         ("labels", "classes", "says"),
@@ -218,7 +217,8 @@ class TestLabels:
             (["a", "", "b", "c"], None, "missing in row 1"),
             (["a", None, "b", "c"], None, "missing in row 1"),
             ([0, 1, 3, 0], 3, "row 2 .* label 3"),
-            (["a", "b", "c", "d"], 3, "4 different labels"),
+            (["0", "b", "c", "d"], 3, "row 1 .* the label 'b', but with the 3 classes stated"),
+            (["b", "c"] * 2, 3, "state the names of the classes"),
             (["a", "b", "c", "d"], ["a", "b", "c"], "'d'"),
             ([0, 1, 2], None, "4 images but 3 labels"),
             ([0, 1, 0, 123456], None, "identifiers"),
@@ -253,10 +253,12 @@ class TestLabels:
         check_every_class(from_arrays(grey()))
         with pytest.raises(DataError, match="class 1 has no records"):
             check_every_class(from_arrays(grey(), [0, 2, 2, 0]))
-        with pytest.raises(DataError, match="classes b, d have"):
-            check_every_class(from_arrays(grey(), ["a", "c", "c", "a"], classes=list("abcd")))
-        with pytest.raises(DataError, match="and 91 more"):
-            check_every_class(from_arrays(grey(), [0, 1, 2, 3], classes=100))
+        with pytest.raises(DataError, match=r"classes 1, 2, 3, 4, 5 and 91 more have .* \(--classes 100\)"):
+            check_every_class(from_arrays(grey(), [0, 97, 98, 99]))
+
+    def test_a_class_that_was_stated_may_have_none(self):
+        check_every_class(from_arrays(grey(), ["a", "c", "c", "a"], classes=list("abcd")))
+        check_every_class(from_arrays(grey(), [0, 1, 2, 3], classes=100))
 
 
 class TestGroups:
@@ -271,8 +273,10 @@ class TestGroups:
 
     def test_dates_and_numbers(self):
         days = np.array(["2020-01-02", "2020-01-01", "2020-01-02"], dtype="datetime64[D]")
-        assert from_arrays(grey(3), groups=days).groups.tolist() == [1, 0, 1]
-        assert from_arrays(grey(3), groups=np.array([7.5, 7.5, 1])).units == 2
+        assert from_arrays(grey(3), groups=days).groups.tolist() == [0, 1, 0]
+        assert from_arrays(grey(3), groups=np.array([7, 1, 7])).groups.tolist() == [0, 1, 0]
+        assert from_arrays(grey(3), groups=[2**63, -1, 2**63 + 1]).units == 3
+        assert from_arrays(grey(3), groups=["ann ", "bob", "ann"]).groups.tolist() == [0, 1, 0]
 
     @pytest.mark.parametrize(
         ("groups", "says"),
@@ -281,6 +285,8 @@ class TestGroups:
             (["a", None, "b", "c"], "missing in row 1"),
             ([1.0, 2.0, np.nan, 1.0], "missing in row 2"),
             ([[1], [2], [3, 4], [5]], "one name or number"),
+            (np.array([7.0, 7.0, 1.0, 2.0]), "decimal numbers"),
+            ([7, 7.0, "a", "b"], "decimal numbers"),
         ],
     )
     def test_refused(self, groups, says):

@@ -289,9 +289,9 @@ class TestTables:
 
     def test_words_for_pixels(self, tmp_path):
         (tmp_path / "t.csv").write_text("label,pixel0\n0,one\n")
-        refused(tmp_path / "t.csv", "no numbers")
+        refused(tmp_path / "t.csv", "holds one, which is no whole number")
         (tmp_path / "t.csv").write_text("label,image\n0,17\n")
-        refused(tmp_path / "t.csv", "neither paths nor pictures")
+        refused(tmp_path / "t.csv", "cannot read the picture 17")
         (tmp_path / "t.csv").write_text("label,pixel0\n0,nan\n")
         refused(tmp_path / "t.csv", "nan|missing")
 

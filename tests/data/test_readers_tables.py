@@ -107,13 +107,18 @@ class TestCsvOfPixels(ReaderContract):
 
     def test_sixteen_bits_must_be_stated(self, tmp_path):
         source = self.write(tmp_path, DEEP, LABELS)
-        with pytest.raises(DataError, match="outside of 0 to 255"):
+        with pytest.raises(DataError, match=r"no whole number from 0 to 255; .* state value_range"):
             load_dataset(source)
-        self.check(load_dataset(source, value_range=(0, 65535)), DEEP, LABELS)
+        self.check(
+            load_dataset(source, value_range=(0, 65535)), DEEP.astype(float), LABELS, value_range=(0, 65535)
+        )
 
     def test_floats(self, tmp_path):
         images = np.round(GREY / 255, 3)
-        self.check(load_dataset(self.write(tmp_path, images, LABELS)), images, LABELS)
+        source = self.write(tmp_path, images, LABELS)
+        self.check(load_dataset(source, value_range=(0, 1)), images, LABELS)
+        with pytest.raises(DataError, match=r"no whole number from 0 to 255; .* state value_range"):
+            load_dataset(source)
 
     def test_an_oblong_needs_its_size(self, tmp_path):
         wide = GREY.reshape(12, 3, 12, 1)[:, :, :10]

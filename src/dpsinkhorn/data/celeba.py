@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +45,16 @@ def list_celeba(folder: Path, split: str, attribute: str | None, identities: boo
     ]
     if not names:
         raise DataError(f"the data set is empty: {folder} lists no {split} pictures")
+    if len(set(names)) != len(names):
+        raise DataError(f"list_eval_partition of {folder} lists a picture twice; leave one of the lines out")
     for name in names:
         if Path(name).name != name or name in ("", ".", ".."):
             raise DataError(f"list_eval_partition of {folder} names {name!r}, which is no plain file name")
     labels = None if attribute is None else _attribute(folder, attribute, names)
     persons = None
     if identities:
-        of = {row[0]: row[1] for row in _rows(_needed(folder, "identity_CelebA"), 2)}
+        rows = _rows(_needed(folder, "identity_CelebA"), 2)
+        of = _by_picture(((row[0], row[1]) for row in rows), "identity_CelebA")
         persons = [_look_up(of, name, "identity_CelebA") for name in names]
     class_names = () if attribute is None else (f"not {attribute}", attribute)
     return CelebaListing([pictures / name for name in names], labels, class_names, persons)
@@ -59,8 +62,16 @@ def list_celeba(folder: Path, split: str, attribute: str | None, identities: boo
 
 def _attribute(folder: Path, attribute: str, names: list[str]) -> list[int]:
     path = _needed(folder, "list_attr_celeba")
+    values = _by_picture(_attributes(path, attribute), path.name)
+    found = [_look_up(values, name, path.name) for name in names]
+    if not set(found) <= {"1", "-1", "0"}:
+        raise DataError(f"{path} has values of {attribute} other than 1 and -1")
+    return [int(value == "1") for value in found]
+
+
+def _attributes(path: Path, attribute: str) -> Iterator[tuple[str, str]]:
+    """Pictures, and their values of the attribute."""
     header: list[str] | None = None
-    values: dict[str, str] = {}
     for row in _rows(path, 2):
         if header is None:
             # the .txt table has its names without one for the file, the .csv table with
@@ -73,11 +84,17 @@ def _attribute(folder: Path, attribute: str, names: list[str]) -> list[int]:
                 f"{path} has a line of {len(row)} values where {len(header) + 1} belong: {row[0]}"
             )
         else:
-            values[row[0]] = row[place]
-    found = [_look_up(values, name, path.name) for name in names]
-    if not set(found) <= {"1", "-1", "0"}:
-        raise DataError(f"{path} has values of {attribute} other than 1 and -1")
-    return [int(value == "1") for value in found]
+            yield row[0], row[place]
+
+
+def _by_picture(rows: Iterable[tuple[str, str]], table: str) -> dict[str, str]:
+    """What a table says of each picture; one line must not take the place of another."""
+    values: dict[str, str] = {}
+    for name, value in rows:
+        if name in values:
+            raise DataError(f"{table} has two lines for {name}; leave one of them out")
+        values[name] = value
+    return values
 
 
 def _look_up(values: dict[str, str], name: str, table: str) -> str:

@@ -41,8 +41,9 @@ class Dataset:
     groups: npt.NDArray[np.int64] | None  # (N,), 0..persons-1: the person behind each record
     name: str
     class_names: tuple[str, ...] = ()
-    names_are_public: bool = False
-    """Whether the names were stated, or are those of folders, and not read off the records' labels."""
+    classes_stated: bool = False
+    """Whether the classes were stated, or are those of folders, and not read off the records' labels: then
+    their names may be published, and one of them may have no records."""
     unused_columns: tuple[str, ...] = ()
     """Columns of the table, or arrays of the file, that nothing was read from: labels or persons may be in
     them. For the curator's eyes, not for a release."""
@@ -53,7 +54,7 @@ class Dataset:
     @property
     def public_names(self) -> tuple[str, ...]:
         """The names of the classes as far as they may be published; text of private labels may not."""
-        return self.class_names if self.names_are_public else ()
+        return self.class_names if self.classes_stated else ()
 
     @property
     def records(self) -> int:
@@ -162,26 +163,27 @@ def from_arrays(
     if groups is not None:
         persons = encode_groups(groups)
         _same_length(persons, array, "groups")
-    stated = classes is not None and not isinstance(classes, (int, np.integer))
-    return Dataset(array, numbers, count, limits, persons, name, names, names_are_public=stated)
+    return Dataset(array, numbers, count, limits, persons, name, names, classes_stated=classes is not None)
 
 
 def check_every_class(dataset: Dataset) -> None:
-    """Refuse a data set where a class has no record: a generator could learn nothing of it.
+    """Refuse a data set where a class has no record, unless the classes were stated.
 
-    This looks at the private labels. It is for the curator's own eyes, before training starts: whether it
-    passed must not be told to others as if it were private.
+    Classes that are read off the labels count as public, and that each of them has a record. Where they were
+    stated nothing is looked at, and a class without records is trained like any other.
 
+    >>> check_every_class(from_arrays(np.zeros((2, 4, 4)), [0, 2], classes=3))
     >>> check_every_class(from_arrays(np.zeros((2, 4, 4)), [0, 2]))
     Traceback (most recent call last):
-    dpsinkhorn.data.errors.DataError: class 1 has no records; state fewer classes or add records of it
+    dpsinkhorn.data.errors.DataError: class 1 has no records; state the classes (--classes 3), or add records
     """
-    empty = [k for k, count in enumerate(dataset.found_counts()) if count == 0]
+    if dataset.classes_stated:
+        return
+    empty = [str(k) for k, count in enumerate(dataset.found_counts()) if count == 0]
     if empty:
-        titles = [dataset.class_names[k] if k < len(dataset.class_names) else str(k) for k in empty[:5]]
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        some = f"classes {', '.join(titles)}{more} have" if len(empty) > 1 else f"class {titles[0]} has"
-        raise DataError(f"{some} no records; state fewer classes or add records of it")
+        some = f"classes {', '.join(empty[:5])}{more} have" if len(empty) > 1 else f"class {empty[0]} has"
+        raise DataError(f"{some} no records; state the classes (--classes {dataset.classes}), or add records")
 
 
 def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:

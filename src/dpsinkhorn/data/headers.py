@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 
-__all__ = ["check_names", "not_utf8", "separator", "separator_hint"]
+__all__ = ["check_names", "first_line", "not_utf8", "separator", "separator_hint"]
 
 _LONGEST = 1 << 26  # bytes of a line of names
 _QUOTED = re.compile(r'"[^"]*"')
@@ -26,13 +26,13 @@ def separator(path: Path) -> str:
     """
     if path.suffix.lower() == ".tsv":
         return "\t"
-    names = _QUOTED.sub("", _first_line(path))
+    names = _QUOTED.sub("", first_line(path))
     return "," if "," in names else next((mark for mark in (";", "\t") if mark in names), ",")
 
 
 def separator_hint(path: Path) -> str:
     """What to add to a message about a table that may have been taken apart at the wrong marks."""
-    names = _QUOTED.sub("", _first_line(path))
+    names = _QUOTED.sub("", first_line(path))
     if separator(path) == "," and any(mark in names for mark in ";\t|"):
         return "; semicolons or tabs separate columns where no comma is among the names, other marks never do"
     return ""
@@ -71,7 +71,8 @@ def not_utf8(path: Path) -> DataError:
     )
 
 
-def _first_line(path: Path) -> str:
+def first_line(path: Path) -> str:
+    """Return the line of names: the first that is not empty."""
     with path.open("rb") as stream:
         line = b"\n"
         while line and not line.strip():  # the reader passes over empty lines too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -15,15 +16,19 @@ __all__ = ["encode_groups", "encode_labels", "sorted_names"]
 # Without a stated number of classes a larger label is more likely an identifier than a class, and one
 # stray value would make the generator's label table as long as itself.
 _LARGEST_UNSTATED_LABEL = 9_999
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.0*)?")  # a whole number; ASCII digits only
+_FRACTION = re.compile(r"-?[0-9]*[.,][0-9]+")
 
 
 def encode_labels(
     values: npt.ArrayLike | Sequence[Any], classes: int | Sequence[str] | None = None
 ) -> tuple[npt.NDArray[np.int64], int, tuple[str, ...]]:
-    """Labels as 0..K-1, the number of classes K, and their names (none where labels are numbers).
+    """Return labels as 0..K-1, the number of classes K, and their names (none where labels are numbers).
 
-    Whole numbers, also written as text, stand for themselves. Any other text becomes its place in the sorted
-    list of names. `classes` states K, or the names in their order; it is then not read off the data.
+    A label has a name, which depends on nothing but itself: text without spaces around it, and whole numbers,
+    also written as text or as 1.0, in their shortest form. Its place among the classes is the number, where
+    the names of all classes are numbers, else that of its name in sorted order. `classes` states K, for
+    labels that are numbers, or the names in their order; it is then not read off the data.
 
     >>> encode_labels(["dog", "cat", "dog"])
     (array([1, 0, 1]), 2, ('cat', 'dog'))
@@ -34,30 +39,48 @@ def encode_labels(
     _refuse_missing(array, "label")
     stated = _stated(classes)
     if isinstance(stated, tuple):
-        return _by_name([_text(value) for value in array.tolist()], stated), len(stated), stated
+        return _by_name(_label_names(array), stated), len(stated), stated
     numbers = _whole_numbers(array)
     if numbers is not None:
         return numbers, _count_classes(numbers, stated), ()
-    texts = [_text(value) for value in array.tolist()]
-    names = sorted_names(set(texts))
-    if stated is not None and len(names) > stated:
-        raise DataError(f"there are {len(names)} different labels, more than the {stated} classes stated")
-    return _by_name(texts, names), len(names) if stated is None else stated, names
+    names = _label_names(array)
+    if stated is not None:
+        row = next(row for row, name in enumerate(names) if not _is_number(name))
+        raise DataError(
+            f"row {row} (counted from 0) has the label {names[row]!r}, but with the {stated} classes stated "
+            f"labels are numbers from 0 to {stated - 1}; state the names of the classes (--classes ill,well)"
+        )
+    known = sorted_names(set(names))
+    return _by_name(names, known), len(known), known
 
 
 def encode_groups(values: npt.ArrayLike | Sequence[Hashable]) -> npt.NDArray[np.int64]:
-    """The person behind each record as 0..P-1. Any hashable values will do; equal ones are one person.
+    """Return the person behind each record as 0..P-1, in the order in which they first occur.
+
+    Persons are named by text, without spaces around it, by whole numbers or by any hashable values; equal
+    ones are one person. Decimal numbers are refused: a long identifier has lost digits by then.
 
     >>> encode_groups(["ann", "bob", "ann"])
     array([0, 1, 0])
     """
     array = _one_column(values, "groups")
     _refuse_missing(array, "person in groups")
-    if array.dtype != object:
-        return np.unique(array, return_inverse=True)[1].astype(np.int64).reshape(-1)
-    places: dict[Hashable, int] = {}
+    if array.dtype.kind in "fc" or (
+        array.dtype == object and any(isinstance(value, (float, np.floating)) for value in array.tolist())
+    ):
+        raise DataError(
+            "groups hold decimal numbers, in which different identifiers of many digits are the same number; "
+            "give persons as whole numbers or as text"
+        )
+    if array.dtype.kind in "biu":
+        _, first, places = np.unique(array, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), dtype=np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[places.reshape(-1)]
+    known: dict[Hashable, int] = {}
+    keys = (value.strip() if isinstance(value, str) else value for value in array.tolist())
     try:
-        return np.array([places.setdefault(value, len(places)) for value in array.tolist()], dtype=np.int64)
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
     except TypeError:
         raise DataError(
             "groups must hold one name or number per record; lists and the like will not do"
@@ -67,7 +90,7 @@ def encode_groups(values: npt.ArrayLike | Sequence[Hashable]) -> npt.NDArray[np.
 def sorted_names(names: set[str] | Sequence[str]) -> tuple[str, ...]:
     """Names in order; those that are all whole numbers go by their value, so that 10 comes after 9."""
     if all(_is_number(name) for name in names):
-        return tuple(sorted(names, key=int))
+        return tuple(sorted(names, key=lambda name: int(_label_name(name))))
     return tuple(sorted(names))
 
 
@@ -82,7 +105,7 @@ def _stated(classes: int | Sequence[str] | None) -> int | tuple[str, ...] | None
     if isinstance(classes, (str, bytes)) or not isinstance(classes, Sequence):
         raise DataError(f"classes must be a whole number or a list of names, not {classes!r}")
     names = tuple(str(name) for name in classes)
-    if not names or len(set(names)) != len(names):
+    if not names or len({_label_name(name) for name in names}) != len(names):
         raise DataError("classes must name each class once, and at least one")
     return names
 
@@ -102,11 +125,10 @@ def _array(values: Any) -> npt.NDArray[Any]:
         return np.asarray(values)
     items = list(values)
     kinds = {type(item) for item in items}
-    if len(kinds) <= 1 and kinds <= {int, float, bool, str}:
-        try:
-            return np.asarray(items)
-        except OverflowError:
-            pass
+    if len(kinds) == 1 and kinds <= {int, float, bool}:
+        array = np.asarray(items)
+        if kinds != {int} or array.dtype.kind in "iu":  # NumPy turns whole numbers into floats where both
+            return array  # very large and negative ones occur
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array
@@ -133,20 +155,24 @@ def _refuse_missing(array: npt.NDArray[Any], what: str) -> None:
 def _is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # the latter two are pandas'
         return True
-    return (isinstance(value, float) and value != value) or _text(value).strip() == ""
+    return (isinstance(value, float) and value != value) or _label_name(value) == ""
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+def _label_names(array: npt.NDArray[Any]) -> list[str]:
+    return [_label_name(value) for value in array.tolist()]
 
 
-def _is_number(text: str) -> bool:
-    body = text.strip().removeprefix("-")
-    return body.isascii() and body.isdigit() and len(body) < 19
+def _label_name(value: Any) -> str:
+    """Return the name of the class that a label means; it depends on this label alone."""
+    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return text
+    return str(int(text.partition(".")[0]))
+
+
+def _is_number(name: str) -> bool:
+    return _NUMBER.fullmatch(name.strip()) is not None
 
 
 def _whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
@@ -161,10 +187,13 @@ def _whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
         items = array.tolist()
         if all(isinstance(item, (int, float, np.integer, np.floating)) for item in items):
             return _whole_floats(np.array(items, dtype=np.float64))
-        texts = [_text(item) for item in items]
-        if all(_is_number(text) for text in texts):
-            return np.array([int(text) for text in texts], dtype=np.int64)
-        return None
+        names = _label_names(array)
+        for row, name in enumerate(names):
+            if _FRACTION.fullmatch(name):
+                raise DataError(
+                    f"labels must be whole numbers or names; row {row} (counted from 0) has {name}"
+                )
+        return np.array([int(name) for name in names]) if all(map(_is_number, names)) else None
     raise DataError(f"labels of type {array.dtype} are neither whole numbers nor names")
 
 
@@ -201,9 +230,9 @@ def _count_classes(numbers: npt.NDArray[np.int64], stated: int | None) -> int:
     return stated
 
 
-def _by_name(texts: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.int64]:
-    places = {name: place for place, name in enumerate(names)}
+def _by_name(labels: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.int64]:
+    places = {_label_name(name): place for place, name in enumerate(names)}
     try:
-        return np.array([places[text] for text in texts], dtype=np.int64)
+        return np.array([places[label] for label in labels], dtype=np.int64)
     except KeyError as error:
         raise DataError(f"the label {error.args[0]!r} is not among the {len(names)} classes stated") from None

@@ -15,6 +15,7 @@ from dpsinkhorn.data import idx
 from dpsinkhorn.data.arrays import npz_has_parts, read_npy_set, read_npz_set
 from dpsinkhorn.data.celeba import is_celeba, list_celeba
 from dpsinkhorn.data.cifar import CIFAR_CLASSES, is_cifar, read_cifar
+from dpsinkhorn.data.columns import TABLES
 from dpsinkhorn.data.dataset import Dataset, from_arrays
 from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.folders import DICOM_HINT, Listing, folder_has_parts, is_dicom, list_pictures
@@ -25,7 +26,6 @@ from dpsinkhorn.data.tables import read_table
 __all__ = ["SPLITS", "has_parts", "load_dataset"]
 
 SPLITS = ("train", "test", "valid")
-_TABLES = (".csv", ".tsv", ".parquet")
 _CELEBA_SIZE = (32, 32)  # as in the papers
 _CELEBA_LABEL = "Male"
 
@@ -58,14 +58,16 @@ class _Request:
         if self.unlabelled:
             labels, class_names = None, ()
         classes = self.classes
-        if class_names and classes is None:
+        if class_names and classes not in (None, len(class_names)):
+            raise DataError(f"{name} has {len(class_names)} classes, not the {classes} classes stated")
+        if class_names:
             classes = len(class_names)
         made = from_arrays(
             images, labels, groups=groups, classes=classes, value_range=self.value_range, name=name
         )
         fitted = fit_array(made.images, self.size, self.channels)
         if class_names:  # of folders or columns, not of records
-            made = replace(made, class_names=class_names, names_are_public=True)
+            made = replace(made, class_names=class_names)
         return replace(made, images=fitted, unused_columns=unused)
 
 
@@ -159,7 +161,7 @@ def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
     made = _load_folder(require_known(known, folder, asked.split), name, asked)
     if made.classes != len(known.class_names):
         return made
-    return replace(made, class_names=known.class_names, names_are_public=True)
+    return replace(made, class_names=known.class_names)
 
 
 def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
@@ -209,7 +211,7 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
     if suffix == ".npz":
         found = read_npz_set(path, asked.split, asked.image, asked.label, asked.groups, asked.unlabelled)
         return asked.finish(found.images, found.labels, found.groups, path.name, unused=found.unused)
-    if suffix not in (*_TABLES, ".npy"):
+    if suffix not in (*TABLES, ".npy"):
         if is_dicom(path):
             raise DataError(f"{path} is of no known type; {DICOM_HINT} in a folder per class")
         raise DataError(

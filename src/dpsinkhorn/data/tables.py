@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
-import pyarrow.csv  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 
+from dpsinkhorn.data.columns import column_names, decimals, is_text, read_columns, whole_pixels
 from dpsinkhorn.data.errors import DataError
-from dpsinkhorn.data.headers import check_names, not_utf8, separator, separator_hint
+from dpsinkhorn.data.headers import check_names, separator_hint
 from dpsinkhorn.data.pictures import Progress, decode_all
 
 __all__ = ["Table", "is_row_number", "read_table"]
@@ -66,92 +65,42 @@ def read_table(
     `image`, `label` and `groups` name columns; the usual names are found without. Paths are relative to the
     table's folder and must stay in it. Columns of pixels (pixel0, pixel1, ...) go row by row, the channels
     of a pixel next to each other; the image is square unless `size` says otherwise. A .csv file may have
-    semicolons in place of commas, and decimal commas with them; it must be UTF-8.
+    semicolons or tabs in place of commas, and decimal commas with them; it must be UTF-8. In a text file
+    pixels are whole numbers from 0 to 255; with a stated range (`has_range`) they are decimal numbers.
     """
-    try:
-        names = _column_names(path)
-        if _is_text(path):
-            stated = [
-                name for name in (image, label, groups) if name is not None and not _PIXEL.fullmatch(name)
-            ]
-            check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
-        label_name = None if unlabelled else _column(names, label, _LABEL_NAMES, "label")
-        group_name = _column(names, groups, _GROUP_NAMES, "groups")
-        image_name = _column(names, image, _IMAGE_NAMES, "image")
-        taken = {label_name, group_name}
-        pixel_names = [name for name in names if name not in taken and _PIXEL.fullmatch(name)]
-        image_names = [image_name] if image_name is not None else pixel_names
-        if not image_names or len(set(image_names)) != len(image_names):
-            raise DataError(
-                f"{path} has no column of images: name it by image (--image), call it image or path, or call "
-                f"pixel columns pixel0, pixel1, ...{separator_hint(path) if _is_text(path) else ''}"
-            )
-        used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
-        unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
-        others = sorted(name for name in taken if name is not None)
-        table = _read(path, image_names, others, pixels=image_name is None)
-        if table.num_rows == 0:
-            raise DataError(f"the data set is empty: {path} has no rows")
-        labels = None if label_name is None else table[label_name].to_pylist()
-        persons = None if group_name is None else table[group_name].to_pylist()
-        if image_name is None:
-            columns = [
-                _numbers(table[name].combine_chunks(), f"the column {name}", has_range, path)
-                for name in pixel_names
-            ]
-            return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons, unused)
-        column = table[image_name]
-        if _is_list(column.type):
-            pixels = _pixel_lists(column, has_range, path)
-            return Table(_shaped(pixels, size, channels, path), labels, persons, unused)
-        sources, titles = _picture_sources(column, image_name, path)
-    except DataError:
-        raise
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        hint = separator_hint(path) if isinstance(error, pa.ArrowInvalid) and _is_text(path) else ""
-        raise DataError(f"cannot read {path}: {reason}{hint}") from error
+    names = column_names(path)
+    if is_text(path):
+        stated = [name for name in (image, label, groups) if name is not None and not _PIXEL.fullmatch(name)]
+        check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
+    label_name = None if unlabelled else _column(names, label, _LABEL_NAMES, "label")
+    group_name = _column(names, groups, _GROUP_NAMES, "groups")
+    image_name = _column(names, image, _IMAGE_NAMES, "image")
+    taken = {label_name, group_name}
+    pixel_names = [name for name in names if name not in taken and _PIXEL.fullmatch(name)]
+    image_names = [image_name] if image_name is not None else pixel_names
+    if not image_names or len(set(image_names)) != len(image_names):
+        raise DataError(
+            f"{path} has no column of images: name it by image (--image), call it image or path, or call "
+            f"pixel columns pixel0, pixel1, ...{separator_hint(path) if is_text(path) else ''}"
+        )
+    used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
+    unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
+    others = sorted(name for name in taken if name is not None)
+    table = read_columns(path, [*image_names, *others])
+    if table.num_rows == 0:
+        raise DataError(f"the data set is empty: {path} has no rows")
+    labels = None if label_name is None else table[label_name].to_pylist()
+    persons = None if group_name is None else table[group_name].to_pylist()
+    if image_name is None:
+        columns = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
+        return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons, unused)
+    column = table[image_name]
+    if _is_list(column.type):
+        pixels = _pixel_lists(column, has_range, path)
+        return Table(_shaped(pixels, size, channels, path), labels, persons, unused)
+    sources, titles = _picture_sources(column, image_name, path)
     pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
     return Table(pictures, labels, persons, unused)
-
-
-def _is_text(path: Path) -> bool:
-    return path.suffix.lower() != ".parquet"
-
-
-def _column_names(path: Path) -> list[str]:
-    if not _is_text(path):
-        return list(pyarrow.parquet.read_schema(path).names)
-    parsing = pyarrow.csv.ParseOptions(delimiter=separator(path))
-    with pyarrow.csv.open_csv(path, parse_options=parsing) as rows:
-        return list(rows.schema.names)
-
-
-def _read(path: Path, images: list[str], others: list[str], *, pixels: bool) -> pa.Table:
-    """The columns of these names; others, however large, stay unread."""
-    names = [*images, *others]
-    if not _is_text(path):
-        return pyarrow.parquet.read_table(path, columns=names)
-    mark = separator(path)
-    table = _read_csv(path, names, mark, ".")
-    if pixels and mark == ";" and any(pa.types.is_string(table[name].type) for name in images):
-        table = _read_csv(path, names, mark, ",")  # numbers such as 0,5 were taken for words
-    return table
-
-
-def _read_csv(path: Path, names: list[str], mark: str, decimal_point: str) -> pa.Table:
-    wanted = pyarrow.csv.ConvertOptions(include_columns=names, decimal_point=decimal_point)
-    try:
-        table = pyarrow.csv.read_csv(
-            path, parse_options=pyarrow.csv.ParseOptions(delimiter=mark), convert_options=wanted
-        )
-    except pa.ArrowInvalid as error:
-        if "invalid UTF8" in str(error):  # words that are not UTF-8, far down the file
-            raise not_utf8(path) from error
-        raise
-    if any(pa.types.is_binary(kind) for kind in table.schema.types):  # what else words become
-        raise not_utf8(path)
-    return table
 
 
 def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what: str) -> str | None:
@@ -223,25 +172,16 @@ def _pixel_lists(column: pa.ChunkedArray, has_range: bool, path: Path) -> npt.ND
         if values.null_count or pyarrow.compute.min(lengths) != pyarrow.compute.max(lengths):
             raise DataError(f"the lists of pixels in {path} differ in length; images must have one size")
         values = values.flatten()
-    return _numbers(values, "the column of pixels", has_range, path).reshape(rows, -1)
+    return _pixels(pa.chunked_array([values]), "the column of pixels", has_range, path).reshape(rows, -1)
 
 
-def _numbers(values: Any, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
-    if values.null_count:
-        raise DataError(f"{what} of {path} has missing values; fill them in or leave those rows out")
-    array = values.to_numpy(zero_copy_only=False)
-    if array.dtype.kind not in "iuf":
-        raise DataError(f"{what} of {path} holds values that are no numbers")
-    if not has_range and array.dtype.kind in "iu" and array.dtype not in (np.uint8, np.uint16):
-        # a text file says nothing of the type; whole numbers are taken as 8 bits, and checked
-        bad = (array < 0) | (array > 255)
-        if bad.any():
-            raise DataError(
-                f"{what} of {path} holds {array[bad][0]}, outside of 0 to 255; "
-                "state value_range (--value-range 0,65535 and the like)"
-            )
-        array = array.astype(np.uint8)
-    return np.asarray(array)
+def _pixels(column: pa.ChunkedArray, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
+    """Return numbers as they are where their range is stated, else in that of 8 bits or of their type."""
+    if not has_range:
+        return whole_pixels(column, what, path)
+    if pa.types.is_integer(column.type) and not column.null_count:
+        return np.asarray(column.to_numpy())
+    return decimals(column, what, path)
 
 
 def _shaped(

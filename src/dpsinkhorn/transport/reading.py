@@ -6,18 +6,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
+from dpsinkhorn.data import DataError
 from dpsinkhorn.data.arrays import UNREADABLE
+from dpsinkhorn.data.columns import TABLES, column_names, decimals, read_columns
+from dpsinkhorn.data.tables import is_row_number
 from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["read_points", "read_together"]
 
-_TABLES = (".csv", ".tsv", ".parquet")
 _USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where there are several
 
 
@@ -74,7 +75,7 @@ def _read(path: Path, columns: Sequence[str]) -> _Read:
     if not path.is_file():
         raise TransportError(f"there is no file {path}; give .npy, .npz, .csv, .tsv or .parquet")
     suffix = path.suffix.lower()
-    if suffix in _TABLES:
+    if suffix in TABLES:
         return _table(path, columns)
     if suffix not in (".npy", ".npz"):
         raise TransportError(f"cannot read {path}: give .npy, .npz, .csv, .tsv or .parquet")
@@ -128,42 +129,30 @@ def _name(names: list[str], asked: Sequence[str], path: Path) -> str:
 
 
 def _table(path: Path, columns: Sequence[str]) -> _Read:
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.csv  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
-
-    from dpsinkhorn.data.tables import is_row_number
-
     try:
-        table: Any
-        if path.suffix.lower() == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-        else:
-            delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-            table = pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
-    except (pa.ArrowException, OSError, ValueError) as error:
+        found = column_names(path)
+        _check_header(found, path)
+        names = list(columns) or found
+        _check_columns(names, found, path, stated=bool(columns))
+        table = read_columns(path, names)
+    except DataError as error:
         raise TransportError(f"cannot read {path} as a table; is it {path.suffix[1:]}?") from error
-    _check_header(list(table.column_names), path)
-    names = list(columns) or list(table.column_names)
-    if missing := [name for name in names if table.column_names.count(name) != 1]:
-        which = "several columns" if missing[0] in table.column_names else "no column"
-        raise TransportError(f"{path} has {which} named {missing[0]}; it has {_some(table.column_names)}")
-    if not names or not table.num_rows:
+    if not table.num_rows:
         raise TransportError(f"{path} has no rows")
+    try:
+        arrays = [decimals(table[name], f"the column {name}", path) for name in names]
+    except DataError as error:
+        raise TransportError(f"{error}; name the columns to use by --columns") from error
+    return _Read(np.stack(arrays, axis=1), () if _counted(found) else tuple(names), named=True)
+
+
+def _check_columns(names: list[str], found: list[str], path: Path, *, stated: bool) -> None:
+    if missing := [name for name in names if found.count(name) != 1]:
+        which = "several columns" if missing[0] in found else "no column"
+        raise TransportError(f"{path} has {which} named {missing[0]}; it has {_some(found)}")
     if "" in names:  # the row numbers of a data frame, most likely: they are no coordinate
         raise TransportError(f"{path} has a column without a name; name those to use by --columns")
-    if not columns and (numbers := [name for name in names if is_row_number(name)]):
+    if not stated and (numbers := [name for name in names if is_row_number(name)]):
         raise TransportError(
             f"the column {numbers[0]} of {path} seems to hold numbers of rows; name those to use by --columns"
         )
-    arrays = []
-    for name in names:
-        column = table.column(name)
-        kind = column.type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise TransportError(f"the column {name} of {path} holds no numbers; name others by --columns")
-        if column.null_count:
-            raise TransportError(f"{path} has missing values; fill them in or leave those rows out")
-        arrays.append(column.to_numpy().astype(np.float64))
-    known = () if _counted(table.column_names) else tuple(names)
-    return _Read(np.stack(arrays, axis=1), known, named=True)

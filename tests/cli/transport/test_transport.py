@@ -136,7 +136,7 @@ class TestFiles:
             (b"PK\x03\x04broken", "bad.npz", "no plain NumPy array"),
             (b"a,b\n1,2\n1\n", "bad.csv", "as a table"),
             (b"a,b\n1,2\n1,\n", "bad.csv", "missing values"),
-            (b"a,b\n1,x\n", "bad.csv", "holds no numbers"),
+            (b"a,b\n1,x\n", "bad.csv", "that are no numbers"),
             (b"a,b\n", "bad.csv", "no rows"),
             (b"0.25,0.5\n1,2\n", "bad.csv", "no line of column names"),
             (b",a\n0,1\n", "bad.csv", "without a name"),
