@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dpsinkhorn import load
-from dpsinkhorn.data import from_arrays
+from dpsinkhorn.data import DataError, from_arrays
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.report.curator import training_log
-from dpsinkhorn.training import Run, TrainingError
-from support.runs import finished, lines, tiny_data, tiny_plan
+from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
+from support.runs import MECHANISMS, finished, lines, tiny_arrays, tiny_data, tiny_plan, tiny_recipe
 
 
 class TestWhatIsWritten:
@@ -55,11 +55,34 @@ class TestWhatIsWritten:
         first, second = (json.loads((run.folder / "run.json").read_text()) for run in (a, b))
         assert first["plan"] == second["plan"]
 
-    def test_the_statement_says_what_counts_as_public(self, tmp_path):
-        data = tiny_data(persons=20)
-        card = (finished(tmp_path / "run", tiny_plan(data), data).release_folder / "README.md").read_text()
-        assert "the number of classes, and their names where given, count as public" in card
-        assert "number of records counts as public too" in card
+
+class TestClasses:
+    @pytest.mark.parametrize("mechanism", [*MECHANISMS, "moments"])
+    def test_one_that_was_stated_may_be_empty_and_the_release_does_not_tell(self, tmp_path, mechanism):
+        images, labels, _ = tiny_arrays()
+        told = []
+        for name, kept in (("whole", labels >= 0), ("without", labels != 1)):
+            data = from_arrays(images[kept], labels[kept], classes=["0", "1", "2"])
+            facts = facts_of(data, records=90)
+            recipe = tiny_recipe(mechanism)
+            if mechanism == "moments":
+                recipe = load_recipe("mixture").replace(privacy={"noise_multiplier": 2.0, "steps": 5})
+            plan = make_plan(recipe, facts, delta=1e-5, accountant="rdp")
+            run = finished(tmp_path / name, plan, data)
+            found = load(run.release_folder)
+            drawn, _ = found.sample(20, "1")
+            assert np.isfinite(drawn).all()
+            told.append((plan, found.config, found.class_names, found.privacy.notes, found.privacy.charges))
+        assert told[0] == told[1]
+        if mechanism != "none":
+            assert "whether there are records of each is protected" in found.privacy.notes[1]
+
+    def test_one_that_was_not_stated_has_records(self, tmp_path):
+        images, labels, _ = tiny_arrays()
+        whole = from_arrays(images, labels)
+        run = Run.create(tmp_path / "run", tiny_plan(whole))
+        with pytest.raises(DataError, match=r"class 1 has no records; state the classes \(--classes 3\)"):
+            run.train(from_arrays(images[labels != 1], labels[labels != 1]))
 
 
 class TestOtherData:

@@ -39,7 +39,9 @@ def column_names(path: Path) -> list[str]:
         if not is_text(path):
             return list(pyarrow.parquet.read_schema(path).names)
         names = next(csv.reader([first_line(path)], delimiter=separator(path), strict=True), [])
-    except (OSError, csv.Error, pa.ArrowException) as error:
+    except csv.Error as error:
+        raise DataError(f"cannot read {path}: close the quotes in its line of names, on that line") from error
+    except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
     if not names:
         raise DataError(f"cannot read {path}: it is empty")

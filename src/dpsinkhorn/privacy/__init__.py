@@ -19,11 +19,13 @@ from dpsinkhorn.privacy.mechanisms import (
     RecordMechanism,
 )
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
+from dpsinkhorn.privacy.public import PUBLIC_FACTS, public_facts_sentence
 from dpsinkhorn.privacy.sampling import poisson_sample
 from dpsinkhorn.privacy.words import format_epsilon, format_lower_bound, meaning
 
 __all__ = [
     "ACCOUNTANTS",
+    "PUBLIC_FACTS",
     "Accountant",
     "Adjacency",
     "BatchMechanism",
@@ -60,6 +62,7 @@ __all__ = [
     "group_epsilon",
     "meaning",
     "poisson_sample",
+    "public_facts_sentence",
     "published_epsilon",
     "read_ledger",
 ]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
-from dpsinkhorn.data import check_every_class, from_arrays
+from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import choose_device
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
@@ -114,7 +114,6 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         records. `watch` is called after every block of steps.
         """
         dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
-        check_every_class(dataset)
         device = choose_device(self.device, TrainingError)
         epsilon = _number("epsilon", self.epsilon)
         facts = facts_of(dataset, records=_whole("records", self.records))

@@ -55,6 +55,8 @@ class Facts:
     grouped: bool = False
     size_is_public: bool = True
     """Whether the sizes are the data's own; else they were declared, and nothing was derived from those."""
+    classes_stated: bool = False
+    """Whether the classes were stated; else they are those of the labels, and each has a record."""
 
     @property
     def unit(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsinkhorn.data import Dataset
+from dpsinkhorn.data import Dataset, check_every_class
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.errors import TrainingError
@@ -33,7 +33,11 @@ def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
 
     With a declared number of `records` no size is read off the data: it stands for that of persons too, on
     which a warning about δ depends, and the size of groups in the self term, which then is one.
+
+    Raises:
+        DataError: A class that was not stated has no record.
     """
+    check_every_class(dataset)
     grouped = dataset.groups is not None
     if records is not None and records < 1:
         raise TrainingError(f"a declared number of records is 1 or more, not {records}")
@@ -44,6 +48,7 @@ def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
         units=dataset.units if records is None else records,
         grouped=grouped,
         size_is_public=records is None,
+        classes_stated=dataset.classes_stated,
     )
 
 

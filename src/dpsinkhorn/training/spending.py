@@ -21,6 +21,7 @@ from dpsinkhorn.privacy import (
     compose,
     epsilon,
     format_epsilon,
+    public_facts_sentence,
     read_ledger,
 )
 from dpsinkhorn.privacy.ledger import EpsilonOf
@@ -204,12 +205,9 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     """What else counts as public, so that nobody is surprised."""
     if not plan.private:
         return ()
-    notes = [
-        "The size of the images, the number of classes, and their names where given, count as public, and "
-        "that every class has records."
-    ]
-    if plan.facts.grouped and plan.facts.size_is_public:
-        notes.append("The number of records counts as public too, not that of persons alone.")
+    notes = [public_facts_sentence()]
+    if plan.facts.classes_stated and plan.facts.classes:
+        notes.append("The classes were stated: whether there are records of each is protected.")
     if plan.published_epsilon is not None:
         notes.append("published_epsilon is the papers' own count; it is not a valid guarantee.")
     return tuple(notes)

@@ -108,7 +108,7 @@ class TestARun:
         images, labels, _ = tiny_arrays()
         rows = images.reshape(len(images), -1)
         names = [f"pixel{i}" for i in range(rows.shape[1])]
-        lines = [",".join(["patient", '"find\ning\x1b[2J"', *names])]
+        lines = [",".join(["patient", '"find\x07ing\x1b[2J"', *names])]
         lines += [
             ",".join([f"p{i // 2}", str(label), *map(str, row)])
             for i, (label, row) in enumerate(zip(labels, rows, strict=True))
@@ -118,7 +118,7 @@ class TestARun:
         err = run(command)[2]
         assert "columns that are not used: patient, find?ing?[2J. One that tells whose" in err
         assert err.count("\n") == 1
-        (place / "scans.csv").write_text("\n".join(lines).replace("find\ning\x1b[2J", "finding"))
+        (place / "scans.csv").write_text("\n".join(lines).replace("find\x07ing\x1b[2J", "finding"))
         assert "columns that are not used" not in run(f"{command} --label finding --groups patient")[2]
 
     def test_lines_where_there_is_no_terminal(self, run, monkeypatch):

@@ -1,0 +1,39 @@
+"""What counts as public is one list: in the code, in every release, and in the documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpsinkhorn.privacy import PUBLIC_FACTS
+from dpsinkhorn.release import load
+from dpsinkhorn.report import write_report
+from support.html import read_page
+from support.runs import finished, tiny_data, tiny_plan
+
+ROOT = Path(__file__).parents[1]
+
+
+def words(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
+
+
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docs/data.md"])
+def test_documents(page):
+    text = words((ROOT / page).read_text(encoding="utf-8"))
+    listed = words("- " + "; - ".join(PUBLIC_FACTS) + ".")
+    assert listed in text
+
+
+def test_releases_and_reports(tmp_path):
+    data = tiny_data()
+    run = finished(tmp_path / "run", tiny_plan(data), data)
+    report = write_report(run.folder).report
+    pages = {
+        "privacy.json": " ".join(load(run.release_folder).privacy.notes),
+        "README.md": (run.release_folder / "README.md").read_text(encoding="utf-8"),
+        "report": read_page(report.read_bytes()).text,
+    }
+    for name, text in pages.items():
+        assert all(words(fact) in words(text) for fact in PUBLIC_FACTS), name
