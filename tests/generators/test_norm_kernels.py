@@ -298,6 +298,7 @@ def test_replays_from_a_graph():
     with torch.cuda.graph(graph):
         y = fused_norm(x, norm, 0.2)
         gradients = torch.autograd.grad(y, [x, norm.weight], dy)
+        y = y.detach()  # so that none of its graph's nodes, which belong to the capturing stream, lives on
     for seed in (2, 3):
         with torch.no_grad():
             x.copy_(draw(*x.shape, seed=seed) * seed)
