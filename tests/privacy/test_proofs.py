@@ -97,20 +97,6 @@ class TestSensitivity:
         assert move <= mechanism.sensitivity * (1 + 1e-9)
         assert move == pytest.approx(mechanism.sensitivity)
 
-    def test_record_sensitivity_with_appended_counts(self):
-        mechanism = RecordMechanism(clip=2.0, noise_multiplier=1.0, appended=1.5)
-
-        def share(record):
-            weights = np.exp(record - record.max())
-            return np.concatenate([clip(record, 2.0), 1.5 * weights / weights.sum()])
-
-        def release(batch):
-            return sum((share(record) for record in batch), np.zeros(12))
-
-        move = largest_move(release, np.random.default_rng(0))
-        assert move <= mechanism.sensitivity * (1 + 1e-9)
-        assert move == pytest.approx(mechanism.sensitivity, rel=1e-3)
-
 
 def distinguish(shift: float, rate: float, steps: int, delta: float, cells=20_001, grid=1e-3, size=2**19):
     """A lower bound on ε, from a test that anyone who sees the released values can carry out.
