@@ -23,7 +23,6 @@ from dpsinkhorn.privacy import (
     ParameterMechanism,
     RecordMechanism,
     UnsupportedEventError,
-    best_of,
     compose,
     epsilon,
     event_from_json,
@@ -156,8 +155,6 @@ class TestJson:
         dp.NoOpDpEvent(),
         dp.NonPrivateDpEvent(),
         dp.ComposedDpEvent([dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1 / 3, gaussian), 5), gaussian]),
-        best_of(Charge(gaussian), mean_runs=4).event,
-        best_of(Charge(gaussian), mean_runs=4, shape=0.5).event,
     )
 
     @pytest.mark.parametrize("event", events, ids=lambda e: type(e).__name__)
