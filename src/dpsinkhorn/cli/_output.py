@@ -13,11 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsinkhorn.errors import DPSinkhornError
+
 BAD_INPUT = 2
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
 
 
-class BadInputError(Exception):
+class BadInputError(DPSinkhornError):
     """What is wrong with the input and what to do, in one line."""
 
 
@@ -33,7 +35,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         status = command.main(args=arguments, prog_name="dpsinkhorn", standalone_mode=False)
-    except BadInputError as error:
+    except DPSinkhornError as error:
         return _refuse(str(error))
     except StoppedError as stopped:
         return _stopped(str(stopped))

@@ -101,15 +101,9 @@ def check_budget(budget: float | None, ledger: Path | None) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What is wrong with the input, the budget or a file, as one line."""
-    from dpsinkhorn.privacy import BudgetExceededError
-    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-    from dpsinkhorn.transport import TransportError
-
+    """Trouble with memory or a file, as one line."""
     try:
         yield
-    except (TransportError, BudgetExceededError, JournalDamagedError, JournalLockedError) as error:
-        raise BadInputError(str(error)) from error
     except MemoryError as error:
         raise BadInputError("these points do not fit into memory; give fewer rows") from error
     except OSError as error:

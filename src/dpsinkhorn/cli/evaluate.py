@@ -29,6 +29,7 @@ from dpsinkhorn.cli.data import (
     UnlabelledOption,
     load_data,
 )
+from dpsinkhorn.errors import DPSinkhornError
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -104,8 +105,8 @@ def evaluate(
         dpsinkhorn evaluate my-run --data mnist --count 60000 --output my-evaluation.json
     """
     from dpsinkhorn.data import KNOWN
-    from dpsinkhorn.evaluation import EvaluationError, evaluate_images
-    from dpsinkhorn.release import ReleaseError, load
+    from dpsinkhorn.evaluation import evaluate_images
+    from dpsinkhorn.release import load
 
     names = [] if classifiers == "none" else [name.strip() for name in classifiers.split(",")]
     options: dict[str, Any] = {
@@ -155,8 +156,6 @@ def evaluate(
         result = replace(result, public=public)
         if picture is not None and training is not None:
             _draw(images, training, picture, device)
-    except (ReleaseError, EvaluationError) as error:
-        raise BadInputError(str(error)) from error
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer") from error
     found = {**_to_json(result, release, folder, count, seed, picture), "trained_on": trained_on}
@@ -212,12 +211,9 @@ def _real_images(
     source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
 ) -> tuple[Dataset, Dataset | None, SplitName]:
     """Images to test on, those for training where they can be had, and the part that the former are."""
-    from dpsinkhorn.data import DataError, has_parts
+    from dpsinkhorn.data import has_parts
 
-    try:
-        parts = has_parts(source)
-    except DataError as error:
-        raise BadInputError(str(error)) from error
+    parts = has_parts(source)
     part = split or (SplitName.test if parts else SplitName.train)
     test = load_data(source, split=part, **options)
     if train_source is not None:
@@ -227,7 +223,7 @@ def _real_images(
         return test, None, part
     try:
         return test, load_data(source, split=SplitName.train, **options), part
-    except BadInputError:  # a source of test images only
+    except DPSinkhornError:  # a source of test images only
         return test, None, part
 
 

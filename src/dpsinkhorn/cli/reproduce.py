@@ -94,12 +94,8 @@ def reproduce(
 
         dpsinkhorn reproduce table1 --scale full --data mnist=data/mnist --only "^mnist .*record"
     """
-    from dpsinkhorn.data import DataError
-    from dpsinkhorn.evaluation import EvaluationError
     from dpsinkhorn.generators import choose_device
-    from dpsinkhorn.reproduction import ReproductionError
     from dpsinkhorn.reproduction import reproduce as run
-    from dpsinkhorn.training import TrainingError
 
     place = choose_device(device, BadInputError)
     try:
@@ -122,8 +118,6 @@ def reproduce(
                 progress=show,
                 watch=watch,
             )
-    except (DataError, EvaluationError, ReproductionError, TrainingError) as error:
-        raise BadInputError(str(error)) from error
     except OSError as error:
         raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
     except KeyboardInterrupt:

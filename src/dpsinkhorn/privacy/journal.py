@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dpsinkhorn.errors import DPSinkhornError
+
 try:
     import fcntl
 except ImportError:  # Windows: the module imports, opening a journal raises
@@ -35,11 +37,11 @@ _VERSION = 1
 _START = "0" * 64  # what the first entry has for the digest of its predecessor
 
 
-class JournalDamagedError(ValueError):
+class JournalDamagedError(DPSinkhornError, ValueError):
     """The file, or its head, is not what was written."""
 
 
-class JournalLockedError(RuntimeError):
+class JournalLockedError(DPSinkhornError, RuntimeError):
     """Another process, or another object of this one, has the file open for writing."""
 
 
