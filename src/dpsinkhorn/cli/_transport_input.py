@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError
+from dpsinkhorn.cli._output import BadInputError, check_file
 from dpsinkhorn.cli._transport_options import CostName
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # torch is slow to import: `--help` does without
 
 __all__ = [
     "check_budget",
-    "check_file",
     "cost_of",
     "new_arrays",
     "noise_of",
@@ -59,16 +58,6 @@ def noise_of(seed: int | None) -> NoiseSource | None:
     from dpsinkhorn.privacy import SeededNoise
 
     return None if seed is None else SeededNoise(seed)
-
-
-def check_file(path: Path, suffix: str, option: str) -> None:
-    """Refuse a file that could not be written, before any work is done."""
-    if path.suffix.lower() != suffix:
-        raise BadInputError(f"{option} must end in {suffix}, not {path.name}")
-    if not path.parent.is_dir():
-        raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
-    if path.is_dir():
-        raise BadInputError(f"{option} {path} is a folder; name a file")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 
 from dpsinkhorn._files import new_file
 from dpsinkhorn.cli._evaluate_output import progress_bar, show_evaluation
-from dpsinkhorn.cli._output import BadInputError, print_json, printable, warn
+from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import (
     ChannelsOption,
@@ -175,23 +174,16 @@ def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, f
     """Refuse files that could not, or should not, be written, before any work; the picture's full name."""
     from dpsinkhorn.evaluation import neighbours_path
 
-    if output is not None and output.suffix.lower() != ".json":
-        raise BadInputError(f"--output writes JSON: {output} must end in .json")
     picture = None if neighbours is None else neighbours_path(neighbours)
     release = folder / "release" if (folder / "release").is_dir() else folder
-    for option, path in (("--output", output), ("--neighbours", picture)):
+    for option, path, suffix in (("--output", output, ".json"), ("--neighbours", picture, ".png")):
         if path is None:
             continue
-        if not path.parent.is_dir():
-            raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
         if release.resolve() in path.resolve().parents:
             raise BadInputError(
                 f"{option} {path} lies in the release, which leaves the building; put it elsewhere"
             )
-        if path.is_dir():
-            raise BadInputError(f"{option} {path} is a folder; name a file")
-        if os.path.lexists(path) and not force:
-            raise BadInputError(f"{option} {path} exists already; name another, or add --force to replace it")
+        check_file(path, suffix, option, force=force)
     return picture
 
 

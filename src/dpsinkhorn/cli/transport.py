@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._output import check_plot_path
+from dpsinkhorn.cli._output import check_file, check_plot_path
 from dpsinkhorn.cli._transport_input import (
     check_budget,
-    check_file,
     cost_of,
     new_arrays,
     noise_of,
