@@ -42,7 +42,7 @@ def cost_of(name: CostName, l1_weight: float) -> Cost:
 
     if not 0 <= l1_weight < float("inf"):
         raise BadInputError(f"--l1-weight must be a number from 0 upwards, not {l1_weight}")
-    return as_cost(name.value, l1_weight=l1_weight)
+    return as_cost(name, l1_weight=l1_weight)
 
 
 def parse_epsilons(text: str) -> list[float]:
