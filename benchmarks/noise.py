@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, normal_cells
+from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, laplace_cells, normal_cells
 
 
 def rate(draw: Callable[[], object], count: int, device: str) -> float:
@@ -41,9 +41,9 @@ def speed(count: int) -> None:
 
         runs: dict[str, Callable[[], object]] = {
             "64-bit words, secure": lambda d=device: secure.words(count, device=d),  # type: ignore[misc]
-            "gaussian, secure": lambda d=device: secure.gaussian((count,), device=d),  # type: ignore[misc]
-            "gaussian, seeded": lambda d=device: seeded.gaussian((count,), device=d),  # type: ignore[misc]
-            "laplace, secure": lambda d=device: secure.laplace((count,), device=d),  # type: ignore[misc]
+            "gaussian, secure": lambda d=device: normal_cells(secure, (count,), device=d),  # type: ignore[misc]
+            "gaussian, seeded": lambda d=device: normal_cells(seeded, (count,), device=d),  # type: ignore[misc]
+            "laplace, secure": lambda d=device: laplace_cells(secure, (count,), device=d),  # type: ignore[misc]
             "add_gaussian, secure": noised,
             "torch.randn, for comparison": lambda d=device: torch.randn(count, device=d),  # type: ignore[misc]
         }

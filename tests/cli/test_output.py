@@ -6,6 +6,8 @@ import pytest
 import typer
 
 from dpsinkhorn.cli import _output
+from dpsinkhorn.data import DataError
+from dpsinkhorn.privacy import BudgetExceededError
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,8 @@ from dpsinkhorn.cli import _output
         (typer.Abort(), 130, "dpsinkhorn: stopped\n"),
         (_output.StoppedError("Stopped; go on with X"), 130, "Stopped; go on with X\n"),
         (_output.BadInputError("no such\nfile"), 2, "dpsinkhorn: no such file\n"),
+        (DataError("no labels"), 2, "dpsinkhorn: no labels\n"),
+        (BudgetExceededError("too much"), 2, "dpsinkhorn: too much\n"),
         (typer.Exit(3), 3, ""),
         (None, 0, ""),
     ],

@@ -11,6 +11,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -159,7 +160,7 @@ class TestNumpy:
         refused(tmp_path / "a.npz", "declares")
 
     def test_a_packed_array_larger_than_the_memory(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpsinkhorn.data._memory._memory", lambda: 10_000)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10_000))
         np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 16, 16), np.uint8))
         refused(tmp_path / "a.npz", "GiB")
 
@@ -230,7 +231,7 @@ class TestPictures:
         refused(tmp_path, "several pictures")
 
     def test_more_than_the_memory(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpsinkhorn.data._memory._memory", lambda: 10_000)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10_000))
         for k in range(9):
             Image.new("L", (40, 40)).save(tmp_path / f"{k}.png")
         refused(tmp_path, "GiB")

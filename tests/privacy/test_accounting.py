@@ -23,7 +23,6 @@ from dpsinkhorn.privacy import (
     UnsupportedEventError,
     _pld,
     _rdp,
-    best_of,
     compose,
     epsilon,
     published_epsilon,
@@ -217,7 +216,6 @@ class AccountantContract:
             dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(math.nan)),
             dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e-200)),
             dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1e200)),
-            dp.dp_event.RepeatAndSelectDpEvent(dp.LaplaceDpEvent(0.0), 3.0, 1.0),
         ],
         ids=repr,
     )
@@ -270,10 +268,6 @@ class TestPld(AccountantContract):
     def test_a_delta_below_double_precision_falls_back_on_rdp(self):
         charge = sampled(1.1, 0.01, 10_000)
         assert epsilon(charge, 1e-14) == epsilon(charge, 1e-14, "rdp")
-
-    def test_best_of_runs_are_refused(self):
-        with pytest.raises(UnsupportedEventError, match="rdp"):
-            epsilon(best_of(sampled(2.0), mean_runs=3), DELTA)
 
     def test_sampled_laplace(self):
         charge = LaplaceMechanism(1.0, 1.0).sampled(0.1, 1)

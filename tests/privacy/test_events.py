@@ -26,7 +26,6 @@ events = st.recursive(
         st.builds(dp.PoissonSampledDpEvent, st.floats(0, 1), inner),
         st.builds(dp.SelfComposedDpEvent, inner, st.integers(0, 10**12)),
         st.builds(dp.ComposedDpEvent, st.lists(inner, max_size=3)),
-        st.builds(dp.dp_event.RepeatAndSelectDpEvent, inner, positive, st.sampled_from([0.0, 1.0, math.inf])),
     ),
     max_leaves=8,
 )

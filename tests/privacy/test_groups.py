@@ -21,8 +21,6 @@ from dpsinkhorn.privacy import (
     LaplaceMechanism,
     NonPrivate,
     RecordMechanism,
-    UnsupportedEventError,
-    best_of,
     compose,
     epsilon,
     group_epsilon,
@@ -187,13 +185,6 @@ def test_replace_one():
 def test_infinite_where_nothing_is_proved():
     assert group_epsilon(NonPrivate().charge(), DELTA, 2) == math.inf
     assert group_epsilon(TRAINING, DELTA, 10**6) == math.inf
-
-
-def test_best_of_is_known_to_rdp_alone():
-    charge = best_of(TRAINING, mean_runs=3)
-    assert epsilon(charge, DELTA, "rdp") < group_epsilon(charge, DELTA, 2, "rdp") < math.inf
-    with pytest.raises(UnsupportedEventError):
-        group_epsilon(charge, DELTA, 2)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "2"])

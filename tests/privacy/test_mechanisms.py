@@ -23,7 +23,6 @@ from dpsinkhorn.privacy import (
     ParameterMechanism,
     RecordMechanism,
     UnsupportedEventError,
-    best_of,
     compose,
     epsilon,
     event_from_json,
@@ -35,7 +34,6 @@ GAUSSIANS = [
     ParameterMechanism(clip=1.0, noise_multiplier=0.8),
     ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=50),
     RecordMechanism(clip=6.0, noise_multiplier=2.0),
-    RecordMechanism(clip=6.0, noise_multiplier=2.0, appended=1.5),
     MomentsMechanism(clip=7.0, noise_multiplier=9.1),
     GaussianMechanism(sensitivity=0.3, noise_multiplier=4.0),
     GaussianMechanism(sensitivity=0.3, noise_multiplier=4.0, adjacency=Adjacency.REPLACE_ONE),
@@ -54,7 +52,6 @@ def test_each_sanitizer_adds_the_noise_of_its_algorithm():
     assert ImageMechanism(0.5, 1.5, rows=50).noise_std == pytest.approx(2 * 0.5 * 1.5)
     assert ImageMechanism(0.5, 1.5, rows=50).noise_multiplier == pytest.approx(1.5 / math.sqrt(50))
     assert RecordMechanism(6.0, 2.0).noise_std == pytest.approx(12.0)
-    assert RecordMechanism(6.0, 2.0, appended=2.5).sensitivity == pytest.approx(6.5)
 
 
 def test_laplace_noise():
@@ -112,8 +109,6 @@ def test_bad_rates_and_counts_raise():
         mechanism.sampled(0.1, -1)
     with pytest.raises(ValueError, match="uses"):
         mechanism.charge(-1)
-    with pytest.raises(ValueError, match="appended"):
-        RecordMechanism(1.0, 1.0, appended=-1.0)
 
 
 class TestAdjacency:
@@ -160,8 +155,6 @@ class TestJson:
         dp.NoOpDpEvent(),
         dp.NonPrivateDpEvent(),
         dp.ComposedDpEvent([dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1 / 3, gaussian), 5), gaussian]),
-        best_of(Charge(gaussian), mean_runs=4).event,
-        best_of(Charge(gaussian), mean_runs=4, shape=0.5).event,
     )
 
     @pytest.mark.parametrize("event", events, ids=lambda e: type(e).__name__)

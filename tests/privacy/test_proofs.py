@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import dp_accounting as dp
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
@@ -18,14 +17,11 @@ from scipy import fft, integrate, optimize, stats
 from dpsinkhorn.privacy import (
     Adjacency,
     BatchMechanism,
-    Charge,
     GaussianMechanism,
     ImageMechanism,
     LaplaceMechanism,
     RecordMechanism,
     _pld,
-    _rdp,
-    best_of,
     compose,
     epsilon,
     published_epsilon,
@@ -96,20 +92,6 @@ class TestSensitivity:
         move = largest_move(release, np.random.default_rng(0), size=50)
         assert move <= mechanism.sensitivity * (1 + 1e-9)
         assert move == pytest.approx(mechanism.sensitivity)
-
-    def test_record_sensitivity_with_appended_counts(self):
-        mechanism = RecordMechanism(clip=2.0, noise_multiplier=1.0, appended=1.5)
-
-        def share(record):
-            weights = np.exp(record - record.max())
-            return np.concatenate([clip(record, 2.0), 1.5 * weights / weights.sum()])
-
-        def release(batch):
-            return sum((share(record) for record in batch), np.zeros(12))
-
-        move = largest_move(release, np.random.default_rng(0))
-        assert move <= mechanism.sensitivity * (1 + 1e-9)
-        assert move == pytest.approx(mechanism.sensitivity, rel=1e-3)
 
 
 def distinguish(shift: float, rate: float, steps: int, delta: float, cells=20_001, grid=1e-3, size=2**19):
@@ -319,54 +301,6 @@ class TestComposingAdjacencies:
         assert epsilon(training, DELTA) < epsilon(parts[0], DELTA)
         group = 2 * epsilon(training, DELTA / (1 + math.exp(epsilon(training, DELTA / 100))))
         assert epsilon(parts[0], DELTA) < group
-
-
-class TestBestOf:
-    """docs/proofs/best-of-k.md"""
-
-    run = RecordMechanism(1.0, 4.0).sampled(0.02, steps=500)
-
-    def test_a_geometric_number_of_runs_by_its_formula(self):
-        """Papernot and Steinke (2022), Theorem 2 at η = 1, γ = 1 / mean."""
-        mean, orders = 10.0, np.array(_rdp.ORDERS)
-        single = orders / (2 * 5.0**2)
-        extra = 2 * np.min((1 - 1 / orders) * single + math.log(mean) / orders)
-        expected = single + extra + math.log(mean) / (orders - 1)
-        event = best_of(GaussianMechanism(1.0, 5.0).charge(), mean_runs=mean, shape=1.0)
-        found = _rdp.improved(np.minimum.accumulate(expected[::-1])[::-1], DELTA)
-        assert epsilon(event, DELTA, "rdp") == pytest.approx(found, rel=1e-3)
-
-    @pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
-    def test_costs_more_than_one_run_and_less_than_all_of_many(self, shape):
-        chosen = epsilon(best_of(self.run, mean_runs=50, shape=shape), DELTA, "rdp")
-        assert epsilon(self.run, DELTA, "rdp") < chosen
-        assert chosen < epsilon(compose(*[self.run] * 50), DELTA, "rdp")
-
-    def test_composes_with_other_runs(self):
-        chosen = best_of(self.run, mean_runs=5)
-        assert epsilon(compose(chosen, self.run), DELTA, "rdp") > epsilon(chosen, DELTA, "rdp")
-
-    def test_more_runs_cost_more(self):
-        spent = [epsilon(best_of(self.run, mean_runs=k), DELTA, "rdp") for k in (1, 3, 10, 100)]
-        assert spent == sorted(spent)
-
-    @pytest.mark.parametrize(
-        "bad", [{"mean_runs": 0.5}, {"mean_runs": math.inf}, {"mean_runs": 3, "shape": -1}]
-    )
-    def test_numbers_of_runs_that_make_no_sense_raise(self, bad):
-        with pytest.raises(ValueError, match="must be"):
-            best_of(self.run, **bad)
-
-    @pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
-    def test_rounding_at_tiny_rates_is_covered_here_too(self, shape):
-        """The best of one run on average is no cheaper than the run, whose curve rounding would lower."""
-        run = RecordMechanism(1.0, 3.0).sampled(1e-9, steps=10**11)
-        chosen = epsilon(best_of(run, mean_runs=1, shape=shape), DELTA, "rdp")
-        assert chosen >= epsilon(run, DELTA, "rdp")
-
-    def test_an_unknown_run_stays_unknown(self):
-        with pytest.raises(ValueError, match="no bound"):
-            epsilon(best_of(Charge(dp.UnsupportedDpEvent()), mean_runs=3), DELTA, "rdp")
 
 
 class TestNumericalAccounting:

@@ -17,7 +17,6 @@ from dpsinkhorn.privacy import (
     GaussianMechanism,
     LaplaceMechanism,
     Ledger,
-    best_of,
     epsilon,
     format_epsilon,
     read_ledger,
@@ -69,14 +68,14 @@ class TestSharedLedger:
         assert printed(code) == ["True", repr(together)]
 
     def test_what_no_accountant_can_count(self, tmp_path, capsys):
-        """One line; the ledger holds sampled steps, transport and a best-of, and nothing bounds all three."""
+        """One line; nothing bounds a sampled Laplace release together with one under replace-one."""
         data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
         plan = tiny_plan(data, seed=None, steps=2)
         Ledger.open(ledger, epsilon, budget=Budget(math.inf, plan.delta)).close()
         run = finished(tmp_path / "run", plan, data, ledger=ledger)
         with Ledger.open(ledger, lambda *_: 0.0) as opened:
             opened.spend(GaussianMechanism(1.0, 20.0, Adjacency.REPLACE_ONE).charge(), run="transport")
-            opened.spend(best_of(plan.step_charge, mean_runs=3.0), run="search")
+            opened.spend(LaplaceMechanism(1.0, 9.0).sampled(0.1, steps=1), run="sampled")
         with pytest.raises(SystemExit) as left:
             main(["report", str(run.folder)])
         assert left.value.code == 2

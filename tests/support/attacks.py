@@ -29,7 +29,6 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.training import sanitizers
 from dpsinkhorn.training.sanitizers import Sample, Sanitizer
-from support.sanitizer_oracles import RootCost
 
 KINDS = ("record", "batch", "image", "parameter")
 N, D, CLASSES = 6, 5, 3
@@ -48,7 +47,7 @@ VALUES_IN_A_TYPE = tuple(
 )
 VALUES_IN_EVERY_TYPE = tuple(itertools.product(VALUES, TYPES, (0.0, 0.5, 1.0)))
 """Pixels, their type, and where in the batch their record is."""
-COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(1e5), RootCost())
+COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(1e5))
 COUNTS: Counter[str] = Counter()
 """How many attacks were made, and how many bad inputs they held."""
 
@@ -62,8 +61,6 @@ class Attack:
     clip: float
     label_weight: float
     classes: int
-    potential: float
-    """Of the first image, for `record`; the others have the negative of it."""
     images: tuple[tuple[float, ...], ...]
     base: tuple[tuple[float, ...], ...]
     rows: tuple[tuple[float, ...], ...]
@@ -104,7 +101,6 @@ def attacks(draw: st.DrawFn) -> Attack:
         clip=draw(st.sampled_from((1e-4, 0.5, 1.0, 1e4, 1e30))),
         label_weight=draw(st.sampled_from((0.0, 15.0, 1e10, 1e99))),
         classes=draw(st.sampled_from((0, CLASSES))),
-        potential=draw(st.sampled_from((0.0, 1.0, -1e30, 1e30, 1e300, -1e308))),
         images=images,
         base=base,
         rows=mine,
@@ -117,18 +113,6 @@ def attacks(draw: st.DrawFn) -> Attack:
     )
 
 
-@dataclass(frozen=True)
-class Tilt:
-    """Potentials of an image's place alone."""
-
-    size: float
-
-    def __call__(self, points: Tensor, labels: Tensor | None) -> Tensor:  # noqa: ARG002
-        found = torch.full((len(points),), -self.size, dtype=torch.float64, device=points.device)
-        found[:1] = self.size
-        return found
-
-
 def build(kind: str, attack: Attack) -> Sanitizer:
     sigma, common = 1.3, (attack.cost, attack.regularization)
     if kind == "record":
@@ -137,7 +121,6 @@ def build(kind: str, attack: Attack) -> Sanitizer:
             *common,
             expected_batch=4,
             classes=attack.classes,
-            potentials=Tilt(attack.potential),
             max_sample=64,
         )
     options = {"classes": attack.classes, "label_weight": attack.label_weight, "max_iterations": 30}

@@ -19,7 +19,7 @@ import dp_accounting as dp
 from dpsinkhorn.privacy import Budget, Charge, Ledger, journal, read_ledger
 from dpsinkhorn.privacy.events import flatten
 from dpsinkhorn.privacy.journal import JournalLockedError
-from dpsinkhorn.release import ReleaseError, _files, copy_release, load, write_release
+from dpsinkhorn.release import ReleaseError, _files, load, write_release
 from dpsinkhorn.release import folder as release_folder
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.releases import CONFIGS, statement, trained
@@ -28,26 +28,21 @@ MOST_A_SPEND = 9
 
 
 def releases(folder: Path, kills: int, seed: int, plant: Plant = plant_nothing) -> dict[str, Any]:
-    """Kill processes that write a release, replace one, or copy one: at its path is a whole one, or none."""
+    """Kill processes that write a release or replace one: at its path is a whole one, or none."""
     plant()
     rng, generator = random.Random(f"releases {seed}"), trained(CONFIGS["mlp"])
     found: Counter[str] = Counter()
     exchange, no_exchange = _files._exchange, lambda *_: False
-    original = folder / "original"
-    _write(original, generator, "original", False)
     number = 0
     while found["kills"] < kills:
         place = folder / f"{number}" / "release"
         place.parent.mkdir()
         there: str | None = None
-        replaces, copies = number % 3 != 0, number % 3 == 2
+        replaces = number % 3 != 0
         _files._exchange = no_exchange if number % 6 == 4 else exchange  # as on other systems
         for turn in range(20):
             title = f"number {turn}"
-            if copies and turn % 2:
-                title, work = "original", partial(copy_release, original, place, overwrite=True)
-            else:
-                work = partial(_write, place, generator, title, replaces)
+            work = partial(_write, place, generator, title, replaces)
             killed, error = life(work, Death(rng, seconds=0.06, calls=45))
             found["kills"] += killed
             assert not error, error

@@ -21,18 +21,6 @@ from dpsinkhorn.training.sanitizers import Sample
 COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(3.0))
 
 
-class RootCost(Cost):
-    """A cost of a user's own, not symmetric: sqrt(1 + |x - y/2|^2)."""
-
-    symmetric = False
-
-    def __repr__(self) -> str:
-        return "RootCost()"
-
-    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return (1 + (x[..., :, None, :] - y[..., None, :, :] / 2).square().sum(-1)).sqrt()
-
-
 def pair_costs(cost: Cost, x: Tensor, y: Tensor) -> Tensor:
     """``c(x_i, y_j)`` from differences, ``(n, m)``."""
     difference = x[:, None, :] - y[None, :, :]
@@ -40,16 +28,15 @@ def pair_costs(cost: Cost, x: Tensor, y: Tensor) -> Tensor:
         return difference.square().sum(-1)
     if isinstance(cost, Cityblock):
         return difference.abs().sum(-1)
-    if isinstance(cost, L1L2):
-        return difference.square().sum(-1) + cost.l1_weight * difference.abs().sum(-1)
-    return cost.pairwise(x, y)
+    assert isinstance(cost, L1L2)
+    return difference.square().sum(-1) + cost.l1_weight * difference.abs().sum(-1)
 
 
-def share(cost: Cost, x: Tensor, f: Tensor, y: Tensor, regularization: float) -> Tensor:
-    """A record's share v(y): the gradient in x of its term -λ log Σ_i exp((f_i - c(x_i, y)) / λ)."""
+def share(cost: Cost, x: Tensor, y: Tensor, regularization: float) -> Tensor:
+    """A record's share v(y): the gradient in x of its term -λ log Σ_i exp(-c(x_i, y) / λ)."""
     x = x.detach().double().requires_grad_()
     costs = pair_costs(cost, x, y.double()[None])[:, 0]
-    term = -regularization * torch.logsumexp((f.double() - costs) / regularization, 0)
+    term = -regularization * torch.logsumexp(-costs / regularization, 0)
     (gradient,) = torch.autograd.grad(term, x)
     return gradient
 
@@ -63,7 +50,6 @@ def record_sum(
     cost: Cost,
     x: Tensor,
     x_labels: Tensor | None,
-    f: Tensor,
     sample: Sample,
     regularization: float,
     clip: float,
@@ -81,7 +67,7 @@ def record_sum(
             else:
                 own = x_labels == sample.labels[row]
             if own.any():
-                unit[own] += share(cost, x[own], f[own], sample.points[row], regularization)
+                unit[own] += share(cost, x[own], sample.points[row], regularization)
         total += clipped(unit, clip)
     return total
 

@@ -108,7 +108,7 @@ def seeded_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_clipping(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shares.SumOfPixelCost, "bound", lambda *_, **__: math.inf)
+    patch.setattr(shares.SumOfShares, "bound", lambda *_, **__: math.inf)
     for module, name in ((gradients, "clip_whole"), (gradients, "clip_rows"), (parameter, "clip_whole")):
         patch.setattr(module, name, lambda values, _bound: values.double())
 
@@ -121,7 +121,7 @@ def record_by_row(patch: pytest.MonkeyPatch) -> None:
     """Every image's part of a share clipped on its own, not the share as a whole."""
     rewrite(
         patch,
-        shares.SumOfPixelCost,
+        shares.SumOfShares,
         "over_tiles",
         "(shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()",
         "(shares * shares * squared_slopes).sqrt()",

@@ -20,6 +20,10 @@ from support.runs import (
 )
 
 
+def dies(*_arguments, **_options):
+    raise CrashError
+
+
 class TestCrashesBetween:
     def test_last_checkpoint_and_release(self, tmp_path, monkeypatch, draws):
         data = tiny_data()
@@ -49,12 +53,9 @@ class TestCrashesBetween:
         data = tiny_data()
         plan = tiny_plan(data, seed=None)
 
-        def crash(*_arguments, **_options):
-            raise CrashError
-
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "write_release", crash)
+            patch.setattr(run_module, "write_release", dies)
             with pytest.raises(CrashError):
                 run.train(data)
         spent = read_ledger(tmp_path / "run" / "ledger.jsonl")
@@ -68,12 +69,9 @@ class TestCrashesBetween:
         data = tiny_data()
         plan = tiny_plan(data, seed=seed, labels="released", steps=20)
 
-        def crash(*_arguments, **_options):
-            raise CrashError
-
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "release_label_frequencies", crash)
+            patch.setattr(run_module, "release_label_frequencies", dies)
             with pytest.raises(CrashError):
                 run.train(data)
         assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
@@ -122,11 +120,7 @@ class TestCrashesBetween:
         data = tiny_data()
         plan = tiny_plan(data)
         run = Run.create(tmp_path / "run", plan)
-
-        def crash(_progress):
-            raise CrashError
-
         with pytest.raises(CrashError):
-            run.train(data, watch=crash)
+            run.train(data, watch=dies)
         with Ledger.open(run.ledger_path, epsilon) as ledger:  # not locked
             assert ledger.epsilon() > 0

@@ -152,7 +152,7 @@ class TestSensitivity:
             return values.double()
 
         if kind == "record":
-            monkeypatch.setattr(shares.SumOfPixelCost, "bound", lambda *_, **__: math.inf)
+            monkeypatch.setattr(shares.SumOfShares, "bound", lambda *_, **__: math.inf)
         for module in (gradients, parameter):
             for name in ("clip_whole", "clip_rows"):
                 if hasattr(module, name):
@@ -329,7 +329,6 @@ class TestInterface:
             lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, classes=-1),
             lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(-1.0), 1.0, 4),
             lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, max_sample=0),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0, appended=1.0), L1L2(), 1.0, 4),
         ],
     )
     def test_bad_settings(self, build: Callable[[], Sanitizer]):

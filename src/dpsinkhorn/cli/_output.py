@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsinkhorn.errors import DPSinkhornError
+
 BAD_INPUT = 2
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
 
 
-class BadInputError(Exception):
+class BadInputError(DPSinkhornError):
     """What is wrong with the input and what to do, in one line."""
 
 
@@ -33,7 +36,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         status = command.main(args=arguments, prog_name="dpsinkhorn", standalone_mode=False)
-    except BadInputError as error:
+    except DPSinkhornError as error:
         return _refuse(str(error))
     except StoppedError as stopped:
         return _stopped(str(stopped))
@@ -93,11 +96,17 @@ def printable(text: str) -> str:
 
 def check_plot_path(path: Path | None) -> None:
     """Refuse a picture that could not be written, before any work is done."""
-    if path is None:
-        return
-    if path.suffix.lower() != ".png":
-        raise BadInputError(f"--plot writes PNG pictures: {path} must end in .png")
+    if path is not None:
+        check_file(path, ".png", "--plot")
+
+
+def check_file(path: Path, suffix: str, option: str, *, force: bool = True) -> None:
+    """Refuse a file that could not be written, before any work is done; without `force`, one that exists."""
+    if path.suffix.lower() != suffix:
+        raise BadInputError(f"{option} must end in {suffix}, not {path.name}")
     if not path.parent.is_dir():
-        raise BadInputError(f"the folder of --plot {path} does not exist; create it first")
+        raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
     if path.is_dir():
-        raise BadInputError(f"--plot {path} is a folder; name a file")
+        raise BadInputError(f"{option} {path} is a folder; name a file")
+    if os.path.lexists(path) and not force:
+        raise BadInputError(f"{option} {path} exists already; name another, or add --force to replace it")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError
+from dpsinkhorn.cli._output import BadInputError, check_file
 from dpsinkhorn.cli._transport_options import CostName
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # torch is slow to import: `--help` does without
 
 __all__ = [
     "check_budget",
-    "check_file",
     "cost_of",
     "new_arrays",
     "noise_of",
@@ -43,7 +42,7 @@ def cost_of(name: CostName, l1_weight: float) -> Cost:
 
     if not 0 <= l1_weight < float("inf"):
         raise BadInputError(f"--l1-weight must be a number from 0 upwards, not {l1_weight}")
-    return as_cost(name.value, l1_weight=l1_weight)
+    return as_cost(name, l1_weight=l1_weight)
 
 
 def parse_epsilons(text: str) -> list[float]:
@@ -59,16 +58,6 @@ def noise_of(seed: int | None) -> NoiseSource | None:
     from dpsinkhorn.privacy import SeededNoise
 
     return None if seed is None else SeededNoise(seed)
-
-
-def check_file(path: Path, suffix: str, option: str) -> None:
-    """Refuse a file that could not be written, before any work is done."""
-    if path.suffix.lower() != suffix:
-        raise BadInputError(f"{option} must end in {suffix}, not {path.name}")
-    if not path.parent.is_dir():
-        raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
-    if path.is_dir():
-        raise BadInputError(f"{option} {path} is a folder; name a file")
 
 
 @contextmanager
@@ -101,15 +90,9 @@ def check_budget(budget: float | None, ledger: Path | None) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What is wrong with the input, the budget or a file, as one line."""
-    from dpsinkhorn.privacy import BudgetExceededError
-    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-    from dpsinkhorn.transport import TransportError
-
+    """Trouble with memory or a file, as one line."""
     try:
         yield
-    except (TransportError, BudgetExceededError, JournalDamagedError, JournalLockedError) as error:
-        raise BadInputError(str(error)) from error
     except MemoryError as error:
         raise BadInputError("these points do not fit into memory; give fewer rows") from error
     except OSError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,29 +31,10 @@ __all__ = [
 ]
 
 
-class CostName(str, enum.Enum):
-    sqeuclidean = "sqeuclidean"
-    cityblock = "cityblock"
-    l1l2 = "l1l2"
-    euclidean = "euclidean"
-
-
-class MethodName(str, enum.Enum):
-    auto = "auto"
-    direct = "direct"
-    noisy_sinkhorn = "noisy-sinkhorn"
-    histogram = "histogram"
-
-
-class SideName(str, enum.Enum):
-    x = "x"
-    y = "y"
-
-
-class ModeName(str, enum.Enum):
-    sound = "sound"
-    paper = "paper"
-
+CostName = Literal["sqeuclidean", "cityblock", "l1l2", "euclidean"]
+MethodName = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
+SideName = Literal["x", "y"]
+ModeName = Literal["sound", "paper"]
 
 XArgument = Annotated[
     Path, typer.Argument(help="Points, one a row: .npy, .npz, .csv, .tsv or .parquet.", show_default=False)

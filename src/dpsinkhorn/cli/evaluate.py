@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 
 from dpsinkhorn._files import new_file
 from dpsinkhorn.cli._evaluate_output import progress_bar, show_evaluation
-from dpsinkhorn.cli._output import BadInputError, print_json, printable, warn
+from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import (
     ChannelsOption,
@@ -29,6 +28,7 @@ from dpsinkhorn.cli.data import (
     UnlabelledOption,
     load_data,
 )
+from dpsinkhorn.errors import DPSinkhornError
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -104,8 +104,8 @@ def evaluate(
         dpsinkhorn evaluate my-run --data mnist --count 60000 --output my-evaluation.json
     """
     from dpsinkhorn.data import KNOWN
-    from dpsinkhorn.evaluation import EvaluationError, evaluate_images
-    from dpsinkhorn.release import ReleaseError, load
+    from dpsinkhorn.evaluation import evaluate_images
+    from dpsinkhorn.release import load
 
     names = [] if classifiers == "none" else [name.strip() for name in classifiers.split(",")]
     options: dict[str, Any] = {
@@ -155,8 +155,6 @@ def evaluate(
         result = replace(result, public=public)
         if picture is not None and training is not None:
             _draw(images, training, picture, device)
-    except (ReleaseError, EvaluationError) as error:
-        raise BadInputError(str(error)) from error
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer") from error
     found = {**_to_json(result, release, folder, count, seed, picture), "trained_on": trained_on}
@@ -176,23 +174,16 @@ def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, f
     """Refuse files that could not, or should not, be written, before any work; the picture's full name."""
     from dpsinkhorn.evaluation import neighbours_path
 
-    if output is not None and output.suffix.lower() != ".json":
-        raise BadInputError(f"--output writes JSON: {output} must end in .json")
     picture = None if neighbours is None else neighbours_path(neighbours)
     release = folder / "release" if (folder / "release").is_dir() else folder
-    for option, path in (("--output", output), ("--neighbours", picture)):
+    for option, path, suffix in (("--output", output, ".json"), ("--neighbours", picture, ".png")):
         if path is None:
             continue
-        if not path.parent.is_dir():
-            raise BadInputError(f"the folder of {option} {path} does not exist; create it first")
         if release.resolve() in path.resolve().parents:
             raise BadInputError(
                 f"{option} {path} lies in the release, which leaves the building; put it elsewhere"
             )
-        if path.is_dir():
-            raise BadInputError(f"{option} {path} is a folder; name a file")
-        if os.path.lexists(path) and not force:
-            raise BadInputError(f"{option} {path} exists already; name another, or add --force to replace it")
+        check_file(path, suffix, option, force=force)
     return picture
 
 
@@ -212,12 +203,9 @@ def _real_images(
     source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
 ) -> tuple[Dataset, Dataset | None, SplitName]:
     """Images to test on, those for training where they can be had, and the part that the former are."""
-    from dpsinkhorn.data import DataError, has_parts
+    from dpsinkhorn.data import has_parts
 
-    try:
-        parts = has_parts(source)
-    except DataError as error:
-        raise BadInputError(str(error)) from error
+    parts = has_parts(source)
     part = split or (SplitName.test if parts else SplitName.train)
     test = load_data(source, split=part, **options)
     if train_source is not None:
@@ -227,7 +215,7 @@ def _real_images(
         return test, None, part
     try:
         return test, load_data(source, split=SplitName.train, **options), part
-    except BadInputError:  # a source of test images only
+    except DPSinkhornError:  # a source of test images only
         return test, None, part
 
 

@@ -57,15 +57,14 @@ def ledger(
 
 def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
     from dpsinkhorn.privacy import UnsupportedEventError, epsilon, read_ledger
-    from dpsinkhorn.privacy.journal import JournalDamagedError
-    from dpsinkhorn.training import Run, TrainingError
+    from dpsinkhorn.training import Run
 
     try:
         path = Run.resume(file).ledger_path if file.is_dir() else file
         statement = read_ledger(path)
     except FileNotFoundError as error:
         raise BadInputError(f"there is no ledger {file}") from error
-    except (JournalDamagedError, TrainingError, ValueError) as error:
+    except ValueError as error:
         raise BadInputError(str(error)) from error
     except OSError as error:
         raise BadInputError(f"cannot read the ledger {file}: {error.strerror}") from error

@@ -125,7 +125,7 @@ def calibrate_command(
 
         dpsinkhorn privacy calibrate --epsilon 10 --sampling-rate 0.1 --steps 1000
     """
-    from dpsinkhorn.privacy import CalibrationError, calibrate
+    from dpsinkhorn.privacy import calibrate
 
     rate = _rate(mechanism, parse_rate(sampling_rate, batch_size, records))
     count_rows = _rows(mechanism, rows)
@@ -147,18 +147,15 @@ def calibrate_command(
     )
     given.check()
     check_plot_path(plot)
-    try:
-        found = calibrate(
-            target,
-            delta,
-            noise_multiplier=noise_multiplier,
-            sampling_rate=rate,
-            steps=steps,
-            rows=count_rows,
-            accountant=given.accountant,
-        )
-    except CalibrationError as error:
-        raise BadInputError(str(error)) from error
+    found = calibrate(
+        target,
+        delta,
+        noise_multiplier=noise_multiplier,
+        sampling_rate=rate,
+        steps=steps,
+        rows=count_rows,
+        accountant=given.accountant,
+    )
     setting = Setting(
         mechanism.value,
         found.noise_multiplier,

@@ -58,25 +58,20 @@ def report(
 
         dpsinkhorn report runs/digits --evaluation evaluation.json
     """
-    from dpsinkhorn.report import ReportError, check_output, write_report
+    from dpsinkhorn.report import check_output, write_report
 
-    try:
-        target = check_output(folder, output)
-        if output is not None and os.path.lexists(target) and not force:
-            raise BadInputError(
-                f"--output {output} exists already; name another, or add --force to replace it"
-            )
-        written = write_report(
-            folder,
-            output=output,
-            evaluation=evaluation,
-            public_evaluation=public_evaluation,
-            curator_page=curator_page,
-            responsible=responsible,
-            contact=contact,
-        )
-    except ReportError as error:
-        raise BadInputError(str(error)) from error
+    target = check_output(folder, output)
+    if output is not None and os.path.lexists(target) and not force:
+        raise BadInputError(f"--output {output} exists already; name another, or add --force to replace it")
+    written = write_report(
+        folder,
+        output=output,
+        evaluation=evaluation,
+        public_evaluation=public_evaluation,
+        curator_page=curator_page,
+        responsible=responsible,
+        contact=contact,
+    )
     found, beside = written.findings, written.curator_page
     if as_json:
         print_json(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -22,34 +21,11 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.training import Progress as RunProgress
 
 
-class Version(str, enum.Enum):
-    """Which of the papers' versions."""
-
-    first = "first"
-    final = "final"
-
-
-class ScaleName(str, enum.Enum):
-    """How much of the experiment."""
-
-    quick = "quick"
-    full = "full"
-
-
-class Item(str, enum.Enum):
-    """A table or figure."""
-
-    table1 = "table1"
-    table2 = "table2"
-    table3 = "table3"
-    table4 = "table4"
-    table5 = "table5"
-    table6 = "table6"
-    fig2 = "fig2"
-    fig4a = "fig4a"
-    fig4b = "fig4b"
-    fig4c = "fig4c"
-    fig5 = "fig5"
+Version = Literal["first", "final"]
+ScaleName = Literal["quick", "full"]
+Item = Literal[
+    "table1", "table2", "table3", "table4", "table5", "table6", "fig2", "fig4a", "fig4b", "fig4c", "fig5"
+]
 
 
 def reproduce(
@@ -57,11 +33,11 @@ def reproduce(
     version: Annotated[
         Version,
         typer.Option("--version", help="The papers' first version (clips a batch) or final one (images)."),
-    ] = Version.final,
+    ] = "final",
     scale: Annotated[
         ScaleName,
         typer.Option("--scale", help="quick: minutes on a processor, on small data; full: as in the paper."),
-    ] = ScaleName.quick,
+    ] = "quick",
     out: Annotated[
         Path, typer.Option("--out", help="Folder for trainings, tables and pictures; they are found again.")
     ] = Path("reproduction"),
@@ -94,12 +70,8 @@ def reproduce(
 
         dpsinkhorn reproduce table1 --scale full --data mnist=data/mnist --only "^mnist .*record"
     """
-    from dpsinkhorn.data import DataError
-    from dpsinkhorn.evaluation import EvaluationError
     from dpsinkhorn.generators import choose_device
-    from dpsinkhorn.reproduction import ReproductionError
     from dpsinkhorn.reproduction import reproduce as run
-    from dpsinkhorn.training import TrainingError
 
     place = choose_device(device, BadInputError)
     try:
@@ -110,10 +82,10 @@ def reproduce(
                 return stop.asked
 
             found = run(
-                item.value,
+                item,
                 out,
-                version=version.value,
-                scale=scale.value,
+                version=version,
+                scale=scale,
                 data=_paths(data or []),
                 seeds=_seeds(seeds),
                 only=only,
@@ -122,8 +94,6 @@ def reproduce(
                 progress=show,
                 watch=watch,
             )
-    except (DataError, EvaluationError, ReproductionError, TrainingError) as error:
-        raise BadInputError(str(error)) from error
     except OSError as error:
         raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
     except KeyboardInterrupt:

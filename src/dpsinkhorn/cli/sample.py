@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpsinkhorn.cli._output import BadInputError, print_json, warn
+from dpsinkhorn.cli._output import BadInputError, check_file, print_json, warn
 
 if TYPE_CHECKING:
     from dpsinkhorn.release import Release
@@ -98,14 +98,7 @@ def sample(
 def _check_grid(grid: Path | None, output: Path, force: bool) -> None:
     if grid is None:
         return
-    if grid.suffix.lower() != ".png":
-        raise BadInputError(f"--grid writes PNG pictures: {grid} must end in .png")
-    if not grid.parent.is_dir():
-        raise BadInputError(f"the folder of --grid {grid} does not exist; create it first")
-    if grid.is_dir():
-        raise BadInputError(f"--grid {grid} is a folder; name a file")
-    if os.path.lexists(grid) and not force:
-        raise BadInputError(f"--grid {grid} exists already; name another file, or add --force to replace it")
+    check_file(grid, ".png", "--grid", force=force)
     if os.path.abspath(output) == os.path.abspath(grid.parent):
         raise BadInputError(f"--grid {grid} lies in the folder of --output; put it elsewhere")
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._output import check_plot_path
+from dpsinkhorn.cli._output import check_file, check_plot_path
 from dpsinkhorn.cli._transport_input import (
     check_budget,
-    check_file,
     cost_of,
     new_arrays,
     noise_of,
@@ -22,7 +21,6 @@ from dpsinkhorn.cli._transport_options import (
     BoundOption,
     BudgetOption,
     ColumnsOption,
-    CostName,
     CostOption,
     DeltaOption,
     EpsilonOption,
@@ -56,7 +54,7 @@ def cost_command(
     epsilon: EpsilonOption,
     cost_bound: BoundOption,
     delta: DeltaOption = None,
-    cost: CostOption = CostName.sqeuclidean,
+    cost: CostOption = "sqeuclidean",
     l1_weight: WeightOption = 1.0,
     regularization: RegularizationOption = None,
     debiased: Annotated[
@@ -65,7 +63,7 @@ def cost_command(
     method: Annotated[
         MethodName,
         typer.Option("--method", help="auto takes the least predicted error, and never histogram."),
-    ] = MethodName.auto,
+    ] = "auto",
     public: PublicOption = None,
     paired: PairedOption = False,
     support: SupportOption = None,
@@ -96,8 +94,8 @@ def cost_command(
             cost=cost_of(cost, l1_weight),
             regularization=regularization,
             debiased=debiased,
-            method=method.value,
-            public=None if public is None else public.value,
+            method=method,
+            public=public,
             paired=paired,
             support=grid,
             confidence=confidence,
@@ -116,7 +114,7 @@ def potentials_command(
     output: Annotated[Path, typer.Option("--output", help="Write phi and psi to FILE.npz.")],
     cost_bound: BoundOption,
     delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
-    cost: CostOption = CostName.sqeuclidean,
+    cost: CostOption = "sqeuclidean",
     l1_weight: WeightOption = 1.0,
     regularization: PotentialsRegularizationOption = None,
     iterations: Annotated[
@@ -124,7 +122,7 @@ def potentials_command(
     ] = None,
     mode: Annotated[
         ModeName, typer.Option("--mode", help="paper: the paper's own noise, which is not a valid guarantee.")
-    ] = ModeName.sound,
+    ] = "sound",
     public: PublicOption = None,
     paired: PairedOption = False,
     columns: ColumnsOption = None,
@@ -155,8 +153,8 @@ def potentials_command(
             cost=cost_of(cost, l1_weight),
             regularization=regularization,
             iterations=iterations,
-            mode=mode.value,
-            public=None if public is None else public.value,
+            mode=mode,
+            public=public,
             paired=paired,
             ledger=ledger,
             budget=budget,
@@ -175,7 +173,7 @@ def tradeoff_command(
         str, typer.Option("--epsilons", help="Values of epsilon, with commas between.")
     ] = "0.1,0.2,0.5,1,2,5,10",
     delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
-    cost: CostOption = CostName.sqeuclidean,
+    cost: CostOption = "sqeuclidean",
     l1_weight: WeightOption = 1.0,
     regularization: RegularizationOption = None,
     debiased: Annotated[bool, typer.Option("--debiased", help="Of the Sinkhorn divergence.")] = False,
@@ -212,7 +210,7 @@ def tradeoff_command(
             cost=cost_of(cost, l1_weight),
             regularization=regularization,
             debiased=debiased,
-            public=None if public is None else public.value,
+            public=public,
             support=grid,
             runs=runs,
             seed=seed,

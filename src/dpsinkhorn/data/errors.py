@@ -1,11 +1,11 @@
 """The errors of the readers. Each message is one line: what is wrong, and what to do."""
 
-from __future__ import annotations
+from dpsinkhorn.errors import DPSinkhornError
 
 __all__ = ["DataError", "DownloadError"]
 
 
-class DataError(ValueError):
+class DataError(DPSinkhornError, ValueError):
     """Data that cannot be used as they are."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import platformdirs
 
 from dpsinkhorn.data import idx
 from dpsinkhorn.data.celeba import is_celeba
@@ -49,13 +50,7 @@ def data_folder() -> Path:
     stated = os.environ.get("DPSINKHORN_DATA")
     if stated:
         return Path(stated).expanduser()
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        cache = "~/Library/Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "dpsinkhorn"
+    return platformdirs.user_cache_path("dpsinkhorn", appauthor=False, opinion=False)
 
 
 def find_known(known: KnownDataset, folder: Path | None = None, split: str | None = None) -> Path | None:

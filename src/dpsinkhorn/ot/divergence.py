@@ -73,10 +73,7 @@ def empirical_loss(x: Tensor, y: Tensor, regularization: float, **options: Any) 
     tensor(True)
     """
     a, b = options.pop("a", None), options.pop("b", None)
-    cross = transport_loss(x, y, regularization, a=a, b=b, **options)
-    own_x = transport_loss(x, x, regularization, a=a, b=a, **options)
-    own_y = transport_loss(y, y, regularization, a=b, b=b, **options)
-    return 2 * cross - own_x - own_y
+    return debiased_loss(x, y, x, y, regularization, a=a, b=b, a_again=a, b_again=b, **options)
 
 
 def debiased_loss(

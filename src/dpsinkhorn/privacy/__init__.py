@@ -2,7 +2,7 @@
 
 from dpsinkhorn.privacy.accounting import ACCOUNTANTS, Accountant, epsilon, published_epsilon
 from dpsinkhorn.privacy.calibration import Calibration, calibrate
-from dpsinkhorn.privacy.charges import Adjacency, Charge, best_of, compose
+from dpsinkhorn.privacy.charges import Adjacency, Charge, compose
 from dpsinkhorn.privacy.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy.events import Event, event_from_json, event_to_json
 from dpsinkhorn.privacy.groups import group_epsilon
@@ -51,7 +51,6 @@ __all__ = [
     "UnsupportedEventError",
     "add_gaussian",
     "add_laplace",
-    "best_of",
     "calibrate",
     "compose",
     "epsilon",

@@ -205,8 +205,6 @@ def _require_known(event: Event, adjacency: Adjacency) -> None:
         case dp.PoissonSampledDpEvent(event=dp.LaplaceDpEvent()):
             if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
                 return
-        case dp.dp_event.RepeatAndSelectDpEvent():
-            raise UnsupportedEventError("best-of runs are accounted for in RDP only; use the accountant rdp")
     raise UnsupportedEventError(f"the PLD accountant has no bound for {event!r} under {adjacency.value}")
 
 

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from dpsinkhorn.privacy.charges import Adjacency
 from dpsinkhorn.privacy.errors import UnsupportedEventError
-from dpsinkhorn.privacy.events import Event, Part, flatten
-
-_repeat_and_select = dp.rdp.rdp_privacy_accountant._compute_rdp_repeat_and_select
+from dpsinkhorn.privacy.events import Event, Part
 
 # dp-accounting's own orders, so that our figures are those of other tools. The smallest is 1.1: at ε in the
 # hundreds smaller orders would give less (891 instead of 984 for the final version's MNIST setting).
@@ -64,10 +62,6 @@ def _curve_of_leaf(event: Event, adjacency: Adjacency) -> NDArray[np.float64]:
                     "RDP has no bound for Poisson sampling under replace-one; use the accountant pld"
                 )
             return _sampled_gaussian(float(event.sampling_probability), float(event.event.noise_multiplier))
-        case dp.dp_event.RepeatAndSelectDpEvent():
-            # dp-accounting would compute the curve of one run itself, without what rounding can take from it
-            single = curve(flatten(event.event), adjacency)
-            return np.asarray(_repeat_and_select(ORDERS, single, event.mean, event.shape), dtype=np.float64)
         # Our noise multipliers refer to the sensitivity under the charge's own adjacency, and the divergence
         # of two shifted Gaussians or Laplace densities depends on nothing else: no relation is passed on.
         case dp.GaussianDpEvent() | dp.NonPrivateDpEvent():

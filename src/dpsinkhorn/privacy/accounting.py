@@ -117,8 +117,6 @@ def _validate(parts: tuple[Part, ...]) -> None:
             if not 0 < event.sampling_probability <= 1:
                 raise ValueError(f"a sampling rate must be above 0 and at most 1: {event!r}")
             event = event.event
-        if isinstance(event, dp.dp_event.RepeatAndSelectDpEvent):
-            _validate(flatten(event.event))
         # beyond these limits squares leave the range of float64; no noise at all is NonPrivateDpEvent
         if isinstance(event, dp.GaussianDpEvent | dp.LaplaceDpEvent) and not (
             1e-100 <= event.noise_multiplier <= 1e100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.privacy.errors import MixedAdjacencyError
 from dpsinkhorn.privacy.events import Event, event_from_json, event_to_json, halve_noise
 
-__all__ = ["Adjacency", "Charge", "best_of", "compose"]
+__all__ = ["Adjacency", "Charge", "compose"]
 
 
 class Adjacency(enum.Enum):
@@ -84,19 +83,3 @@ def compose(*charges: Charge, adjacency: Adjacency | None = None) -> Charge:
     elif adjacency is Adjacency.REPLACE_ONE:
         charges = tuple(charge.to_replace_one() for charge in charges)
     return Charge(dp.ComposedDpEvent([charge.event for charge in charges]), adjacency)
-
-
-def best_of(charge: Charge, *, mean_runs: float, shape: float = math.inf) -> Charge:
-    """Run a private mechanism a **random** number of times and release only the best run.
-
-    The number of runs has mean `mean_runs` and must really be drawn from the named distribution: Poisson
-    (`shape` infinite; no run at all is possible, then nothing may be released), geometric (1), logarithmic
-    (0) or truncated negative binomial (in between). The score that picks the best run must itself be part of
-    the private run. Only the RDP accountants know this event. For a number of runs that is fixed beforehand
-    charge all of them with `compose`. See docs/proofs/best-of-k.md.
-    """
-    if not mean_runs >= 1 or math.isinf(mean_runs):
-        raise ValueError(f"mean_runs must be a number from 1 upwards, not {mean_runs}")
-    if not shape >= 0:
-        raise ValueError(f"shape must be from 0 upwards, not {shape}")
-    return Charge(dp.dp_event.RepeatAndSelectDpEvent(charge.event, mean_runs, shape), charge.adjacency)

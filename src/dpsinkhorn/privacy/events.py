@@ -8,7 +8,6 @@ translation is made in one place only, `_pld`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,7 +19,6 @@ from dpsinkhorn.privacy.errors import UnsupportedEventError
 __all__ = ["Event", "Part", "event_from_json", "event_to_json", "flatten", "halve_noise"]
 
 Event: TypeAlias = dp.DpEvent
-_RepeatAndSelect = dp.dp_event.RepeatAndSelectDpEvent
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,6 @@ def halve_noise(event: Event) -> Event:
             return dp.SelfComposedDpEvent(halve_noise(event.event), event.count)
         case dp.ComposedDpEvent():
             return dp.ComposedDpEvent([halve_noise(child) for child in event.events])
-        case _RepeatAndSelect():
-            return _RepeatAndSelect(halve_noise(event.event), event.mean, event.shape)
         case dp.NoOpDpEvent() | dp.NonPrivateDpEvent():
             return event
     raise UnsupportedEventError(f"no conversion between adjacencies is proved for {event!r}")
@@ -114,10 +110,6 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"type": "SelfComposed", "count": _times(event.count), "event": event_to_json(event.event)}
         case dp.ComposedDpEvent():
             return {"type": "Composed", "events": [event_to_json(child) for child in event.events]}
-        case _RepeatAndSelect():
-            shape = "infinite" if math.isinf(event.shape) else float(event.shape)
-            inner = event_to_json(event.event)
-            return {"type": "RepeatAndSelect", "mean": float(event.mean), "shape": shape, "event": inner}
         case dp.NoOpDpEvent():
             return {"type": "NoOp"}
         case dp.NonPrivateDpEvent():
@@ -146,9 +138,6 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
                 return dp.SelfComposedDpEvent(event_from_json(value["event"]), _times(value["count"]))
             case "Composed":
                 return dp.ComposedDpEvent([event_from_json(child) for child in value["events"]])
-            case "RepeatAndSelect":
-                shape = math.inf if value["shape"] == "infinite" else float(value["shape"])
-                return _RepeatAndSelect(event_from_json(value["event"]), float(value["mean"]), shape)
             case "NoOp":
                 return dp.NoOpDpEvent()
             case "NonPrivate":

@@ -24,6 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dpsinkhorn._files import sync_folder
+from dpsinkhorn.errors import DPSinkhornError
+
 try:
     import fcntl
 except ImportError:  # Windows: the module imports, opening a journal raises
@@ -35,11 +38,11 @@ _VERSION = 1
 _START = "0" * 64  # what the first entry has for the digest of its predecessor
 
 
-class JournalDamagedError(ValueError):
+class JournalDamagedError(DPSinkhornError, ValueError):
     """The file, or its head, is not what was written."""
 
 
-class JournalLockedError(RuntimeError):
+class JournalLockedError(DPSinkhornError, RuntimeError):
     """Another process, or another object of this one, has the file open for writing."""
 
 
@@ -170,7 +173,7 @@ class Journal:
     def _finish(self, missing: bytes) -> None:
         _write_all(self._file, missing)
         _sync(self._file)
-        _sync_folder(self._path.parent)  # the file's own name, when it is new
+        sync_folder(self._path.parent)  # the file's own name, when it is new
         # Not awaited: if this is lost, the head still says pending, which is safe, only less strict.
         _write_head(self._path, self.last, pending=False)
 
@@ -281,7 +284,7 @@ def _write_head(path: Path, entry: Entry, *, pending: bool) -> None:
         os.close(handle)
     os.replace(draft, _beside(path, "head"))
     if pending:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def _write_all(handle: int, data: bytes) -> None:
@@ -294,14 +297,6 @@ def _sync(handle: int) -> None:
         fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
     else:
         os.fsync(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _lock(path: Path) -> int:

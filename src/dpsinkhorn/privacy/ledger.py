@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
+from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.privacy.charges import Adjacency, Charge, compose
 from dpsinkhorn.privacy.journal import Entry, Journal, JournalDamagedError, read_journal
 from dpsinkhorn.privacy.words import format_epsilon
@@ -30,7 +31,7 @@ EpsilonOf: TypeAlias = Callable[[Charge, float], float]
 _VERSION = 1
 
 
-class BudgetExceededError(RuntimeError):
+class BudgetExceededError(DPSinkhornError, RuntimeError):
     """The step would pass the budget. Nothing was spent."""
 
 

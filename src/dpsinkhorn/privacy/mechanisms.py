@@ -32,16 +32,15 @@ __all__ = [
 ]
 
 
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be a positive number, not {value}")
-
-
 class Mechanism(ABC):
-    """What every mechanism value offers."""
+    """What every mechanism value offers. Its fields are positive numbers, but for the adjacency."""
 
     adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "adjacency" and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} must be a positive number, not {value}")
 
     @property
     @abstractmethod
@@ -117,9 +116,6 @@ class GaussianMechanism(_Gaussian):
     noise_multiplier: float
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
-    def __post_init__(self) -> None:
-        _require_positive(sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
-
 
 @dataclass(frozen=True)
 class LaplaceMechanism(Mechanism):
@@ -132,9 +128,6 @@ class LaplaceMechanism(Mechanism):
     sensitivity: float
     noise_multiplier: float
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
-
-    def __post_init__(self) -> None:
-        _require_positive(sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
 
     @property
     def scale(self) -> float:
@@ -167,9 +160,6 @@ class BatchMechanism(_Gaussian):
     noise_multiplier: float
     adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
-    def __post_init__(self) -> None:
-        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
-
     @property
     def sensitivity(self) -> float:
         return 2 * self.clip
@@ -197,9 +187,6 @@ class ImageMechanism(_Gaussian):
     rows: int
     adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
-    def __post_init__(self) -> None:
-        _require_positive(clip=self.clip, row_noise_multiplier=self.row_noise_multiplier, rows=self.rows)
-
     @property
     def sensitivity(self) -> float:
         return 2 * self.clip * math.sqrt(self.rows)
@@ -214,27 +201,19 @@ class ImageMechanism(_Gaussian):
 class RecordMechanism(_Gaussian):
     """Sanitizer `record`: a sum over records, each record's share clipped to `clip`.
 
-    `appended` is the norm bound κ of statistics appended to a record's share and clipped apart from it (soft
-    counts, one-hot labels): the sensitivity is √(C² + κ²) and it remains one event, with the same noise on
-    all coordinates. Proof: docs/proofs/record-sensitivity.md.
+    Proof: docs/proofs/record-sensitivity.md.
 
-    >>> RecordMechanism(clip=3.0, noise_multiplier=2.0, appended=4.0).noise_std
-    10.0
+    >>> RecordMechanism(clip=3.0, noise_multiplier=2.0).noise_std
+    6.0
     """
 
     clip: float
     noise_multiplier: float
-    appended: float = 0.0
     adjacency = Adjacency.ADD_OR_REMOVE_ONE
-
-    def __post_init__(self) -> None:
-        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
-        if not (self.appended >= 0 and math.isfinite(self.appended)):
-            raise ValueError(f"appended must be zero or a positive number, not {self.appended}")
 
     @property
     def sensitivity(self) -> float:
-        return math.hypot(self.clip, self.appended)
+        return self.clip
 
 
 @dataclass(frozen=True)
@@ -253,9 +232,6 @@ class MomentsMechanism(_Gaussian):
     clip: float
     noise_multiplier: float
     adjacency = Adjacency.ADD_OR_REMOVE_ONE
-
-    def __post_init__(self) -> None:
-        _require_positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
 
     @property
     def sensitivity(self) -> float:

@@ -2,7 +2,7 @@
 
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
-from dpsinkhorn.release.folder import copy_release, load, write_release
+from dpsinkhorn.release.folder import load, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture
 from dpsinkhorn.release.release import Release, to_uint8
 from dpsinkhorn.release.statement import PrivacyStatement
@@ -12,7 +12,6 @@ __all__ = [
     "Release",
     "ReleaseError",
     "check_samples_path",
-    "copy_release",
     "grid_image",
     "grid_picture",
     "load",

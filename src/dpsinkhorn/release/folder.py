@@ -30,7 +30,7 @@ from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "copy_release", "load", "write_release"]
+__all__ = ["FILES", "VERSION", "load", "write_release"]
 
 VERSION = 1
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -46,9 +46,7 @@ _CONFIG_KEYS = (
     "class_names",
 )
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
-_LARGEST_COPY = 2**31
 _LONGEST_NAME = 200
-_FOR_PEOPLE = ("README.md", "samples.png")
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
@@ -114,25 +112,6 @@ def write_release(
             load(draft)  # what cannot be read back is not handed out
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
-
-
-def copy_release(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], *, overwrite: bool = False
-) -> None:
-    """Copy a release, and nothing else that may lie beside its files, to a new place; whole or not at all."""
-    place, goal = _find(Path(source)), Path(os.path.abspath(target))
-    load(place)
-    may_replace = is_release if overwrite else None
-    try:
-        refuse_existing(goal, may_replace)
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(goal, may_replace=may_replace) as draft:
-            for name in FILES:
-                if name not in _FOR_PEOPLE or os.path.lexists(place / name):
-                    write_synced(draft / name, read_file(place / name, _LARGEST_COPY), new=True)
-            load(draft)
-    except OSError as error:
-        raise ReleaseError(f"cannot write the release {goal}: {error.strerror or error}") from error
 
 
 def load(folder: str | os.PathLike[str]) -> Release:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -111,7 +111,7 @@ class Release:
         if batch_size is not None and not (_is_whole(batch_size) and batch_size >= 1):
             raise ReleaseError(f"batch_size must be a whole number from 1 upwards, not {batch_size}")
         # pixels, latents, a label and the number it was drawn from
-        if count * (self.config.points + 4 * self.config.latent + 16) > _memory():
+        if count * (self.config.points + 4 * self.config.latent + 16) > psutil.virtual_memory().total:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
@@ -211,14 +211,6 @@ def _batch_size(config: GeneratorConfig, device: torch.device) -> int:
     budget = _CACHED if device.type == "cpu" else _FITTING
     fitting = max(1, min(budget // config.activations, 2**16))
     return int(2 ** math.floor(math.log2(fitting)))  # convolutions are quickest at powers of two
-
-
-def _memory() -> int:
-    """Bytes of this machine's memory, or a guess where it does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 2**36
 
 
 def _is_whole(value: object) -> bool:

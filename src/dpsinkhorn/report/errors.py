@@ -1,9 +1,9 @@
 """Errors of the report."""
 
-from __future__ import annotations
+from dpsinkhorn.errors import DPSinkhornError
 
 __all__ = ["ReportError"]
 
 
-class ReportError(ValueError):
+class ReportError(DPSinkhornError, ValueError):
     """What is wrong and what to do, in one line."""

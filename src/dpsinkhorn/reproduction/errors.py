@@ -1,9 +1,9 @@
 """What can go wrong when an experiment is repeated."""
 
-from __future__ import annotations
+from dpsinkhorn.errors import DPSinkhornError
 
 __all__ = ["ReproductionError"]
 
 
-class ReproductionError(ValueError):
+class ReproductionError(DPSinkhornError, ValueError):
     """One line that says what is wrong and what to do."""

@@ -1,9 +1,9 @@
 """What can be wrong with a training that was asked for."""
 
-from __future__ import annotations
+from dpsinkhorn.errors import DPSinkhornError
 
 __all__ = ["TrainingError"]
 
 
-class TrainingError(ValueError):
+class TrainingError(DPSinkhornError, ValueError):
     """A training that cannot be done as asked: what is wrong and what to do, in one line."""

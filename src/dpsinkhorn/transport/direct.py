@@ -79,7 +79,7 @@ class DirectMechanism:
         if gap is None:
             gap = _GAP * cost_sensitivity(setting, quantity) / max(1.0, epsilon)
         check_positive(gap=gap)
-        # Never so small that rounding, or a linear program's tolerance, could keep it from being reached.
+        # Never so small that rounding, or a simplex's tolerance, could keep it from being reached.
         reachable = (
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
         )

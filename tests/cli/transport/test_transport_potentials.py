@@ -79,38 +79,13 @@ class TestPotentials:
         assert sorted(files.iterdir()) == before
 
     def test_paper_says_what_it_is(self, run, files):
-        status, printed, err = run(
-            "potentials",
-            files / "x.npy",
-            files / "y.npy",
-            "--mode",
-            "paper",
-            "--epsilon",
-            1,
-            "--cost-bound",
-            4,
-            "--output",
-            files / "out.npz",
-            "--json",
-        )
+        asked = ["potentials", files / "x.npy", files / "y.npy", "--mode", "paper"]
+        asked += ["--epsilon", 1, "--cost-bound", 4, "--output"]
+        status, printed, err = run(*asked, files / "out.npz", "--json")
         assert status == 0
         assert json.loads(printed)["guaranteed"] is False
         assert "not a valid guarantee" in err
-        status, _, err = run(
-            "potentials",
-            files / "x.npy",
-            files / "y.npy",
-            "--mode",
-            "paper",
-            "--epsilon",
-            1,
-            "--cost-bound",
-            4,
-            "--output",
-            files / "other.npz",
-            "--ledger",
-            files / "ledger.jsonl",
-        )
+        status, _, err = run(*asked, files / "other.npz", "--ledger", files / "ledger.jsonl")
         assert status == 2
         assert "would pass it" in err
         assert not list(files.glob("ledger*"))

@@ -1,9 +1,9 @@
 """What can be wrong with a request for an audit."""
 
-from __future__ import annotations
+from dpsinkhorn.errors import DPSinkhornError
 
 __all__ = ["AuditError"]
 
 
-class AuditError(ValueError):
+class AuditError(DPSinkhornError, ValueError):
     """An audit cannot be made of what was given."""

@@ -27,11 +27,7 @@ LATTICE_BITS = 30  # noise comes in steps of its scale times 2^-30
 
 @runtime_checkable
 class NoiseSource(Protocol):
-    """Where noise and random bits come from.
-
-    To noise private values use `add_gaussian` or `add_laplace`, not a floating-point sum with the draws
-    below: the last bits of such a sum can give the private value away.
-    """
+    """Where noise and random bits come from; `add_gaussian` and `add_laplace` put it on private values."""
 
     @property
     def secure(self) -> bool:
@@ -45,28 +41,6 @@ class NoiseSource(Protocol):
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
         """`count` uniform 64-bit words as signed int64."""
-        ...
-
-    def gaussian(
-        self,
-        shape: tuple[int, ...],
-        std: float = 1.0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
-        """Normal draws of mean 0 and standard deviation `std`, in steps of std 2^-30."""
-        ...
-
-    def laplace(
-        self,
-        shape: tuple[int, ...],
-        scale: float = 1.0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
-        """Laplace draws of mean 0 and scale `scale`, in steps of scale 2^-30."""
         ...
 
 
@@ -92,41 +66,7 @@ def _cells(
     return cells.reshape(shape)
 
 
-class _Source:
-    """What follows from uniform words alone."""
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        raise NotImplementedError
-
-    def gaussian(
-        self,
-        shape: tuple[int, ...],
-        std: float = 1.0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
-        """Normal draws of mean 0 and standard deviation `std`, in steps of std 2^-30."""
-        return _centred(normal_cells(self, shape, device=device), std).to(dtype)
-
-    def laplace(
-        self,
-        shape: tuple[int, ...],
-        scale: float = 1.0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> torch.Tensor:
-        """Laplace draws of mean 0 and scale `scale`, in steps of scale 2^-30."""
-        return _centred(laplace_cells(self, shape, device=device), scale).to(dtype)
-
-
-def _centred(cells: torch.Tensor, scale: float) -> torch.Tensor:
-    """The middles of the cells, so that the mean is 0."""
-    return (cells.double() + 0.5) * (scale * 2.0**-LATTICE_BITS)
-
-
-class SecureNoise(_Source):
+class SecureNoise:
     """Noise that nobody can predict or replay: the source for releases.
 
     Every request for bits is ChaCha20 under a fresh 256-bit key from the operating system. The key is used
@@ -136,7 +76,7 @@ class SecureNoise(_Source):
     >>> noise = SecureNoise()
     >>> noise.secure
     True
-    >>> bool((noise.gaussian((4,)) == noise.gaussian((4,))).any())
+    >>> bool((noise.words(4) == noise.words(4)).any())
     False
     """
 
@@ -155,16 +95,16 @@ class SecureNoise(_Source):
         raise TypeError("a secure noise source cannot be stored or sent: make a new one where it is needed")
 
 
-class SeededNoise(_Source):
+class SeededNoise:
     """Noise that replays, for tests and research. Who knows the seed knows the noise: not for release.
 
     `state()` is plain JSON; a source made by `SeededNoise.restore(state)` goes on bit for bit where this
     one is.
 
     >>> noise = SeededNoise(0)
-    >>> _ = noise.gaussian((3,))
+    >>> _ = noise.words(3)
     >>> resumed = SeededNoise.restore(noise.state())
-    >>> bool((resumed.gaussian((3,)) == noise.gaussian((3,))).all())
+    >>> bool((resumed.words(3) == noise.words(3)).all())
     True
     """
 

@@ -18,7 +18,7 @@ from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, Sanitizer
 from dpsinkhorn.training.sanitizers.base import backpropagate
-from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid, pixel_cost
+from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
 from dpsinkhorn.training.sanitizers.shares import softmax
 
 __all__ = ["Observer"]
@@ -47,13 +47,12 @@ class Observer(Sanitizer):
     resampled_learn = RecordSanitizer.resampled_learn
 
     def __init__(self, watched: RecordSanitizer, rate: float, canaries: Sample, others: Sample) -> None:
-        cost = pixel_cost(watched.cost)
-        if cost is None or not isinstance(watched.mechanism, RecordMechanism):
-            raise AuditError("only a private training by record with a built-in cost can be watched")
+        if not isinstance(watched.mechanism, RecordMechanism):
+            raise AuditError("only a private training by record can be watched")
         self.mechanism: RecordMechanism = watched.mechanism
         self._watched = watched
         self._rate = rate
-        self._cost: PixelCost = cost
+        self._cost = pixel_cost(watched.cost)
         self._others = others
         self._canaries = canaries
         self.scores = torch.zeros(len(canaries.points), dtype=torch.float64)
@@ -107,11 +106,9 @@ class Observer(Sanitizer):
 
     def _shares(self, records: Tensor, x: Tensor) -> Tensor:
         """Each record's clipped share v(y), ``(k, n d)``."""
-        potentials = torch.zeros(len(x), 1, dtype=torch.float64)
         costs, _ = self._cost.measure(x[None], records[None])
-        weights = softmax(
-            costs, potentials, torch.ones_like(costs, dtype=torch.bool), self._watched.regularization
-        )
+        meets = torch.ones_like(costs, dtype=torch.bool)
+        weights = softmax(costs, meets, self._watched.regularization)
         difference = x[None] - records[:, None]  # (k, n, d)
         slopes = 2.0 * self._cost.squared * difference + self._cost.absolute * difference.sign()
         shares = (weights[0].T[..., None] * slopes).flatten(1)

@@ -6,7 +6,6 @@ from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer, ImageSaniti
 from dpsinkhorn.training.sanitizers.moments import Moments
 from dpsinkhorn.training.sanitizers.nonprivate import NonPrivateSanitizer
 from dpsinkhorn.training.sanitizers.parameter import ParameterSanitizer
-from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
 from dpsinkhorn.training.sanitizers.record import RecordSanitizer
 
 __all__ = [
@@ -15,10 +14,8 @@ __all__ = [
     "Moments",
     "NonPrivateSanitizer",
     "ParameterSanitizer",
-    "Potentials",
     "RecordSanitizer",
     "Sample",
     "Sanitizer",
-    "ZeroPotentials",
     "release_label_frequencies",
 ]

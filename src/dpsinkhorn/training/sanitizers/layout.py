@@ -55,21 +55,15 @@ class Generated:
     Attributes:
         points: ``(n, d)``.
         labels: ``(n,)``, or ``None``.
-        potentials: ``(n,)``.
-        by_class: their rows by class.
         tiled: ``(classes, rows, d)``.
         filled: ``(classes, rows, 1)``, whether there is an image.
-        tiled_potentials: ``(classes, rows, 1)``.
         places: ``(n,)``, where each image is among ``classes * rows``.
     """
 
     points: Tensor
     labels: Tensor | None
-    potentials: Tensor
-    by_class: Sorted
     tiled: Tensor
     filled: Tensor
-    tiled_potentials: Tensor
     places: Tensor
 
 
@@ -79,30 +73,19 @@ class Arrangement:
 
     Attributes:
         labels: ``(n,)``, or ``None``.
-        by_class: their rows by class.
         rows: ``(classes, rows)``, which image.
         filled: ``(classes, rows, 1)``, whether there is one.
         places: ``(n,)``, where each image is among ``classes * rows``.
     """
 
     labels: Tensor | None
-    by_class: Sorted
     rows: Tensor
     filled: Tensor
     places: Tensor
 
-    def place(self, points: Tensor, potentials: Tensor) -> Generated:
-        """Images ``(n, d)`` and potentials ``(n,)`` by class."""
-        return Generated(
-            points,
-            self.labels,
-            potentials,
-            self.by_class,
-            points[self.rows],
-            self.filled,
-            potentials[self.rows].unsqueeze(-1),
-            self.places,
-        )
+    def place(self, points: Tensor) -> Generated:
+        """Images ``(n, d)`` by class."""
+        return Generated(points, self.labels, points[self.rows], self.filled, self.places)
 
 
 def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:
@@ -112,7 +95,7 @@ def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:
         raise ValueError(f"labels: expected generated labels from 0 to {len(counts) - 1}")
     if len(counts) == 1:
         filled = torch.ones(1, count, 1, dtype=torch.bool, device=device)
-        return Arrangement(labels, by_class, by_class.order[None], filled, by_class.order)
+        return Arrangement(labels, by_class.order[None], filled, by_class.order)
     width = max(counts)
     step = torch.arange(width, device=device)
     table = torch.tensor([by_class.starts, counts], device=device).unsqueeze(-1)
@@ -122,12 +105,7 @@ def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:
     places[by_class.order] = torch.cat(
         [torch.arange(k * width, k * width + number) for k, number in enumerate(counts)]
     ).to(device)
-    return Arrangement(labels, by_class, rows, filled, places)
-
-
-def lay_out(points: Tensor, labels: Tensor | None, potentials: Tensor, by_class: Sorted) -> Generated:
-    """Generated points ``(n, d)`` by class."""
-    return arrange(labels, len(points), by_class).place(points, potentials)
+    return Arrangement(labels, rows, filled, places)
 
 
 @dataclass(frozen=True, eq=False)

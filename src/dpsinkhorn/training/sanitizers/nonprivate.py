@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from dpsinkhorn.training.sanitizers.gradients import SinkhornSanitizer
 
 
 class NonPrivateSanitizer(SinkhornSanitizer):
-    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection.
+    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection. Settings are those of its base.
 
     >>> import torch
     >>> from dpsinkhorn.ot import SquaredEuclidean
@@ -28,27 +29,8 @@ class NonPrivateSanitizer(SinkhornSanitizer):
 
     mechanism: NonPrivate
 
-    def __init__(
-        self,
-        cost: Cost,
-        regularization: float,
-        debias: float = 0.0,
-        classes: int = 0,
-        label_weight: float = 15.0,
-        *,
-        tolerance: float = 1e-6,
-        max_iterations: int = 1000,
-    ) -> None:
-        super().__init__(
-            NonPrivate(),
-            cost,
-            regularization,
-            debias,
-            classes,
-            label_weight,
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-        )
+    def __init__(self, cost: Cost, regularization: float, *settings: Any, **more: Any) -> None:
+        super().__init__(NonPrivate(), cost, regularization, *settings, **more)
 
     def backward(
         self,

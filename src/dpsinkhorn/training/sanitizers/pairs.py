@@ -83,8 +83,8 @@ class PixelCost:
         return total
 
 
-def pixel_cost(cost: Cost) -> PixelCost | None:
-    """The cost in this form; ``None`` where it is not one of the package's own."""
+def pixel_cost(cost: Cost) -> PixelCost:
+    """The cost in this form; no other cost is free of rounding."""
     if type(cost) is SquaredEuclidean:
         return PixelCost(True, 0.0)
     if type(cost) is Cityblock:
@@ -93,7 +93,7 @@ def pixel_cost(cost: Cost) -> PixelCost | None:
         if not 0 <= cost.l1_weight < 2**20:
             raise ValueError(f"l1_weight: expected a number from 0 to 2^20, got {cost.l1_weight}")
         return PixelCost(True, float(cost.l1_weight))
-    return None
+    raise ValueError(f"cost: expected SquaredEuclidean, Cityblock or L1L2, got {cost!r}")
 
 
 def _squares(x: Tensor, y: Tensor) -> Tensor:

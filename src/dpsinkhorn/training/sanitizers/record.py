@@ -1,6 +1,6 @@
 """Sanitizer `record`: Sinkhorn written as a sum over records, each record's share clipped.
 
-A record y is shared out among the generated images of its class by a(y) = softmax_i((f_i - c(x_i, y)) / λ),
+A record y is shared out among the generated images of its class by a(y) = softmax_i(-c(x_i, y) / λ),
 and its share of the gradient is v(y) = [a_i(y) ∇_x c(x_i, y)]_i. The sum of the clipped shares has the
 sensitivity of one share, so the signal grows with the batch and the noise does not.
 
@@ -20,14 +20,12 @@ from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels
 from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
-from dpsinkhorn.training.sanitizers.layout import Tiles, arrange, cut, lay_out, sort_by_class
+from dpsinkhorn.training.sanitizers.layout import Tiles, arrange, cut, sort_by_class
 from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
-from dpsinkhorn.training.sanitizers.potentials import Potentials, ZeroPotentials
 from dpsinkhorn.training.sanitizers.rounding import AT_ONCE
-from dpsinkhorn.training.sanitizers.shares import ClippedSum, SumOfAnyCost, SumOfPixelCost
+from dpsinkhorn.training.sanitizers.shares import SumOfShares
 
 _LEAST_SAMPLE = 2**20
-_LARGEST_POTENTIAL = 1e30  # over λ it stays finite
 
 
 class RecordSanitizer(Sanitizer):
@@ -40,12 +38,11 @@ class RecordSanitizer(Sanitizer):
 
     Args:
         mechanism: clip C and noise; ``NonPrivate()`` neither clips nor adds noise, for ablations.
-        cost: any built-in cost, or a :class:`Cost` of your own (slow: record by record).
+        cost: ``SquaredEuclidean``, ``Cityblock`` or ``L1L2``.
         regularization: λ, in the units of the cost.
         expected_batch: B, the public size of a batch that sums are divided by.
         self_weight: s, from 0 to 1.
         classes: number of classes; 0 where there are none.
-        potentials: f, from generated images alone.
         records_per_person: how many records a person has, about; public.
         max_sample: the most records that a sample may hold, public; rounding is bounded for up to as many.
 
@@ -71,13 +68,10 @@ class RecordSanitizer(Sanitizer):
         expected_batch: float,
         self_weight: float = 0.0,
         classes: int = 0,
-        potentials: Potentials | None = None,
         *,
         records_per_person: int = 1,
         max_sample: int | None = None,
     ) -> None:
-        if isinstance(mechanism, RecordMechanism) and mechanism.appended:
-            raise ValueError("mechanism: this sanitizer appends no statistics; set appended to 0")
         if not 1e-100 < regularization < 1e100:
             raise ValueError(f"regularization: expected a positive number, got {regularization}")
         if not (expected_batch > 0 and math.isfinite(expected_batch)):
@@ -96,18 +90,11 @@ class RecordSanitizer(Sanitizer):
         self.expected_batch = expected_batch
         self.self_weight = self_weight
         self.classes = classes
-        self.potentials = potentials or ZeroPotentials()
         self.records_per_person = records_per_person
         self.max_sample = max_sample or max(_LEAST_SAMPLE, 4 * math.ceil(expected_batch))
         clip = mechanism.clip if isinstance(mechanism, RecordMechanism) else math.inf
-        pixels = pixel_cost(cost)
-        self._sum: ClippedSum = (
-            SumOfAnyCost(cost, regularization, clip, self.max_sample)
-            if pixels is None
-            else SumOfPixelCost(
-                pixels, regularization, clip, self.max_sample, _tile_length(expected_batch, classes)
-            )
-        )
+        tile = _tile_length(expected_batch, classes)
+        self._sum = SumOfShares(pixel_cost(cost), regularization, clip, self.max_sample, tile)
 
     def resampled(self, generated: int) -> int:
         """As many again, for the self term; none without it."""
@@ -128,10 +115,8 @@ class RecordSanitizer(Sanitizer):
         backpropagate(points, rows, parameters)
 
     def fixed(self, setting: Setting) -> FixedRecord | None:
-        """The same step in fixed shapes; none for persons, and for a cost that is not built in."""
-        if not isinstance(self._sum, SumOfPixelCost) or self.records_per_person != 1:
-            return None
-        return FixedRecord(self, self._sum, setting)
+        """The same step in fixed shapes; none for persons."""
+        return FixedRecord(self, self._sum, setting) if self.records_per_person == 1 else None
 
     def _released(
         self,
@@ -151,13 +136,6 @@ class RecordSanitizer(Sanitizer):
             )
         gradient = total / self.expected_batch
         return gradient if own is None else gradient.sub_(own, alpha=self.self_weight / len(own))
-
-    def _potentials_of(self, points: Tensor, labels: Tensor | None) -> Tensor:
-        """The potentials, which see generated images only: finite, ``(n,)``."""
-        potentials = torch.nan_to_num(self.potentials(points, labels).detach().double(), nan=0.0)
-        if potentials.shape != (len(points),):
-            raise ValueError(f"potentials: expected shape ({len(points)},), got {tuple(potentials.shape)}")
-        return potentials.clamp(-_LARGEST_POTENTIAL, _LARGEST_POTENTIAL)
 
     def _count(self, points: Tensor) -> int:
         n = len(points) // 2 if self.self_weight > 0 else len(points)
@@ -187,7 +165,7 @@ class RecordSanitizer(Sanitizer):
             self.classes,
             points.device,
         )
-        generated = lay_out(on_grid(first), kinds, self._potentials_of(first, kinds), by_class[0])
+        generated = arrange(kinds, n, by_class[0]).place(on_grid(first))
         # Apart, not in common products: the self term gets no noise, and not even its last bits may depend
         # on the size of the sample.
         sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
@@ -211,12 +189,7 @@ class FixedRecord(FixedStep):
         setting: the labels must be the same at every step, the records on the grid.
     """
 
-    def __init__(
-        self,
-        sanitizer: RecordSanitizer,
-        clipped_sum: SumOfPixelCost,
-        setting: Setting,
-    ) -> None:
+    def __init__(self, sanitizer: RecordSanitizer, clipped_sum: SumOfShares, setting: Setting) -> None:
         generated, labels, device = setting.generated, setting.labels, setting.records.device
         self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, setting.records.read
         self._n = generated
@@ -263,9 +236,7 @@ class FixedRecord(FixedStep):
         cells: Tensor | None,
     ) -> Tensor:
         n, sanitizer = self._n, self._sanitizer
-        first = points[:n].detach()
-        arranged = self._arrangement
-        generated = arranged.place(on_grid(first), sanitizer._potentials_of(first, arranged.labels))
+        generated = self._arrangement.place(on_grid(points[:n].detach()))
         many = self._sum.tiles_at_once(generated)
         pieces = [
             Tiles(kinds, rows, filled.unsqueeze(-2))

@@ -82,17 +82,7 @@ def margin(
     else:
         relative = 3.0 * generated + 128
         absolute = pixel * (depth + 16)
-    return _checked(2.02 * records * UNIT * (relative + absolute), records, clip)
-
-
-def margin_of_any_cost(*, records: int, generated: int, dimension: int, clip: float) -> float:
-    """τ where every record's share is computed on its own, from a cost that is not built in."""
-    if math.isinf(clip):
-        return 0.0
-    return _checked(2.02 * records * UNIT * (2 * (generated + dimension) + _LEVELS + 64), records, clip)
-
-
-def _checked(tau: float, records: int, clip: float) -> float:
+    tau = 2.02 * records * UNIT * (relative + absolute)
     if not tau <= LARGEST_MARGIN:
         raise ValueError(
             f"clip: float64 cannot keep a sum of up to {records} records within {clip}; "
