@@ -152,6 +152,7 @@ def _heard() -> Iterator[Seen]:
 def _left_behind(run: Run) -> Seen:
     """The files of a run, less what goes by the clock and its name, which no two runs share."""
     found: Seen = {}
+    digest = read_ledger(run.ledger_path).digest  # of the run's name too
     for path in sorted(path for path in run.folder.rglob("*") if path.is_file()):
         name = path.relative_to(run.folder).as_posix()
         if path.name == "checkpoint.safetensors":
@@ -163,9 +164,9 @@ def _left_behind(run: Run) -> Seen:
             lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             found[name] = [{key: line[key] for key in line if key not in _OWN} for line in lines]
         elif path.name.startswith("ledger.jsonl"):
-            found[name] = None  # its head and its lock: digests, of the run's name too
+            found[name] = None  # its head, which holds the digest, and its lock
         else:
-            found[name] = path.read_bytes().replace(run.name.encode(), b"RUN")
+            found[name] = path.read_bytes().replace(run.name.encode(), b"").replace(digest.encode(), b"")
     return found
 
 
