@@ -3,8 +3,8 @@
 - `threshold_bound`, `gaussian_bound` and `sampled_gaussian_bound` compare many releases from two neighbouring
   data sets.
 - `one_run_bound` judges guesses about many records of a single release.
-- `Recorder` and `Replayer` stand at the privacy barrier on two neighbouring data sets: no statistics, but an exact
-  comparison with the sensitivity that is claimed.
+- `Recorder` and `Replayer` stand at the privacy barrier on two neighbouring data sets: no statistics, but an
+  exact comparison with the sensitivity that is claimed.
 
 An accountant proves that ε is at most something; these show that it is at least something. What was proved
 below what was shown is wrong. The games that make scores are in `dpsinkhorn.training.auditing`; what each

@@ -1,9 +1,9 @@
 """Record and replay: what a mechanism shows to the privacy barrier, on a data set and on a neighbour of it.
 
-A `Recorder` stands at the barrier while a mechanism runs on a data set D: it keeps the private values that ask
-for noise, the sensitivity that is claimed of them, and what was released. A `Replayer` stands there while the
-same mechanism runs on a neighbour D': it measures how far the values moved, over the claimed sensitivity, and
-hands back what was released on D. So all that follows is the same on both sides, and may differ in nothing.
+A `Recorder` stands at the barrier while a mechanism runs on a data set D: it keeps the private values that
+ask for noise, the sensitivity that is claimed of them, and what was released. A `Replayer` stands there while
+the same mechanism runs on a neighbour D': it measures how far the values moved, over the claimed sensitivity,
+and hands back what was released on D. So all that follows is the same on both sides, and must not differ.
 
 The values that are released under one charge are measured together: relative moves of their parts add up by
 squares for Gaussian noise, and as they are for Laplace noise, and the total may not exceed 1.
@@ -52,8 +52,12 @@ class _Release:
     """Values that are noised under one charge."""
 
     first: Query
-    rate: float
+    sample: _Sample | None
     parts: tuple[_Answer, ...]
+
+    @property
+    def rate(self) -> float:
+        return 1.0 if self.sample is None else self.sample.rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +88,18 @@ class Recording:
         """The answers put together as they are charged, each with the rate of the sample before it."""
         found: list[_Release] = []
         open_parts: list[_Answer] = []
-        rate = 1.0
+        sample: _Sample | None = None
         for entry in self.entries:
             if isinstance(entry, _Sample):
-                rate = entry.rate
+                sample = entry
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
             if numbers > first.together or not _belongs(first, entry.query):
                 raise ReplayDivergedError(_incomplete(first, numbers - entry.values.numel()))
             if numbers == first.together:
-                found.append(_Release(first, rate, tuple(open_parts)))
-                open_parts, rate = [], 1.0
+                found.append(_Release(first, sample, tuple(open_parts)))
+                open_parts, sample = [], None
         if open_parts:
             first = open_parts[0].query
             raise ReplayDivergedError(_incomplete(first, sum(part.values.numel() for part in open_parts)))
@@ -108,7 +112,7 @@ class Shared:
 
     Attributes:
         places: ``(units of D,)``, the unit of D' that each unit of D is, or -1 where D' has none.
-        units: how many D' has. Those that are no unit of D are taken into every sample: the worst case.
+        units: how many D' has.
     """
 
     places: Tensor
@@ -119,9 +123,9 @@ class Shared:
         """All units of D in their places, and some more behind them."""
         return cls(torch.arange(units), units + more)
 
-    def taken(self, recorded: Tensor) -> Tensor:
-        """The sample of D' that goes with a sample of D."""
-        chosen = torch.ones(self.units, dtype=torch.bool)
+    def taken(self, recorded: Tensor, *, others: bool) -> Tensor:
+        """The sample of D' that goes with one of D; `others` are units of D' alone: all of them, or none."""
+        chosen = torch.full((self.units,), others)
         chosen[self.places[self.places >= 0]] = False
         taken = self.places[recorded]
         chosen[taken[taken >= 0]] = True
@@ -142,8 +146,6 @@ class Recorder(ObservedNoise):
     >>> replayer.finish(), bool((first == second).all())
     (5.0, True)
     """
-
-    description = "A recorder of what passes the barrier, for an audit: not for release."
 
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
@@ -167,14 +169,20 @@ class Recorder(ObservedNoise):
 
 
 class Replayer(ObservedNoise):
-    """Answers a neighbour's requests by what was recorded, and measures how far its values have moved."""
+    """Answers a neighbour's requests by what was recorded, and measures how far its values have moved.
 
-    description = Recorder.description
+    Units that the data do not have are taken into every sample, which is the worst case, but for the last of
+    several: there they are left out, and nothing may move at all, for that is what sampling is credited with.
+    """
 
     def __init__(self, recording: Recording, source: NoiseSource, shared: Shared) -> None:
         self._recording, self._source, self._shared = recording, source, shared
         self._next = 0
+        samples = [entry for entry in recording.entries if isinstance(entry, _Sample) and entry.rate < 1]
+        self._without = samples[-1] if len(samples) > 1 else None
         self._values: list[Tensor] = []
+        self.differences: tuple[str, ...] = ()
+        """What is wrong beside a move that is too large, once it is finished: one line each."""
 
     @property
     def begun(self) -> bool:
@@ -196,20 +204,23 @@ class Replayer(ObservedNoise):
         if not isinstance(entry, _Sample) or entry.rate != rate:
             raise ReplayDivergedError(f"{_asked(entry)} on the data, and a sample on the neighbour")
         if (entry.units, units) != (len(self._shared.places), self._shared.units):
-            raise ReplayDivergedError(f"samples of {entry.units} and of {units} units: not what the data hold")
-        return self._shared.taken(entry.taken).to(taken)
+            raise ReplayDivergedError(
+                f"samples of {entry.units} and of {units} units: not what the data hold"
+            )
+        return self._shared.taken(entry.taken, others=entry is not self._without).to(taken)
 
     def finish(self) -> float:
         """Return the largest move of a release over its sensitivity; refuse where requests were left out."""
         if self._next != len(self._recording.entries):
             left = len(self._recording.entries) - self._next
             raise ReplayDivergedError(f"the neighbour asked for noise {left} times less than the data did")
-        values = iter(self._values)
-        moves = [
-            _move(release.first, [(part, next(values)) for part in release.parts])
-            for release in self._recording._releases()
-        ]
-        return max(moves, default=0.0)
+        values, farthest = iter(self._values), 0.0
+        for release in self._recording._releases():
+            move = _move(release.first, [(part, next(values)) for part in release.parts])
+            if move and self._without is not None and release.sample is self._without:
+                self.differences = (f"moves what is noised, by {move:.4g}, where no sample has it",)
+            farthest = max(farthest, move)
+        return farthest
 
     def _entry(self) -> _Sample | _Answer:
         if self._next == len(self._recording.entries):

@@ -1,8 +1,8 @@
 """The privacy barrier as an audit sees it: a source of noise that is told what noise is asked for.
 
-Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of them
-tells an `ObservedNoise` what it was given and what it is about to hand back, and hands back what that answers.
-Every other source is asked for random bits and nothing else.
+Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
+them tells an `ObservedNoise` what it was given and what it is about to hand back, and hands back what that
+answers. Every other source is asked for random bits and nothing else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Query:
 
 
 class ObservedNoise(_Source, ABC):
-    """A source of noise that stands at the barrier. For audits: it sees private values, so never for release."""
+    """A source of noise that stands at the barrier. It sees private values: for audits, never for release."""
 
     secure = False
+    description = "Noise that is recorded at the barrier, for an audit: not for release."
 
     @abstractmethod
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,10 @@ from dpsinkhorn.training.auditing.replay import Neighbour
 
 __all__ = ["FileCase", "made_up_cases", "own_cases"]
 
-_PIXELS = ("0.5", "1e300", "", "nan", "inf", "true", "2024-01-01", '"1"', "-1", "256", "1e0", "0,5")
+_PIXELS = ("0.5", "", "0,5", "1e300", "nan", "inf", "true", "2024-01-01", '"1"', "-1", "256", "1e0")
 _LABELS = ("0.5", "", "true", "word", '"0"', "-1", "1.0", "2024-01-01", "12345678901234567890")
 _PERSONS = ("12345678901234567890", "0.5", "", "true", "word", "1e5", "2024-01-01")
+_MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _FIRST_ID = 9 * 10**17  # of made-up persons: 18 digits, more than float64 tells apart
 _PICTURES = 100  # in a made-up folder
 
@@ -48,7 +49,7 @@ def made_up_cases(data: Dataset, folder: Path) -> Iterator[FileCase]:
     images = (data.images > (low + high) / 2).astype(np.uint8)
     ids = None if data.groups is None else data.groups + _FIRST_ID
     numbers = images.reshape(len(images), -1)
-    columns = {f"pixel{k}": numbers[:, k] for k in range(numbers.shape[1])}
+    columns: dict[str, npt.NDArray[Any]] = {f"pixel{k}": numbers[:, k] for k in range(numbers.shape[1])}
     columns |= {} if data.labels is None else {"label": data.labels}
     columns |= {} if ids is None else {"groups": ids}
     for suffix, mark in ((".csv", ","), (".csv", ";"), (".tsv", "\t")):
@@ -67,7 +68,7 @@ def made_up_cases(data: Dataset, folder: Path) -> Iterator[FileCase]:
 
 
 def own_cases(source: Path, records: int, folder: Path, options: dict[str, Any]) -> Iterator[FileCase]:
-    """A user's own file or folder, its first records, and one more; none for a format that is not known here."""
+    """A user's own file or folder, its first records, and one more; nothing for other formats."""
     suffix = source.suffix.lower()
     if suffix in (".csv", ".tsv"):
         with source.open(encoding="utf-8", newline="") as file:
@@ -80,13 +81,18 @@ def own_cases(source: Path, records: int, folder: Path, options: dict[str, Any])
         with np.load(source, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         longest = max(len(array) for array in arrays.values() if array.ndim)
-        kept = {name: array[:records] for name, array in arrays.items() if array.ndim and len(array) == longest}
+        kept = {
+            name: array[:records] for name, array in arrays.items() if array.ndim and len(array) == longest
+        }
         image = max(kept, key=lambda name: kept[name].ndim)
         yield _npz_case(kept, folder, options, image=image)
     elif suffix == ".npy":
-        files = {"images": source, **{name: Path(options[name]) for name in ("label", "groups") if name in options}}
-        stored_arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in files.items()}
-        arrays = {"labels" if name == "label" else name: array[:records] for name, array in stored_arrays.items()}
+        files = {"images": source, "labels": options.get("label"), "groups": options.get("groups")}
+        arrays = {
+            name: np.load(path, mmap_mode="r", allow_pickle=False)[:records]
+            for name, path in files.items()
+            if path is not None
+        }
         yield _npy_case(arrays, folder, options)
     elif source.is_dir() and any(entry.suffix.lower() == ".png" for entry in source.rglob("*")):
         taken = sorted(path for path in source.rglob("*") if path.is_file())[:records]
@@ -123,10 +129,9 @@ def _text_case(table: _Text, folder: Path, options: dict[str, Any]) -> FileCase:
         path.write_text(table.text + (end + line + "\n" if line else ""), encoding="utf-8")
         return load_dataset(path, **options)
 
-    name = f"{table.suffix} with {dict(zip(',;', ('commas', 'semicolons'), strict=True)).get(table.mark, 'tabs')}"
+    name = f"{table.suffix} with {_MARKS[table.mark]}"
     lines = {
-        f"a line more, with {words}": partial(read, line)
-        for words, line in _hostile_lines(table, options)
+        f"a line more, with {words}": partial(read, line) for words, line in _hostile_lines(table, options)
     }
     return FileCase(name, partial(read, ""), _named(name, lines))
 
@@ -143,10 +148,11 @@ def _hostile_lines(table: _Text, options: dict[str, Any]) -> Iterator[tuple[str,
         fields[person] = _another(fields[person], table.text)
     others = [place for place in range(len(header)) if place not in places.values()]
     yield "nothing unusual", table.mark.join(fields)
-    tokens = [(others[0], _PIXELS), (others[-1], _PIXELS[:3]), (places["label"], _LABELS), (person, _PERSONS)]
+    tokens = [(others[0], _PIXELS), (others[-1], _PIXELS[:1]), (places["label"], _LABELS), (person, _PERSONS)]
     for place, hostile in tokens:
-        for token in hostile if place is not None else ():
-            assert place is not None
+        if place is None:
+            continue
+        for token in hostile if table.mark == "," else hostile[:3]:
             line = [*fields[:place], token, *fields[place + 1 :]]
             yield f"{token or 'nothing'} as {header[place] or place}", table.mark.join(line)
     yield "a field too few", table.mark.join(fields[:-1])
@@ -180,12 +186,12 @@ def _npy_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any]) -> 
     options = {name: value for name, value in options.items() if name not in ("label", "groups")}
 
     def read(more: dict[str, Any]) -> Dataset:
-        stated = {}
+        stated = dict(options)
         for name, array in _longer(arrays, more).items():
             np.save(folder / f"{name}.npy", array)
             if name != "images":
                 stated["label" if name == "labels" else name] = str(folder / f"{name}.npy")
-        return load_dataset(folder / "images.npy", **stated, **options)
+        return load_dataset(folder / "images.npy", **stated)
 
     rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, "images")}
     return FileCase(".npy", partial(read, {}), _named(".npy", rows))
@@ -231,7 +237,10 @@ def _parquet_case(table: Any, folder: Path, options: dict[str, Any]) -> FileCase
         return load_dataset(folder / "table.parquet", **options)
 
     rows = {}
-    for field in (table.schema[0], *(table.schema[k] for k in range(len(table.schema) - 2, len(table.schema)))):
+    for field in (
+        table.schema[0],
+        *(table.schema[k] for k in range(len(table.schema) - 2, len(table.schema))),
+    ):
         values: list[Any] = [None]
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
             values += list(_extremes(np.dtype(field.type.to_pandas_dtype())))
@@ -244,7 +253,9 @@ def _parquet_case(table: Any, folder: Path, options: dict[str, Any]) -> FileCase
 # ---- pictures
 
 
-def _written_pictures(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64] | None, folder: Path) -> Path:
+def _written_pictures(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64] | None, folder: Path
+) -> Path:
     for k, image in enumerate(images):
         place = folder if labels is None else folder / str(labels[k])
         place.mkdir(parents=True, exist_ok=True)
@@ -284,5 +295,5 @@ def _folder_case(pictures: Path, folder: Path, options: dict[str, Any]) -> FileC
     return FileCase("pictures", nothing, _named("pictures", {w: partial(read, *f) for w, f in files.items()}))
 
 
-def _named(name: str, readings: dict[str, Callable[[], Dataset]]) -> tuple[Neighbour, ...]:
+def _named(name: str, readings: Mapping[str, Callable[[], Dataset]]) -> tuple[Neighbour, ...]:
     return tuple(Neighbour(f"{name}: {words}", read) for words, read in readings.items())

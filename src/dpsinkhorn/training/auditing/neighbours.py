@@ -22,9 +22,9 @@ _MOST_CLASSES = 10  # that are tried in turn
 
 
 def first_units(data: Dataset, records: int) -> Dataset:
-    """The first records, about so many, and all of those of their persons: in float32, which holds any of them.
+    """The first records, about so many, of whole persons, and not the last: in float32, which holds any.
 
-    The last unit is left out: with it they are a neighbour, of a record that is really there.
+    With a record that was left out they are a neighbour too.
     """
     groups = data.groups
     if groups is None:

@@ -1,9 +1,9 @@
 """Record and replay of whole trainings: one on the data, then one on each neighbour, with all noise frozen.
 
-The trainings are the real ones, with plan, ledger, loop, sanitizer, checkpoints and release, each in a folder of
-its own. What is noised may move by no more than the sensitivity that is claimed of it, the ledger must have been
-charged for just the noise that was added, and every other number, file, warning and line of the two runs must be
-the same. The number of records is declared, so that the plan is the same with a record more.
+The trainings are the real ones, with plan, ledger, loop, sanitizer, checkpoints and release, each in a folder
+of its own. What is noised may move by no more than the sensitivity that is claimed of it, the ledger must
+have been charged for just the noise that was added, and every other number, file, warning and line of the two
+runs must be the same. The number of records is declared, so that the plan is the same with a record more.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Neighbour:
 
     Attributes:
         name: what it is, in words.
-        read: gives the data; raises `DataError` where they are refused. Records of the audited data come first,
-            in their order, and those of the unit more behind them.
+        read: gives the data; raises `DataError` where they are refused. Records of the audited data come
+            first, in their order, and those of the unit more behind them.
     """
 
     name: str
@@ -95,7 +95,8 @@ class TrainingReplay:
             return Outcome(neighbour.name, differences=(f"ends the training: {error}",))
         except ReplayDivergedError as error:
             return Outcome(neighbour.name, differences=(str(error),))
-        return Outcome(neighbour.name, move=move, differences=_differences(self._seen, seen))
+        differences = (*replayer.differences, *_differences(self._seen, seen))
+        return Outcome(neighbour.name, move=move, differences=differences)
 
 
 def _shared(data: Dataset, other: Dataset) -> Shared:
@@ -182,5 +183,10 @@ def _checkpoint(path: Path) -> Seen:
 def _differences(first: Seen, second: Seen) -> tuple[str, ...]:
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     missing = [name for name in names if name not in first or name not in second]
-    lines = [f"{name} is there for one of them only" if name in missing else f"{name} differs" for name in names]
-    return (*lines[:_MOST_LINES], *([f"{len(lines) - _MOST_LINES} more differ"] if len(lines) > _MOST_LINES else []))
+    lines = [
+        f"{name} is there for one of them only" if name in missing else f"{name} differs" for name in names
+    ]
+    return (
+        *lines[:_MOST_LINES],
+        *([f"{len(lines) - _MOST_LINES} more differ"] if len(lines) > _MOST_LINES else []),
+    )

@@ -1,7 +1,7 @@
 """A search over neighbours for every training mechanism, by record and replay.
 
-Recipes are small, and clip so much that every record moves what is noised by all that it may. Each mechanism is
-replayed with uniform and with released class frequencies, and with persons where it takes them.
+Recipes are small, and clip so much that every record moves what is noised by all that it may. Each mechanism
+is replayed with uniform and with released class frequencies, and with persons where it takes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ REPLAYED_RECORDS = 1500
 """The most records of a data set that are replayed."""
 _PER_PERSON = 4  # records of made-up persons, about
 _NOISE = 5.0
-_BATCH = 2.0  # records expected in a batch of `batch`, `image` and `parameter`: where few are, one weighs most
+_BATCH = (
+    2.0  # records expected in a batch of `batch`, `image` and `parameter`: where few are, one weighs most
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,10 @@ class _Source:
     def cases(self, data: Dataset, folder: Path) -> Iterator[FileCase]:
         if self.name in KNOWN:
             return made_up_cases(data, folder)
-        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, self.options)
+        options = {
+            name: self.options[name] for name in self.options if name != "groups" or data.groups is not None
+        }
+        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, options)
 
 
 def replay_training(
@@ -60,8 +65,8 @@ def replay_training(
 ) -> list[Replayed]:
     """Replay trainings on neighbours of a data set, by its name or its path; `options` are `load_dataset`'s.
 
-    `files` tries the readers too: a known data set in every format, another one in its own, each with one record
-    more that is hostile. `watch` is told what comes next.
+    `files` tries the readers too: a known data set in every format, another one in its own, each with one
+    record more that is hostile. `watch` is told what comes next.
 
     >>> found = replay_training("digits", ["batch"], files=False)
     >>> [(each.mechanism, each.neighbours > 10, each.violations) for each in found]
@@ -126,6 +131,8 @@ def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> It
     with tempfile.TemporaryDirectory() as folder:
         for case in source.cases(base, Path(folder)):
             read = case.read()
+            if (read.groups is None) != (data.groups is None):
+                continue  # persons that are not in the file, or that a mechanism does not protect
             yield from TrainingReplay(plan(read), read).against(case.neighbours)
 
 
