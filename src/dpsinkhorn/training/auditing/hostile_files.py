@@ -44,25 +44,33 @@ class FileCase:
 
 
 def made_up_cases(data: Dataset, folder: Path) -> Iterator[FileCase]:
-    """The data in every format, in black (0) and white (1): whole numbers that might be of several types."""
+    """The data in every format, in black (0) and white (1): whole numbers that might be of several types.
+
+    In one of them labels are words.
+    """
     low, high = data.value_range
     images = (data.images > (low + high) / 2).astype(np.uint8)
     ids = None if data.groups is None else data.groups + _FIRST_ID
     numbers = images.reshape(len(images), -1)
     columns: dict[str, npt.NDArray[Any]] = {f"pixel{k}": numbers[:, k] for k in range(numbers.shape[1])}
-    columns |= {} if data.labels is None else {"label": data.labels}
+    # every other class has no record: were labels taken for names, their numbers would change
+    columns |= {} if data.labels is None else {"label": 2 * data.labels}
+    stated: dict[str, Any] = {} if data.labels is None else {"classes": 2 * data.classes}
     columns |= {} if ids is None else {"groups": ids}
     for suffix, mark in ((".csv", ","), (".csv", ";"), (".tsv", "\t")):
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        named = (
+            columns if data.labels is None or mark != ";" else {**columns, "label": _words(columns["label"])}
+        )
+        rows = zip(*(column.tolist() for column in named.values()), strict=True)
         text = "\n".join(mark.join(map(str, line)) for line in [list(columns), *rows]) + "\n"
-        yield _text_case(_Text(text, mark, suffix), folder, {})
+        yield _text_case(_Text(text, mark, suffix), folder, stated)
     arrays = {"images": images, "labels": data.labels, "groups": ids}
     there = {name: array for name, array in arrays.items() if array is not None}
     yield _npz_case(there, folder, {}, image="images")
     floats = {**there, "images": images.astype(np.float32)}
     yield replace(_npz_case(floats, folder, {}, image="images"), name=".npz of floats")
     yield _npy_case(there, folder, {})
-    yield _parquet_case(pa.table(columns), folder, {})
+    yield _parquet_case(pa.table(columns), folder, stated)
     if data.groups is None:
         yield _folder_case(_written_pictures(images[:_PICTURES], data.labels, folder / "made"), folder, {})
 
@@ -159,6 +167,10 @@ def _hostile_lines(table: _Text, options: dict[str, Any]) -> Iterator[tuple[str,
     yield "a field too many", table.mark.join([*fields, "1"])
     yield "a quote that does not end", '"' + table.mark.join(fields)
     yield "a letter that is no text", table.mark.join([*fields[:-1], fields[-1] + "\0"])
+
+
+def _words(labels: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    return np.array([f"kind {chr(ord('a') + label % 26)}{label}" for label in labels.tolist()])
 
 
 def _another(person: str, text: str) -> str:

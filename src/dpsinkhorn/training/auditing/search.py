@@ -49,10 +49,8 @@ class _Source:
     def cases(self, data: Dataset, folder: Path) -> Iterator[FileCase]:
         if self.name in KNOWN:
             return made_up_cases(data, folder)
-        options = {
-            name: self.options[name] for name in self.options if name != "groups" or data.groups is not None
-        }
-        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, options)
+        kept = self.options if data.groups is not None else {**self.options, "groups": None}
+        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, kept)
 
 
 def replay_training(
@@ -70,7 +68,7 @@ def replay_training(
 
     >>> found = replay_training("digits", ["batch"], files=False)
     >>> [(each.mechanism, each.neighbours > 10, each.violations) for each in found]
-    [('batch', True, ()), ('batch, released class frequencies', True, ()), ('batch, persons', True, ())]
+    [('batch', True, ()), ('batch, labels released', True, ()), ('batch, made-up persons', True, ())]
     """
     data = load_dataset(source, **options)
     if data.units < 2:
@@ -107,13 +105,17 @@ def _settings(data: Dataset, mechanism: AuditedMechanism) -> Iterator[tuple[str,
     of_persons = ", persons" if data.groups is not None else ""
     yield f"{mechanism}{of_persons}", data, lambda each: replay_plan(each, mechanism)
     if data.classes:
-        released = f"{mechanism}{of_persons}, released class frequencies"
+        released = f"{mechanism}{of_persons}, labels released"
         yield released, data, lambda each: replay_plan(each, mechanism, labels="released")
     if not named and mechanism != "moments":
         persons = np.arange(data.records) // _PER_PERSON
         labels = "released" if data.classes else "uniform"
         grouped = replace(data, groups=persons)
-        yield f"{mechanism}, persons", grouped, lambda each: replay_plan(each, mechanism, labels=labels)
+        yield (
+            f"{mechanism}, made-up persons",
+            grouped,
+            lambda each: replay_plan(each, mechanism, labels=labels),
+        )
 
 
 def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> Iterator[Outcome]:
