@@ -106,7 +106,7 @@ class TestSamples:
         assert shared.taken(torch.tensor([0, 2]), others=False).tolist() == [2]
 
     def test_nothing_moves_where_the_new_unit_is_left_out(self):
-        """The last of several samples is without it: what sampling is credited with."""
+        """The largest of several samples is without it: what sampling is credited with."""
 
         def run(points, leak=0.0):
             def steps(noise):

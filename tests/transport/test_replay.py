@@ -57,7 +57,7 @@ class TestFound:
     def test_a_sensitivity_that_follows_the_data(self, replayed, monkeypatch):
         original = noisy.NoisySinkhorn._sound_noise
 
-        def by_the_data(self, exact, phi, psi, noise, used):
+        def by_the_data(self, exact, phi, _psi, noise, used):
             return original(self, exact, phi, exact.psi - exact.psi.mean(), noise, used)
 
         monkeypatch.setattr(noisy.NoisySinkhorn, "_sound_noise", by_the_data)
@@ -72,9 +72,9 @@ class TestFound:
 
     def test_half_the_noise(self, replayed, monkeypatch):
         original = direct.add_laplace
-        monkeypatch.setattr(
-            direct,
-            "add_laplace",
-            lambda values, *, epsilon, **given: original(values, epsilon=2 * epsilon, **given),
-        )
+
+        def halved(values, *, epsilon, **given):
+            return original(values, epsilon=2 * epsilon, **given)
+
+        monkeypatch.setattr(direct, "add_laplace", halved)
         assert "charged as laplace noise" in replayed()["direct, exact"].violations[0]

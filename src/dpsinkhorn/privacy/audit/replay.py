@@ -171,15 +171,15 @@ class Recorder(ObservedNoise):
 class Replayer(ObservedNoise):
     """Answers a neighbour's requests by what was recorded, and measures how far its values have moved.
 
-    Units that the data do not have are taken into every sample, which is the worst case, but for the last of
-    several: there they are left out, and nothing may move at all, for that is what sampling is credited with.
+    Units that the data do not have are taken into every sample, which is the worst case, but for the largest
+    of several: there they are left out, and nothing may move at all: that is what sampling is credited with.
     """
 
     def __init__(self, recording: Recording, source: NoiseSource, shared: Shared) -> None:
         self._recording, self._source, self._shared = recording, source, shared
         self._next = 0
         samples = [entry for entry in recording.entries if isinstance(entry, _Sample) and entry.rate < 1]
-        self._without = samples[-1] if len(samples) > 1 else None
+        self._without = max(samples, key=lambda sample: len(sample.taken)) if len(samples) > 1 else None
         self._values: list[Tensor] = []
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""

@@ -278,8 +278,8 @@ def _written_pictures(
 def _folder_case(pictures: Path, folder: Path, options: dict[str, Any]) -> FileCase:
     """Copies of a folder of pictures, with one more: it is the last one, by its name and its class."""
     last = sorted(path for path in pictures.rglob("*.png"))[-1]
-    pattern = Image.open(last)
-    size = pattern.size
+    with Image.open(last) as pattern:
+        size = pattern.size
 
     def read(place: Path | None, write: Callable[[Path], object]) -> Dataset:
         copy = folder / "pictures"
