@@ -185,12 +185,14 @@ def _another(person: str, text: str) -> str:
 
 
 def _npz_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any], image: str) -> FileCase:
+    persons = options.get("groups") or "groups"
+
     def read(more: dict[str, Any]) -> Dataset:
         path = folder / "arrays.npz"
         np.savez(path, **_longer(arrays, more))
         return load_dataset(path, **options)
 
-    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, image)}
+    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, image, persons)}
     return FileCase(".npz", partial(read, {}), _named(".npz", rows))
 
 
@@ -205,7 +207,7 @@ def _npy_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any]) -> 
                 stated["label" if name == "labels" else name] = str(folder / f"{name}.npy")
         return load_dataset(folder / "images.npy", **stated)
 
-    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, "images")}
+    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, "images", "groups")}
     return FileCase(".npy", partial(read, {}), _named(".npy", rows))
 
 
@@ -217,14 +219,19 @@ def _longer(arrays: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _hostile_rows(arrays: dict[str, Any], image: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _hostile_rows(arrays: dict[str, Any], image: str, persons: str) -> Iterator[tuple[str, dict[str, Any]]]:
     plain = {name: np.array(array[-1:]) for name, array in arrays.items()}
-    if "groups" in plain and plain["groups"].dtype.kind in "iu":
-        plain["groups"] = plain["groups"] * 0 + arrays["groups"].max() + 1
+    if persons in plain:
+        plain[persons] = np.full_like(plain[persons], _nobody_yet(arrays[persons]))
     for name, array in plain.items():
         for value in _extremes(array.dtype):
             what = "pixels" if name == image else name
             yield f"a row more, with {value} as {what}", {**plain, name: np.full_like(array, value)}
+
+
+def _nobody_yet(persons: npt.NDArray[Any]) -> Any:
+    """A name, of the type of the others, that none of them has."""
+    return persons.max() + 1 if persons.dtype.kind in "iuf" else "~" * max(1, persons.dtype.itemsize // 4)
 
 
 def _extremes(kind: np.dtype[Any]) -> Sequence[Any]:
@@ -238,8 +245,9 @@ def _extremes(kind: np.dtype[Any]) -> Sequence[Any]:
 def _parquet_case(table: Any, folder: Path, options: dict[str, Any]) -> FileCase:
     def read(name: str, value: Any) -> Dataset:
         last = table.slice(table.num_rows - 1).to_pylist()[0]
-        if "groups" in last and isinstance(last["groups"], int):
-            last["groups"] += 1
+        persons = options.get("groups") or "groups"
+        if persons in last:
+            last[persons] = _plain(_nobody_yet(np.array(table[persons].to_pylist())))
         more = pa.Table.from_pylist([{**last, name: value}], schema=table.schema)
         pyarrow.parquet.write_table(pa.concat_tables([table, more]), folder / "table.parquet")
         return load_dataset(folder / "table.parquet", **options)
@@ -257,9 +265,12 @@ def _parquet_case(table: Any, folder: Path, options: dict[str, Any]) -> FileCase
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
             values += list(_extremes(np.dtype(field.type.to_pandas_dtype())))
         for value in values:
-            plain = value.item() if isinstance(value, np.generic) else value
-            rows[f"a row more, with {value} as {field.name}"] = partial(read, field.name, plain)
+            rows[f"a row more, with {value} as {field.name}"] = partial(read, field.name, _plain(value))
     return FileCase(".parquet", alone, _named(".parquet", rows))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 # ---- pictures

@@ -52,10 +52,11 @@ def worst_neighbours(data: Dataset, original: Dataset) -> Iterator[Neighbour]:
         yield _one_more(data, f"a record more: {name}", images, labels)
     if data.labels is not None:
         yield from neighbours_by_class(data)
+    units = np.arange(original.records) if original.groups is None else original.groups
+    last = _rows(original, np.flatnonzero(units == data.units))
+    found = [] if last.labels is None else last.labels.tolist()
+    yield _one_more(data, "a unit of the data that had been left out", last.images, found)
     if data.groups is None:
-        last = _rows(original, np.arange(data.records, data.records + 1))
-        found = [0] if last.labels is None else last.labels.tolist()
-        yield _one_more(data, "a record of the data that had been left out", last.images, found)
         return
     every = np.arange(_MANY) % max(1, data.classes)
     for name in ("white", "black", "the negative of a record", "a pixel that is no number"):

@@ -33,20 +33,18 @@ REPLAYED_RECORDS = 1500
 """The most records of a data set that are replayed."""
 _PER_PERSON = 4  # records of made-up persons, about
 _NOISE = 5.0
-_BATCH = (
-    2.0  # records expected in a batch of `batch`, `image` and `parameter`: where few are, one weighs most
-)
+_BATCH = 2.0  # records that `batch`, `image` and `parameter` expect: among few, one weighs most
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The data that are audited: as they are, and as files."""
+    """Where the data are, and how they are read."""
 
     name: str
-    data: Dataset
     options: dict[str, Any]
 
     def cases(self, data: Dataset, folder: Path) -> Iterator[FileCase]:
+        """The data in files: a known set in every format, another one in its own."""
         if self.name in KNOWN:
             return made_up_cases(data, folder)
         kept = self.options if data.groups is not None else {**self.options, "groups": None}
@@ -73,13 +71,13 @@ def replay_training(
     data = load_dataset(source, **options)
     if data.units < 2:
         raise DataError("a replay needs two units of privacy at least: one is left out, to be added again")
-    found = _Source(source, data, options)
-    return [
-        Replayed.of(name, _outcomes(found, each, plan, files))
-        for mechanism in mechanisms
-        for name, each, plan in _settings(data, mechanism)
-        if watch is None or watch(name) is None
-    ]
+    found = []
+    for mechanism in mechanisms:
+        for name, each, plan in _settings(data, mechanism):
+            if watch is not None:
+                watch(name)
+            found.append(Replayed.of(name, _outcomes(_Source(source, options), each, plan, files)))
+    return found
 
 
 def replay_plan(data: Dataset, mechanism: AuditedMechanism, *, labels: str = "uniform") -> Plan:
@@ -110,12 +108,8 @@ def _settings(data: Dataset, mechanism: AuditedMechanism) -> Iterator[tuple[str,
     if not named and mechanism != "moments":
         persons = np.arange(data.records) // _PER_PERSON
         labels = "released" if data.classes else "uniform"
-        grouped = replace(data, groups=persons)
-        yield (
-            f"{mechanism}, made-up persons",
-            grouped,
-            lambda each: replay_plan(each, mechanism, labels=labels),
-        )
+        name, grouped = f"{mechanism}, made-up persons", replace(data, groups=persons)
+        yield name, grouped, lambda each: replay_plan(each, mechanism, labels=labels)
 
 
 def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> Iterator[Outcome]:
