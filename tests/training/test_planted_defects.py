@@ -1,4 +1,4 @@
-"""Defects planted in the real code, one at a time, and who notices: named tests of this suite, or the audit.
+"""Defects planted in the real code, one at a time, and who notices: named tests of this suite, or an audit.
 
 docs/audit.md has the same list, as a table; `test_the_docs_name_every_defect` keeps the two together.
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import dp_accounting as dp
 import pytest
 import torch
 
+from dpsinkhorn.data import load_dataset
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, units
 from dpsinkhorn.privacy.noise.chacha import key_stream
 from dpsinkhorn.training import Run, loop, pace, records, spending, state
-from dpsinkhorn.training.auditing import StepAudit, StepSetting, audit_step
+from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
+from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.sanitizers import (
     base,
     clipping,
@@ -52,6 +55,8 @@ class Defect:
     audited: tuple[str, ...] = ()
     """Mechanisms whose audit shows an ε beyond the claim."""
     audit_is_long: bool = False
+    replayed: tuple[str, ...] = ()
+    """Mechanisms whose record and replay shows that something is wrong."""
 
 
 # ---- noise
@@ -247,35 +252,41 @@ DEFECTS = (
         without_noise,
         each_kind("TestNoise::test_zero_gradients_leave_the_stated_noise"),
         KINDS,
+        replayed=KINDS,
     ),
     Defect(
         "noise of half the size",
         half_the_noise,
         each_kind("TestNoise::test_zero_gradients_leave_the_stated_noise"),
         KINDS,
+        replayed=KINDS,
     ),
     Defect(
         "clipping left out",
         without_clipping,
         each_kind("TestSensitivity::test_the_bound_is_attained"),
         KINDS,
+        replayed=KINDS,
     ),
     Defect(
         "clipping by row where it must be joint, `batch`",
         batch_by_row,
         (f"{SANITIZERS}::TestSensitivity::test_the_bound_is_attained[batch]",),
         ("batch",),
+        replayed=("batch",),
     ),
     Defect(
         "clipping by row where it must be joint, `record`",
         record_by_row,
         (f"{SANITIZERS}::TestSensitivity::test_the_bound_is_attained[record]",),
         ("record",),
+        replayed=("record",),
     ),
     Defect(
         "clipping by tensor where it must be joint, `parameter`",
         parameter_by_tensor,
         ("tests/training/test_sanitizers_sinkhorn.py::TestAgainstAutograd::test_parameter[0.05]",),
+        replayed=("parameter",),
     ),
     Defect(
         "noise reused between steps",
@@ -304,16 +315,19 @@ DEFECTS = (
             "tests/training/test_records.py::test_units_are_taken_at_the_rate_and_independently[False]",
             "tests/training/test_records.py::test_units_are_taken_at_the_rate_and_independently[True]",
         ),
+        replayed=KINDS,
     ),
     Defect(
         "the realised batch size in a normaliser",
         realised_normaliser,
         ("tests/training/test_sanitizers_record.py::TestSum::test_the_normaliser_is_public",),
+        replayed=("record",),
     ),
     Defect(
         "the ledger written after the step",
         ledger_afterwards,
         (f"{SECURE}::TestSecure::test_what_is_used_is_on_record_and_lost_steps_are_charged[0]",),
+        replayed=KINDS,
     ),
     Defect(
         "lost steps taken again, in the room that others have on a ledger",
@@ -351,11 +365,13 @@ DEFECTS = (
         (f"{SANITIZERS}::TestInterface::test_charges[image]",),
         ("image",),
         audit_is_long=True,
+        replayed=("image",),
     ),
     Defect(
         "a NaN record that passes the clip, `record`",
         nan_in_record,
         (f"{SANITIZERS}::TestSensitivity::test_neighbours[record-1.0]",),
+        replayed=("record",),
     ),
     Defect(
         "a NaN record that passes the clip, all others",
@@ -367,26 +383,31 @@ DEFECTS = (
         moment_defects.without_noise,
         (f"{MOMENTS}::TestNoise::test_variances",),
         ("moments",),
+        replayed=("moments",),
     ),
     Defect(
         "too little noise above the diagonal, `moments`",
         moment_defects.little_noise_above_the_diagonal,
         (f"{MOMENTS}::TestNoise::test_variances",),
+        replayed=("moments",),
     ),
     Defect(
         "counts without noise, `moments`",
         moment_defects.true_counts,
         (f"{MOMENTS}::TestNoise::test_variances",),
+        replayed=("moments",),
     ),
     Defect(
         "deviations noised as if counts were not there, `moments`",
         moment_defects.deviations_as_if_alone,
         (f"{MOMENTS}::TestNoise::test_variances",),
+        replayed=("moments",),
     ),
     Defect(
         "counts noised as if their weight were 1, `moments`",
         moment_defects.counts_as_heavy_as_deviations,
         (f"{MOMENTS}::TestNoise::test_variances",),
+        replayed=("moments",),
     ),
     Defect(
         "scaled coordinates that are not on a grid, `moments`",
@@ -426,11 +447,13 @@ DEFECTS = (
         moment_defects.without_clipping,
         tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
         ("moments",),
+        replayed=("moments",),
     ),
     Defect(
         "clipping by coordinate where it must be joint, `moments`",
         moment_defects.clipped_by_coordinate,
         tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
+        replayed=("moments",),
     ),
     Defect(
         "sums that are not exact, `moments`",
@@ -444,6 +467,7 @@ DEFECTS = (
         "the true number of records in a normaliser, `moments`",
         moment_defects.true_normaliser,
         (SEEN,),
+        replayed=("moments",),
     ),
     Defect(
         "the true number of records in a radius, `moments`",
@@ -451,6 +475,15 @@ DEFECTS = (
         (SEEN,),
     ),
 )
+
+
+def first_violations(kind: str) -> tuple[str, ...]:
+    """What record and replay finds first: a fraction of a second, where there is something."""
+    data = load_dataset("digits")
+    base = first_units(data, 300)
+    game = TrainingReplay(replay_plan(base, kind), base)
+    outcomes = chain([game.own], game.against(worst_neighbours(base, data)))
+    return next((outcome.violations for outcome in outcomes if outcome.violations), ())
 
 
 def audited(kind: str, defect: str = "") -> StepAudit:
@@ -495,14 +528,30 @@ def test_the_audit_stays_within_the_claim_without(kind: str):
     assert 0 < found.bound < found.claimed
 
 
+@pytest.mark.parametrize(
+    ("defect", "kind"),
+    [pytest.param(each, kind, id=f"{each.name}-{kind}") for each in DEFECTS for kind in each.replayed],
+)
+def test_the_replay_finds_the_defect(defect: Defect, kind: str, monkeypatch: pytest.MonkeyPatch):
+    defect.plant(monkeypatch)
+    assert first_violations(kind)
+
+
+@pytest.mark.long  # `test_replay_game.py` has shorter ones
+@pytest.mark.parametrize("kind", [*KINDS, "moments"])
+def test_the_replay_finds_nothing_without(kind: str):
+    assert not first_violations(kind)
+
+
 def test_the_docs_name_every_defect():
     lines = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
-    rows = {cells[0]: cells[1:] for line in lines if len(cells := _cells(line)) == 3}
+    rows = {cells[0]: cells[1:] for line in lines if len(cells := _cells(line)) == 4}
     for defect in DEFECTS:
-        tests, by_audit = rows[defect.name]
+        tests, by_audit, by_replay = rows[defect.name]
         for node in defect.caught_by:
             assert node.removeprefix("tests/").partition("[")[0] in tests, node
         assert by_audit == (", ".join(f"`{kind}`" for kind in defect.audited) or "no")
+        assert by_replay == (", ".join(f"`{kind}`" for kind in defect.replayed) or "no")
 
 
 def _cells(line: str) -> list[str]:

@@ -13,13 +13,23 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
+from dpsinkhorn.cli.data import (
+    ChannelsOption,
+    ClassesOption,
+    GroupsOption,
+    ImageOption,
+    LabelOption,
+    RangeOption,
+    SizeOption,
+    UnlabelledOption,
+)
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     JsonOption,
     MechanismName,
-    MechanismOption,
     NoiseOption,
     RateOption,
     RowsOption,
@@ -38,6 +48,7 @@ _REPETITIONS, _CANARIES = 1000, 1000
 class Game(str, enum.Enum):
     step = "step"
     run = "run"
+    replay = "replay"
 
 
 class Claim(str, enum.Enum):
@@ -46,7 +57,10 @@ class Claim(str, enum.Enum):
 
 
 def audit(
-    mechanism: MechanismOption = MechanismName.record,
+    mechanism: Annotated[
+        MechanismName | None,
+        typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
+    ] = None,
     noise_multiplier: NoiseOption = None,
     sampling_rate: RateOption = None,
     steps: StepsOption = None,
@@ -55,15 +69,25 @@ def audit(
     game: Annotated[
         Game,
         typer.Option(
-            "--game", help="step: a worst-case record in single steps; run: canaries in a training."
+            "--game",
+            help="step: a worst-case record in single steps; run: canaries in a training; replay: recorded "
+            "on the data and replayed on neighbours, with all noise frozen.",
         ),
     ] = Game.step,
     repetitions: Annotated[
         int | None, typer.Option("--repetitions", help="Releases of each data set, for step. [default: 1000]")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="A name or a path, for run. [default: digits]")
+        str | None, typer.Option("--data", help="A name or a path, for run and replay. [default: digits]")
     ] = None,
+    image: ImageOption = None,
+    label: LabelOption = None,
+    unlabelled: UnlabelledOption = False,
+    groups: GroupsOption = None,
+    classes: ClassesOption = None,
+    size: SizeOption = None,
+    channels: ChannelsOption = None,
+    value_range: RangeOption = None,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
     ] = None,
@@ -85,14 +109,47 @@ def audit(
     """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
 
     Exit status: 0 if the larger of the bounds is within the claim, 3 if it exceeds it (then code or claim are
-    wrong, or chance was against you), 2 for bad input.
+    wrong, or chance was against you), 2 for bad input. For replay: 0 if no neighbour moves what is noised by
+    more than its claimed sensitivity, and nothing else differs; else 3.
 
     Example:
 
         dpsinkhorn audit --mechanism record --noise-multiplier 1 --sampling-rate 0.2 --steps 10 --delta 1e-5
 
         dpsinkhorn audit --game run --data digits --epsilon 10 --plot audit.png
+
+        dpsinkhorn audit --game replay --data scans.csv --label diagnosis --groups patient
     """
+    reading = {
+        "--image": image,
+        "--label": label,
+        "--unlabelled": unlabelled or None,
+        "--groups": groups,
+        "--classes": classes,
+        "--size": size,
+        "--channels": channels,
+        "--value-range": value_range,
+    }
+    if game is Game.replay:
+        others = {
+            "--noise-multiplier": noise_multiplier,
+            "--sampling-rate": sampling_rate,
+            "--steps": steps,
+            "--rows": rows,
+            "--repetitions": repetitions,
+            "--epsilon": epsilon,
+            "--canaries": canaries,
+            "--seed": seed,
+            "--plot": plot,
+        }
+        _refuse_others(game, others)
+        with _one_line(), _progress(as_json) as progress:
+            clean = audit_replay(data or "digits", mechanism, reading, as_json, progress)
+        if not clean:
+            raise typer.Exit(EXCEEDED)
+        return
+    _refuse_others(game, reading)
+    mechanism = mechanism or MechanismName.record
     check_plot_path(plot)
     if not 0 < delta < 1:
         raise BadInputError(f"--delta must be between 0 and 1, not {delta:g}; 1e-5 is usual")

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import torch
 
+from dpsinkhorn.privacy.noise.barrier import ObservedNoise
 from dpsinkhorn.privacy.noise.exact import LAPLACE, Bounds, WordSource, decide, exp_bounds
 
 __all__ = ["poisson_sample"]
@@ -45,8 +46,11 @@ def poisson_sample(
         raise ValueError(f"records must be between 0 and 2^40, not {records}")
     if not 0 <= rate <= 1:
         raise ValueError(f"the sampling rate must be between 0 and 1, not {rate}")
-    rate = float(rate)
-    target = torch.device(device)
+    taken = _drawn(records, float(rate), noise, torch.device(device))
+    return noise.sample(records, float(rate), taken) if isinstance(noise, ObservedNoise) else taken
+
+
+def _drawn(records: int, rate: float, noise: WordSource, target: torch.device) -> torch.Tensor:
     if rate == 1:
         return torch.arange(records, device=target)
     taken: list[torch.Tensor] = []

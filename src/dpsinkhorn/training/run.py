@@ -28,6 +28,7 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError
+from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
 from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
@@ -184,8 +185,11 @@ class Run:
         device: torch.device | str = "cpu",
         saving: Saving | None = None,
         watch: Watch | None = None,
+        noise: ObservedNoise | None = None,
     ) -> bool:
         """Train from where the run stands to its end, and write the release. False: stopped by `watch`.
+
+        `noise` stands at the barrier in place of the plan's own source, for an audit of a seeded plan.
 
         Raises:
             TrainingError: The data are not those of the plan, or the run is done.
@@ -194,7 +198,7 @@ class Run:
         _check_same(dataset, self.plan)
         try:
             with self._open_ledger() as ledger, _replayable(self.plan.seed is not None):
-                return self._train(dataset, torch.device(device), ledger, saving or Saving(), watch)
+                return self._train(dataset, torch.device(device), ledger, saving or Saving(), watch, noise)
         except BudgetExceededError as error:
             raise TrainingError(str(error)) from error
         except ReleaseError as error:
@@ -204,13 +208,19 @@ class Run:
             raise TrainingError(f"{failed}; mend that, then resume: the last checkpoint is whole") from error
 
     def _train(
-        self, dataset: Dataset, device: torch.device, ledger: Ledger, saving: Saving, watch: Watch | None
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        ledger: Ledger,
+        saving: Saving,
+        watch: Watch | None,
+        noise: ObservedNoise | None,
     ) -> bool:
         plan = self.plan
         self._check_open()  # again, now that nobody else is at work: another process may just have ended it
         check_unit(self.ledger_path, ledger.statement(), plan)  # others may have spent since this run began
         check_float64(device)
-        state = TrainingState(plan, device)
+        state = TrainingState(plan, device, noise)
         records = Records(dataset, device)
         self._clear_away()
         begun = self._checkpoint.exists()

@@ -43,7 +43,7 @@ class TrainingState:
     0
     """
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan, device: torch.device, noise: NoiseSource | None = None) -> None:
         settings = plan.recipe.optimizer
         self.step = 0
         self.way: str | None = None
@@ -66,7 +66,7 @@ class TrainingState:
         self.random = torch.Generator(device)
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
         self.random.manual_seed(seed)
-        self.noise: NoiseSource = SecureNoise() if plan.seed is None else SeededNoise(plan.seed)
+        self.noise: NoiseSource = noise or (SecureNoise() if plan.seed is None else SeededNoise(plan.seed))
 
     @property
     def parameters(self) -> list[nn.Parameter]:

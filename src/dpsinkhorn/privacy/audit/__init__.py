@@ -1,8 +1,10 @@
-"""Empirical lower bounds on ε: statistics alone. Scores come in, a bound with its confidence goes out.
+"""What can be shown of ε from below, and of a claimed sensitivity, without knowing what is audited.
 
 - `threshold_bound`, `gaussian_bound` and `sampled_gaussian_bound` compare many releases from two neighbouring
   data sets.
 - `one_run_bound` judges guesses about many records of a single release.
+- `Recorder` and `Replayer` stand at the privacy barrier on two neighbouring data sets: no statistics, but an
+  exact comparison with the sensitivity that is claimed.
 
 An accountant proves that ε is at most something; these show that it is at least something. What was proved
 below what was shown is wrong. The games that make scores are in `dpsinkhorn.training.auditing`; what each
@@ -11,6 +13,15 @@ bound says, and does not, is in docs/audit.md.
 
 from dpsinkhorn.privacy.audit.errors import AuditError
 from dpsinkhorn.privacy.audit.one_run import OneRunBound, one_run_bound, p_value
+from dpsinkhorn.privacy.audit.replay import (
+    Outcome,
+    Recorder,
+    Recording,
+    ReplayDivergedError,
+    Replayed,
+    Replayer,
+    Shared,
+)
 from dpsinkhorn.privacy.audit.two_worlds import (
     PairBound,
     gaussian_bound,
@@ -22,7 +33,14 @@ from dpsinkhorn.privacy.audit.two_worlds import (
 __all__ = [
     "AuditError",
     "OneRunBound",
+    "Outcome",
     "PairBound",
+    "Recorder",
+    "Recording",
+    "ReplayDivergedError",
+    "Replayed",
+    "Replayer",
+    "Shared",
     "gaussian_bound",
     "gaussian_epsilon",
     "one_run_bound",

@@ -6,6 +6,7 @@
 What is proven about them is in `docs/proofs/floating-point.md`.
 """
 
+from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
 from dpsinkhorn.privacy.noise.exact import WordSource
 from dpsinkhorn.privacy.noise.lattice import add_gaussian, add_laplace, gaussian_std, laplace_scale
 from dpsinkhorn.privacy.noise.sources import (
@@ -18,6 +19,8 @@ from dpsinkhorn.privacy.noise.sources import (
 
 __all__ = [
     "NoiseSource",
+    "ObservedNoise",
+    "Query",
     "SecureNoise",
     "SeededNoise",
     "WordSource",

@@ -15,6 +15,7 @@ import math
 import torch
 
 from dpsinkhorn.privacy.noise import _lattice_triton
+from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS, NoiseSource, laplace_cells, normal_cells
 
 __all__ = ["LARGEST", "STEP", "add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
@@ -64,10 +65,15 @@ def add_gaussian(
     >>> add_gaussian(gradient, sensitivity=1.0, noise_multiplier=0.5, noise=SeededNoise(7))
     tensor([...])
     """
-    std = gaussian_std(sensitivity, noise_multiplier, _count(values, coordinates))
+    together = _count(values, coordinates)
+    std = gaussian_std(sensitivity, noise_multiplier, together)
     if cells is None:
         cells = normal_cells(_given(noise), tuple(values.shape), device=values.device)
-    return _on_lattice(values, cells, std * STEP)
+    released = _on_lattice(values, cells, std * STEP)
+    if isinstance(noise, ObservedNoise):
+        query = Query("gaussian", tuple(values.shape), sensitivity, noise_multiplier, together)
+        return noise.release(query, values, released)
+    return released
 
 
 def add_laplace(
@@ -88,10 +94,15 @@ def add_laplace(
     >>> add_laplace(torch.tensor(120.0), sensitivity=1.0, epsilon=1.0, noise=SeededNoise(7))
     tensor(...)
     """
-    scale = laplace_scale(sensitivity, epsilon, _count(values, coordinates))
+    together = _count(values, coordinates)
+    scale = laplace_scale(sensitivity, epsilon, together)
     if cells is None:
         cells = laplace_cells(_given(noise), tuple(values.shape), device=values.device)
-    return _on_lattice(values, cells, scale * STEP)
+    released = _on_lattice(values, cells, scale * STEP)
+    if isinstance(noise, ObservedNoise):
+        query = Query("laplace", tuple(values.shape), sensitivity, 1 / epsilon, together)
+        return noise.release(query, values, released)
+    return released
 
 
 def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch.Tensor:

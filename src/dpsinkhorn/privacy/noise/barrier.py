@@ -1,0 +1,52 @@
+"""The privacy barrier as an audit sees it: a source of noise that is told what noise is asked for.
+
+Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
+them tells an `ObservedNoise` what it was given and what it is about to hand back, and hands back what that
+answers. Every other source is asked for random bits and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dpsinkhorn.privacy.noise.sources import _Source
+
+__all__ = ["ObservedNoise", "Query"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What noise was asked for: all of it must be public.
+
+    Attributes:
+        noise: `gaussian`, where the sensitivity is in Euclidean norm, or `laplace`, where it is in L1.
+        shape: of the values.
+        sensitivity: what one unit moves the values by, at most.
+        multiplier: noise over sensitivity.
+        together: how many numbers, these among them, are released under one bound and one charge.
+    """
+
+    noise: Literal["gaussian", "laplace"]
+    shape: tuple[int, ...]
+    sensitivity: float
+    multiplier: float
+    together: int
+
+
+class ObservedNoise(_Source, ABC):
+    """A source of noise that stands at the barrier. It sees private values: for audits, never for release."""
+
+    secure = False
+    description = "Noise that is recorded at the barrier, for an audit: not for release."
+
+    @abstractmethod
+    def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
+        """Return what is released for these private values; `noised` is what would be."""
+
+    @abstractmethod
+    def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
+        """Return the indices of the Poisson sample of so many units; `taken` is what would be."""

@@ -1,0 +1,192 @@
+"""Record and replay of whole trainings: one on the data, then one on each neighbour, with all noise frozen.
+
+The trainings are the real ones, with plan, ledger, loop, sanitizer, checkpoints and release, each in a folder
+of its own. What is noised may move by no more than the sensitivity that is claimed of it, the ledger must
+have been charged for just the noise that was added, and every other number, file, warning and line of the two
+runs must be the same. The number of records is declared, so that the plan is the same with a record more.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from dpsinkhorn.data import DataError, Dataset
+from dpsinkhorn.privacy import SeededNoise, read_ledger
+from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
+from dpsinkhorn.privacy.noise import ObservedNoise
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.run import Progress, Run, Saving
+
+__all__ = ["Neighbour", "TrainingReplay"]
+
+_OWN = ("epsilon", "steps_per_second")  # entries of the statistics that go by the clock
+_MOST_LINES = 4  # of differences that are told of one neighbour
+
+Seen: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A data set that differs from the audited one in one unit of privacy.
+
+    Attributes:
+        name: what it is, in words.
+        read: gives the data; raises `DataError` where they are refused. Records of the audited data come
+            first, in their order, and those of the unit more behind them.
+    """
+
+    name: str
+    read: Callable[[], Dataset]
+
+
+class TrainingReplay:
+    """A training that was recorded, to be replayed on neighbours of its data.
+
+    Args:
+        plan: a seeded one, with a declared number of records.
+        data: what it is for.
+    """
+
+    def __init__(self, plan: Plan, data: Dataset) -> None:
+        if plan.seed is None or plan.facts.size_is_public:
+            raise ValueError("a replay needs a seeded plan, and a declared number of records")
+        self._plan, self._data = plan, data
+        recorder = Recorder(SeededNoise(plan.seed))
+        with _run_of(plan) as run:
+            self._seen = _trained(run, data, recorder)
+            charge = read_ledger(run.ledger_path).total()
+        self._recording = recorder.recording
+        self.own = Outcome("the data themselves", differences=self._recording.differences(charge))
+        """Whether what was charged is what was noised."""
+
+    def against(self, neighbours: Iterable[Neighbour]) -> Iterator[Outcome]:
+        """Replay each of them."""
+        for neighbour in neighbours:
+            yield self._against(neighbour)
+
+    def _against(self, neighbour: Neighbour) -> Outcome:
+        try:
+            data = neighbour.read()
+        except DataError:
+            return Outcome(neighbour.name, refused=True)
+        assert self._plan.seed is not None
+        replayer = Replayer(self._recording, SeededNoise(self._plan.seed), _shared(self._data, data))
+        try:
+            with _run_of(self._plan) as run:
+                seen = _trained(run, data, replayer)
+            move = replayer.finish()
+        except TrainingError as error:
+            if not replayer.begun:
+                return Outcome(neighbour.name, refused=True)
+            return Outcome(neighbour.name, differences=(f"ends the training: {error}",))
+        except ReplayDivergedError as error:
+            return Outcome(neighbour.name, differences=(str(error),))
+        differences = (*replayer.differences, *_differences(self._seen, seen))
+        return Outcome(neighbour.name, move=move, differences=differences)
+
+
+def _shared(data: Dataset, other: Dataset) -> Shared:
+    """Which units both have. Records of the first come first in the other, as its reader has them."""
+    common = min(data.records, other.records)
+    if data.groups is None or other.groups is None:
+        places = np.where(np.arange(data.units) < common, np.arange(data.units), -1)
+    else:
+        places = np.full(data.units, -1, dtype=np.int64)
+        places[data.groups[:common]] = other.groups[:common]
+    return Shared(torch.from_numpy(places), other.units)
+
+
+@contextmanager
+def _run_of(plan: Plan) -> Iterator[Run]:
+    """A new run in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Run.create(Path(folder) / "run", plan)
+
+
+def _trained(run: Run, data: Dataset, noise: ObservedNoise) -> Seen:
+    """Train, and return all that anyone could see of it, by its name."""
+    progress: list[str] = []
+
+    def watch(now: Progress) -> bool:
+        block = now.block
+        progress.append(f"{block.step} of {block.horizon}, {block.steps} more, {block.gradient_norm!r}")
+        return False
+
+    # One picture, at a step that is settled beforehand: when further ones are drawn goes by the clock.
+    saving = Saving(checkpoint_seconds=float("inf"), picture_steps=max(2, run.plan.steps - 1))
+    with _heard() as heard:
+        run.train(data, saving=saving, watch=watch, noise=noise)
+    return {**heard, "progress": progress, **_left_behind(run)}
+
+
+@contextmanager
+def _heard() -> Iterator[Seen]:
+    """Everything that is printed, logged or warned of."""
+    heard: Seen = {}
+    log, out, err = (io.StringIO() for _ in range(3))
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as warned, redirect_stdout(out), redirect_stderr(err):
+            warnings.simplefilter("always")
+            yield heard
+    finally:
+        logging.getLogger().removeHandler(handler)
+    heard["warnings"] = [str(each.message) for each in warned]
+    heard["log"], heard["output"], heard["errors"] = log.getvalue(), out.getvalue(), err.getvalue()
+
+
+def _left_behind(run: Run) -> Seen:
+    """The files of a run, less what goes by the clock and its name, which no two runs share."""
+    found: Seen = {}
+    digest = read_ledger(run.ledger_path).digest  # of the run's name too
+    for path in sorted(path for path in run.folder.rglob("*") if path.is_file()):
+        name = path.relative_to(run.folder).as_posix()
+        if path.name == "checkpoint.safetensors":
+            found[name] = _checkpoint(path)
+        elif path.name == "ledger.jsonl":
+            statement = read_ledger(path)
+            found[name] = [(spend.charge, spend.steps) for spend in statement.spends], statement.budget
+        elif path.name == "statistics.jsonl":
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            found[name] = [{key: line[key] for key in line if key not in _OWN} for line in lines]
+        elif path.name.startswith("ledger.jsonl"):
+            found[name] = None  # its head, which holds the digest, and its lock
+        else:
+            found[name] = path.read_bytes().replace(run.name.encode(), b"").replace(digest.encode(), b"")
+    return found
+
+
+def _checkpoint(path: Path) -> Seen:
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["state"])
+        names = list(file.keys())
+        tensors = {name: file.get_tensor(name).numpy().tobytes() for name in names}
+    extra = {key: value for key, value in state["extra"].items() if key not in ("run", "ledger")}
+    return {"state": {**state, "extra": extra}, "tensors": tensors}
+
+
+def _differences(first: Seen, second: Seen) -> tuple[str, ...]:
+    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+    missing = [name for name in names if name not in first or name not in second]
+    lines = [
+        f"{name} is there for one of them only" if name in missing else f"{name} differs" for name in names
+    ]
+    return (
+        *lines[:_MOST_LINES],
+        *([f"{len(lines) - _MOST_LINES} more differ"] if len(lines) > _MOST_LINES else []),
+    )

@@ -1,0 +1,152 @@
+"""A search over neighbours for every training mechanism, by record and replay.
+
+Recipes are small, and clip so much that every record moves what is noised by all that it may. Each mechanism
+is replayed with uniform and with released class frequencies, and with persons where it takes them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpsinkhorn.data import KNOWN, DataError, Dataset, load_dataset
+from dpsinkhorn.privacy.audit import Outcome, Replayed
+from dpsinkhorn.training.auditing.hostile_files import FileCase, made_up_cases, own_cases
+from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
+from dpsinkhorn.training.auditing.replay import TrainingReplay
+from dpsinkhorn.training.auditing.step import AuditedMechanism
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.recipe import Recipe, load_recipe
+from dpsinkhorn.training.records import facts_of
+
+__all__ = ["REPLAYED_RECORDS", "replay_plan", "replay_training"]
+
+Watch: TypeAlias = Callable[[str], None]
+
+REPLAYED_RECORDS = 1500
+"""The most records of a data set that are replayed."""
+_PER_PERSON = 4  # records of made-up persons, about
+_NOISE = 5.0
+_BATCH = 2.0  # records that `batch`, `image` and `parameter` expect: among few, one weighs most
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where the data are, and how they are read."""
+
+    name: str
+    options: dict[str, Any]
+
+    def cases(self, data: Dataset, folder: Path) -> Iterator[FileCase]:
+        """The data in files: a known set in every format, another one in its own."""
+        if self.name in KNOWN:
+            return made_up_cases(data, folder)
+        kept = self.options if data.groups is not None else {**self.options, "groups": None}
+        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, kept)
+
+
+def replay_training(
+    source: str = "digits",
+    mechanisms: Sequence[AuditedMechanism] = ("record", "moments", "batch", "image", "parameter"),
+    *,
+    files: bool = True,
+    watch: Watch | None = None,
+    **options: Any,
+) -> list[Replayed]:
+    """Replay trainings on neighbours of a data set, by its name or its path; `options` are `load_dataset`'s.
+
+    `files` tries the readers too: a known data set in every format, another one in its own, each with one
+    record more that is hostile. `watch` is told what comes next.
+
+    >>> found = replay_training("digits", ["batch"], files=False)
+    >>> [(each.mechanism, each.neighbours > 10, each.violations) for each in found]
+    [('batch', True, ()), ('batch, labels released', True, ()), ('batch, made-up persons', True, ())]
+    """
+    data = load_dataset(source, **options)
+    if data.units < 2:
+        raise DataError("a replay needs two units of privacy at least: one is left out, to be added again")
+    found = []
+    for mechanism in mechanisms:
+        for name, each, plan in _settings(data, mechanism):
+            if watch is not None:
+                watch(name)
+            found.append(Replayed.of(name, _outcomes(_Source(source, options), each, plan, files)))
+    return found
+
+
+def replay_plan(data: Dataset, mechanism: AuditedMechanism, *, labels: str = "uniform") -> Plan:
+    """A small plan for the data, seeded, whose number of records is declared."""
+    return make_plan(
+        _recipe(mechanism, data),
+        facts_of(data, records=data.records),
+        delta=1e-5,
+        accountant="rdp",  # the quickest, and ε is not what is audited
+        labels=labels,
+        seed=0,
+    )
+
+
+_PlanFor: TypeAlias = Callable[[Dataset], Plan]
+
+
+def _settings(data: Dataset, mechanism: AuditedMechanism) -> Iterator[tuple[str, Dataset, _PlanFor]]:
+    """Names, data and plans of what is replayed with a mechanism."""
+    named = data.groups is not None
+    if mechanism == "moments" and named:
+        data = replace(data, groups=None)
+    of_persons = ", persons" if data.groups is not None else ""
+    yield f"{mechanism}{of_persons}", data, lambda each: replay_plan(each, mechanism)
+    if data.classes:
+        released = f"{mechanism}{of_persons}, labels released"
+        yield released, data, lambda each: replay_plan(each, mechanism, labels="released")
+    if not named and mechanism != "moments":
+        persons = np.arange(data.records) // _PER_PERSON
+        labels = "released" if data.classes else "uniform"
+        name, grouped = f"{mechanism}, made-up persons", replace(data, groups=persons)
+        yield name, grouped, lambda each: replay_plan(each, mechanism, labels=labels)
+
+
+def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> Iterator[Outcome]:
+    base = first_units(data, REPLAYED_RECORDS)
+    settled = plan(base)
+    game = TrainingReplay(settled, base)
+    if game.own.violations:
+        yield game.own
+    if settled.labels == "released" and data.groups is None:
+        yield from game.against(neighbours_by_class(base))
+        return
+    yield from game.against(worst_neighbours(base, data))
+    if not files:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for case in source.cases(base, Path(folder)):
+            read = case.read()
+            if (read.groups is None) != (data.groups is None):
+                continue  # persons that are not in the file, or that a mechanism does not protect
+            yield from TrainingReplay(plan(read), read).against(case.neighbours)
+
+
+def _recipe(mechanism: AuditedMechanism, data: Dataset) -> Recipe:
+    if mechanism == "moments":
+        return load_recipe("mixture").replace(
+            privacy={"noise_multiplier": _NOISE, "steps": 5, "clip": 2.0},
+            generator={"components": 3, "frequencies": min(6, *data.image_shape[1:])},
+        )
+    return load_recipe("digits").replace(
+        privacy={
+            "mechanism": mechanism,
+            "noise_multiplier": _NOISE,
+            "sampling_rate": 0.2 if mechanism == "record" else min(1.0, _BATCH / data.records),
+            "steps": 4,
+            "clip": 0.1,
+        },
+        loss={"generated_per_class": 2, "generated": 12},
+        generator={"hidden": [16]},
+        optimizer={"learning_rate": 1e-3},
+    )
