@@ -11,9 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
-
-from dpsinkhorn.privacy.noise.sources import _Source
 
 __all__ = ["ObservedNoise", "Query"]
 
@@ -37,11 +36,15 @@ class Query:
     together: int
 
 
-class ObservedNoise(_Source, ABC):
+class ObservedNoise(ABC):
     """A source of noise that stands at the barrier. It sees private values: for audits, never for release."""
 
     secure = False
     description = "Noise that is recorded at the barrier, for an audit: not for release."
+
+    @abstractmethod
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return `count` uniform 64-bit words as signed int64."""
 
     @abstractmethod
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
