@@ -35,4 +35,7 @@ def _loaded(path, *, classes=None, **options):
         pixels = pixels.astype(np.uint8)
     side = round(pixels.shape[1] ** 0.5)
     images = pixels.reshape(-1, side, side)
-    return from_arrays(images, columns.get("label"), groups=columns.get("groups"), classes=classes)
+    persons = None
+    if "groups" in columns:  # floats, where one of them is too long for a whole number
+        persons = np.unique(columns["groups"], return_inverse=True)[1]
+    return from_arrays(images, columns.get("label"), groups=persons, classes=classes)

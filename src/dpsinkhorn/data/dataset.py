@@ -177,9 +177,10 @@ def check_every_class(dataset: Dataset) -> None:
     Traceback (most recent call last):
     dpsinkhorn.data.errors.DataError: class 1 has no records; state the classes (--classes 3), or add records
     """
-    if dataset.classes_stated:
+    if dataset.classes_stated or dataset.labels is None:
         return
-    empty = [str(k) for k, count in enumerate(dataset.found_counts()) if count == 0]
+    occurring = set(np.unique(dataset.labels).tolist())
+    empty = [str(k) for k in range(dataset.classes) if k not in occurring]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         some = f"classes {', '.join(empty[:5])}{more} have" if len(empty) > 1 else f"class {empty[0]} has"
