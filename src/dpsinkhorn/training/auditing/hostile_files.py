@@ -58,12 +58,13 @@ def made_up_cases(data: Dataset, folder: Path) -> Iterator[FileCase]:
     stated: dict[str, Any] = {} if data.labels is None else {"classes": 2 * data.classes}
     columns |= {} if ids is None else {"groups": ids}
     for suffix, mark in ((".csv", ","), (".csv", ";"), (".tsv", "\t")):
-        named = (
-            columns if data.labels is None or mark != ";" else {**columns, "label": _words(columns["label"])}
-        )
+        named, options = columns, stated
+        if mark == ";" and data.labels is not None:
+            named = {**columns, "label": _words(columns["label"])}
+            options = {"classes": _words(np.arange(2 * data.classes)).tolist()}
         rows = zip(*(column.tolist() for column in named.values()), strict=True)
         text = "\n".join(mark.join(map(str, line)) for line in [list(columns), *rows]) + "\n"
-        yield _text_case(_Text(text, mark, suffix), folder, stated)
+        yield _text_case(_Text(text, mark, suffix), folder, options)
     arrays = {"images": images, "labels": data.labels, "groups": ids}
     there = {name: array for name, array in arrays.items() if array is not None}
     yield _npz_case(there, folder, {}, image="images")
