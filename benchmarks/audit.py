@@ -109,7 +109,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
 
         def clipped(sample: Sample, images: Callable[[], Tensor] = images, labels: Tensor = labels) -> Tensor:
             more = (state.parameters,) if isinstance(sanitizer, ParameterSanitizer) else ()
-            return sanitizer._clipped(images(), labels, sample, *more)  # type: ignore[attr-defined]
+            return sanitizer.clipped(images(), labels, sample, *more)  # type: ignore[attr-defined]
 
         canary = Sample(planted.points[at : at + 1], planted.labels[at : at + 1])
         with_it = Sample(torch.cat([sample.points, canary.points]), torch.cat([sample.labels, canary.labels]))

@@ -81,7 +81,7 @@ class Observer(Sanitizer):
         n = len(points) - self._watched.resampled(len(points) // 2)
         kinds = None if labels is None else labels[:n]
         with torch.no_grad():
-            known, own = self._watched._sums(points, labels, self._others)
+            known, own = self._watched.clipped_sums(points, labels, self._others)
             total = gradient[:n].double()
             if own is not None:  # public
                 total = total + own * (self._watched.self_weight / n)

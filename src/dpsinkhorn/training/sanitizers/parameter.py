@@ -30,7 +30,7 @@ class ParameterSanitizer(SinkhornSanitizer):
 
     mechanism: ParameterMechanism
 
-    def _clipped(
+    def clipped(
         self, points: Tensor, labels: Tensor | None, sample: Sample, parameters: Sequence[nn.Parameter]
     ) -> Tensor:
         """What is noised: all parameters' gradients in one vector, in float64."""
@@ -47,7 +47,7 @@ class ParameterSanitizer(SinkhornSanitizer):
         noise: NoiseSource,
     ) -> None:
         released = add_gaussian(
-            self._clipped(points, labels, sample, parameters),
+            self.clipped(points, labels, sample, parameters),
             sensitivity=self.mechanism.sensitivity,
             noise_multiplier=self.mechanism.noise_multiplier,
             noise=noise,
