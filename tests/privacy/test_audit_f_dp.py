@@ -147,7 +147,7 @@ class TestMechanismsThatAreKnown:
         assert alone >= old
 
     def test_rarely_above_the_truth(self):
-        """All canaries are shown at once with probability δ, else none: (0, δ), the worst case at one blow."""
+        """All canaries are shown at once with probability δ, else none: (0, δ)."""
         rng, delta, error, over = np.random.default_rng(1), 0.02, 0.1, []
         for _ in range(300):
             included = rng.random(100) < 0.5

@@ -174,7 +174,7 @@ class TestCoordinates:
         for _ in range(12):
             little = 1e-3 * torch.randn(2, k, generator=draws, dtype=torch.float64)
             centres = (2.0**moments._half * (little[0] - own / own.norm())).view(1, 1, k)
-            deviation = own - moments._on_grid(centres)[0, 0]
+            deviation = own - moments.place(centres)[0, 0]
             matrix = torch.zeros(k, k, dtype=torch.float64)
             matrix[0] = deviation / deviation.norm() + little[1]
             whole = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=8)

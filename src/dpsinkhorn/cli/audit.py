@@ -15,6 +15,17 @@ from rich.progress import Progress
 
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
+from dpsinkhorn.cli.data import (
+    ChannelsOption,
+    ClassesOption,
+    GroupsOption,
+    ImageOption,
+    LabelOption,
+    RangeOption,
+    SizeOption,
+    UnlabelledOption,
+    load_source,
+)
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     JsonOption,
@@ -64,11 +75,19 @@ def audit(
     data: Annotated[
         str | None, typer.Option("--data", help="A name or a path, for run. [default: digits]")
     ] = None,
+    image: ImageOption = None,
+    label: LabelOption = None,
+    unlabelled: UnlabelledOption = False,
+    groups: GroupsOption = None,
+    classes: ClassesOption = None,
+    size: SizeOption = None,
+    channels: ChannelsOption = None,
+    value_range: RangeOption = None,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
     ] = None,
     canaries: Annotated[
-        int | None, typer.Option("--canaries", help="Made-up records, for run. [default: 1000]")
+        int | None, typer.Option("--canaries", help="Made-up records, or persons, for run. [default: 1000]")
     ] = None,
     claim: Annotated[
         Claim, typer.Option("--claim", help="The epsilon to hold against: ours, or the paper's for image.")
@@ -92,6 +111,8 @@ def audit(
         dpsinkhorn audit --mechanism record --noise-multiplier 1 --sampling-rate 0.2 --steps 10 --delta 1e-5
 
         dpsinkhorn audit --game run --data digits --epsilon 10 --plot audit.png
+
+        dpsinkhorn audit --game run --data scans.parquet --label diagnosis --groups patient --epsilon 3
     """
     check_plot_path(plot)
     if not 0 < delta < 1:
@@ -99,10 +120,21 @@ def audit(
     if not 0 < confidence < 1:
         raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
     rate = parse_rate(sampling_rate, None, None)
+    source = {
+        "data": data,
+        "image": image,
+        "label": label,
+        "unlabelled": unlabelled or None,
+        "groups": groups,
+        "classes": classes,
+        "size": size,
+        "channels": channels,
+        "value_range": value_range,
+    }
     with _one_line(), _progress(as_json) as progress:
         result: StepResult | RunResult
         if game is Game.step:
-            _refuse_others(game, {"--data": data, "--epsilon": epsilon, "--canaries": canaries})
+            _refuse_others(game, {**source, "epsilon": epsilon, "canaries": canaries})
             setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
             if claim is Claim.published and mechanism is not MechanismName.image:
                 raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
@@ -111,16 +143,16 @@ def audit(
                 _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
             )
         else:
-            others = {"--repetitions": repetitions, "--rows": rows}
+            others = {"repetitions": repetitions, "rows": rows}
             if claim is Claim.published:
-                others["--claim"] = 0
+                others["claim"] = 0
             _refuse_others(game, others)
             if epsilon is not None and noise_multiplier is not None:
                 raise BadInputError("give --epsilon or --noise-multiplier, not both")
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
             count = _CANARIES if canaries is None else canaries
             result = RunResult(
-                _run(mechanism, privacy, data, epsilon, delta, count, confidence, seed, progress)
+                _run(mechanism, privacy, source, epsilon, delta, count, confidence, seed, progress)
             )
     _report(result, as_json, plot)
 
@@ -165,7 +197,7 @@ def _step(
 def _run(
     mechanism: MechanismName,
     privacy: dict[str, Any],
-    data: str | None,
+    source: dict[str, Any],
     epsilon: float | None,
     delta: float,
     canaries: int,
@@ -173,11 +205,10 @@ def _run(
     seed: int | None,
     progress: Progress,
 ) -> RunAudit:
-    from dpsinkhorn.data import load_dataset
     from dpsinkhorn.training import choose_recipe
     from dpsinkhorn.training.auditing import audit_run
 
-    found = load_dataset(data or "digits")
+    found = load_source({**source, "data": source["data"] or "digits"}, quiet=progress.disable)
     changes = {name: value for name, value in privacy.items() if value is not None}
     recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
     task = progress.add_task("training steps", total=recipe.privacy.steps)
@@ -219,8 +250,9 @@ def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) ->
 
 
 def _refuse_others(game: Game, given: dict[str, Any]) -> None:
-    for flag, value in given.items():
+    for name, value in given.items():
         if value is not None:
+            flag = "--" + name.replace("_", "-")
             raise BadInputError(f"{flag} has no meaning for --game {game.value}; leave it out")
 
 

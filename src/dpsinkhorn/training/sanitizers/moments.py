@@ -67,6 +67,7 @@ class Moments:
     def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
         self.mechanism = mechanism
         self.config = config
+        self.max_records = max_records
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
         if not 1e-30 <= self.radius <= 1e30:
@@ -154,7 +155,7 @@ class Moments:
     def clipped_deviations(
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        centres = self._on_grid(centres)
+        centres = self.place(centres)
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
         for kind, units, nearest in self.clipped_units(records, centres, radius, coordinates):
             sums[kind].index_add_(0, nearest, units)
@@ -170,7 +171,7 @@ class Moments:
         *,
         pooled: bool,
     ) -> Tensor:
-        centres = self._on_grid(centres)
+        centres = self.place(centres)
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
         for kind, units, _ in self.clipped_units(records, centres, radius, coordinates):
@@ -223,7 +224,7 @@ class Moments:
         spectrum = _rounded(down @ half, self._bits).view(-1, channels, len(down) * len(across))
         return spectrum[:, :, self._places.to(pixels.device)].flatten(1)
 
-    def _on_grid(self, centres: Tensor) -> Tensor:
+    def place(self, centres: Tensor) -> Tensor:
         """Centres, which are public, brought to where images are, and onto their grid."""
         finite = torch.nan_to_num(centres.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
         most = 2.0**self._half

@@ -31,11 +31,17 @@ class ParameterSanitizer(SinkhornSanitizer):
     mechanism: ParameterMechanism
 
     def clipped(
-        self, points: Tensor, labels: Tensor | None, sample: Sample, parameters: Sequence[nn.Parameter]
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        *,
+        keep_graph: bool = False,
     ) -> Tensor:
         """What is noised: all parameters' gradients in one vector, in float64."""
         gradient = self._gradient(points, labels, sample)
-        parts = pulled_back(points, gradient, parameters)
+        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph)
         return clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)
 
     def backward(
