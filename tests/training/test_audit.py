@@ -13,6 +13,7 @@ from dpsinkhorn.privacy import ImageMechanism, MomentsMechanism, SeededNoise, pu
 from dpsinkhorn.privacy.audit import AuditError, threshold_bound
 from dpsinkhorn.training import TrainingError, load_recipe
 from dpsinkhorn.training.auditing import StepGame, StepSetting, audit_run, audit_step, plant_canaries
+from dpsinkhorn.training.sanitizers import moments, record
 from support.runs import tiny_data, tiny_recipe
 
 
@@ -185,6 +186,16 @@ class TestRun:
         found = audit_run(tiny_data(), recipe, delta=1e-5, canaries=100, seed=0)
         assert found.step_scores[found.included].mean() > found.step_scores[~found.included].mean()
         assert found.bound < found.claimed
+
+    @pytest.mark.parametrize("kind", ["record", "moments"])
+    def test_noise_that_is_left_out_is_found(self, kind, monkeypatch):
+        module = {"record": record, "moments": moments}[kind]
+        monkeypatch.setattr(module, "add_gaussian", lambda values, **_: values)
+        recipe = load_recipe("mixture" if kind == "moments" else "digits")
+        if kind == "record":
+            recipe = recipe.replace(privacy={"steps": 10})
+        found = audit_run(load_dataset("digits"), recipe, epsilon=1.0, canaries=100, seed=0)
+        assert found.claimed <= 1 < found.every_step.f_dp.epsilon < found.every_step.f_dp_gaussian.epsilon
 
     def test_persons(self):
         data = tiny_data(persons=30)
