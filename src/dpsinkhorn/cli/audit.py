@@ -103,8 +103,8 @@ def audit(
 ) -> None:
     """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
 
-    Exit status: 0 if the larger of the bounds is within the claim, 3 if it exceeds it (then code or claim are
-    wrong, or chance was against you), 2 for bad input.
+    Exit status: 0 if the largest of the bounds is within the claim, 3 if it exceeds it (then code or claim
+    are wrong, or chance was against you), 2 for bad input.
 
     Example:
 

@@ -73,7 +73,7 @@ class TradeOff:
         """
         if not len(self.epsilons):
             return 0.0
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             rare = (probability - self.deltas) * np.exp(-self.epsilons)
             common = 1 - self.deltas - np.exp(self.epsilons) * (1 - probability)
         return max(0.0, float(rare.max()), float(common.max()))

@@ -115,9 +115,9 @@ class RecordObserver(Sanitizer):
     def _class(self, kind: int, canaries: Sample) -> _Class:
         mine, numbers = Units.of(canaries, rows_of(canaries.labels, kind, len(canaries.points)))
         theirs, _ = Units.of(self._others, rows_of(self._others.labels, kind, len(self._others.points)))
-        modelled = theirs.every(max(1, -(-theirs.count // _MODELLED)))
+        modelled = theirs.every_nth(max(1, -(-theirs.count // _MODELLED)))
         weight = theirs.count / max(1, modelled.count)
         variance = self._rate * (1 - self._rate)
         variances = torch.full((mine.count + modelled.count,), variance / 2, dtype=torch.float64)
         variances[mine.count :] = variance * weight
-        return _Class(numbers, mine.and_(modelled), variances.clamp_(min=_LEAST_VARIANCE))
+        return _Class(numbers, mine.followed_by(modelled), variances.clamp_(min=_LEAST_VARIANCE))

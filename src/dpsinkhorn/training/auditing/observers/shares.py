@@ -31,13 +31,13 @@ class Units:
         numbers, owners = torch.unique(groups, return_inverse=True)
         return cls(on_grid(sample.points[rows]), owners, len(numbers)), numbers
 
-    def every(self, step: int) -> Units:
+    def every_nth(self, step: int) -> Units:
         """Return every `step`-th unit."""
         kept = self.owners % step == 0
         owners = self.owners[kept].div(step, rounding_mode="floor")
         return Units(self.points[kept], owners, -(-self.count // step))
 
-    def and_(self, others: Units) -> Units:
+    def followed_by(self, others: Units) -> Units:
         """Return these units with others after them."""
         owners = torch.cat([self.owners, others.owners + self.count])
         return Units(torch.cat([self.points, others.points]), owners, self.count + others.count)
