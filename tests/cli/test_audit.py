@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
+import numpy as np
 import pytest
 
 from dpsinkhorn.privacy import RecordMechanism, epsilon
 from dpsinkhorn.training.sanitizers import record
+from support.runs import tiny_arrays
 
 STEP = "audit --noise-multiplier 1 --repetitions 120 --seed 0"
 RUN = "audit --game run --noise-multiplier 0.5 --steps 8 --canaries 60 --seed 0"
@@ -65,21 +68,49 @@ class TestRun:
             epsilon(RecordMechanism(1.0, 0.5).sampled(0.2, 8), 1e-5), rel=1e-6
         )
         assert 0 < found["included"] < found["canaries"] == 60
-        assert found["epsilon_lower_bound"] == max(found["every_step"]["epsilon"], found["final"]["epsilon"])
-        assert found["every_step"]["guesses"] > 0
+        bounds = [bound for part in ("every_step", "final") for bound in found[part].values()]
+        assert found["epsilon_lower_bound"] == max(bound["epsilon"] for bound in bounds)
+        assert set(found["every_step"]) == {"steinke", "f_dp", "f_dp_gaussian"}
+        assert found["every_step"]["f_dp"]["assumption"] == ""
+        assert found["every_step"]["f_dp_gaussian"]["assumption"] == "Gaussian noise of unknown size"
+        assert all(bound["guesses"] > 0 for bound in bounds)
+        assert found["unit"] == "record"
 
     def test_table_and_picture(self, run, tmp_path):
         status, out, _ = run(f"{RUN} --sampling-rate 0.1 --plot {tmp_path / 'audit.png'}")
         assert status == 0
-        words = " ".join(out.split())
+        words = " ".join(re.sub(r"(│[^│]*)│[^│]*│\n", r"\1", out).replace("│", " ").split())
         for said in (
-            "from every step",
-            "from the generator",
-            "guesses right",
+            "from every step (Steinke et al.)",
+            "from every step (f-DP, nothing assumed)",
+            "from every step (f-DP, given Gaussian noise of unknown size)",
+            "from the generator (the largest)",
             "keep this output with the data",
         ):
             assert said in words
+        assert "guesses right" in " ".join(out.split())
         assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_options_of_the_data(self, run, tmp_path):
+        """As `train` reads them: labels and persons by name, and a range that is stated."""
+        images, labels, persons = tiny_arrays(persons=20)
+        np.savez(tmp_path / "scans.npz", pictures=images, diagnosis=labels, patient=persons)
+        status, out, err = run(
+            f"audit --game run --data {tmp_path / 'scans.npz'} --image pictures --label diagnosis "
+            "--groups patient --classes 3 --value-range 0,255 --noise-multiplier 1 --steps 2 --canaries 20 "
+            "--seed 0 --json"
+        )
+        assert (status, err) == (0, "")
+        found = json.loads(out)
+        assert found["unit"] == "person"
+        assert found["canaries"] == 20
+
+    def test_other_mechanisms(self, run):
+        status, out, _ = run(
+            "audit --game run --mechanism moments --noise-multiplier 1 --steps 4 --canaries 60 --seed 0"
+        )
+        assert status == 0
+        assert "moments" in out
 
 
 @pytest.mark.parametrize(
@@ -109,7 +140,12 @@ class TestRun:
         ("audit --game run --epsilon 1 --repetitions 10", "--repetitions"),
         ("audit --game run --epsilon 1 --claim published", "--claim"),
         ("audit --game run --epsilon 1 --canaries 1", "canaries"),
-        ("audit --game run --epsilon 1 --mechanism batch", "record only"),
+        ("audit --noise-multiplier 1 --groups person", "--groups"),
+        ("audit --noise-multiplier 1 --unlabelled", "--unlabelled"),
+        ("audit --noise-multiplier 1 --value-range 0,1", "--value-range"),
+        ("audit --game run --epsilon 1 --groups person", "groups"),
+        ("audit --game run --epsilon 1 --size big", "--size"),
+        ("audit --game run --epsilon 1 --mechanism moments --sampling-rate 0.5", "sampling rate"),
         ("audit --game run --epsilon 1 --data no/such/file.npz", "no/such/file.npz"),
         ("audit --game run --epsilon 1 --seed -1", "seed"),
     ],

@@ -237,8 +237,8 @@ def _noised(made: Sanitizer, images: Tensor, labels: Tensor | None, sample: Samp
     """What the sanitizer adds noise to."""
     own = nn.Parameter(images.clone())
     if isinstance(made, sanitizers.ParameterSanitizer):
-        return made._clipped(own * 1, labels, sample, [own])
-    return made._clipped(own * 1, labels, sample)
+        return made.clipped(own * 1, labels, sample, [own])
+    return made.clipped(own * 1, labels, sample)
 
 
 def _released(made: Sanitizer, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:

@@ -7,20 +7,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from dpsinkhorn.data import load_dataset
-from dpsinkhorn.privacy import ImageMechanism, SeededNoise, published_epsilon
+from dpsinkhorn.privacy import ImageMechanism, MomentsMechanism, SeededNoise, published_epsilon
 from dpsinkhorn.privacy.audit import AuditError, threshold_bound
 from dpsinkhorn.training import TrainingError, load_recipe
 from dpsinkhorn.training.auditing import StepGame, StepSetting, audit_run, audit_step, plant_canaries
-from dpsinkhorn.training.auditing.observer import Observer
-from dpsinkhorn.training.building import build_sanitizer
-from dpsinkhorn.training.planning import make_plan
-from dpsinkhorn.training.records import facts_of
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
+from dpsinkhorn.training.sanitizers import moments, record
 from support.runs import tiny_data, tiny_recipe
-from support.sanitizer_oracles import record_sum
+
+
+def mixture_recipe(noise: float):
+    return load_recipe("mixture").replace(
+        privacy={"noise_multiplier": noise}, generator={"components": 2, "frequencies": 3}
+    )
+
 
 KINDS = ("record", "moments", "batch", "image", "parameter")
 
@@ -138,108 +139,31 @@ class TestCanaries:
             plant_canaries(tiny_data(), count, SeededNoise(0))
 
     def test_persons(self):
-        with pytest.raises(AuditError, match="groups"):
-            plant_canaries(tiny_data(persons=9), 10, SeededNoise(0))
-
-
-def watched(canaries: Sample, others: Sample, classes: int, rate: float = 0.5, sigma: float = 1.0):
-    """An observer of a sanitizer with a self term."""
-    data = tiny_data()
-    recipe = tiny_recipe(privacy={"noise_multiplier": sigma, "sampling_rate": rate})
-    plan = make_plan(recipe, facts_of(data), delta=1e-5, accountant="rdp")
-    sanitizer = build_sanitizer(plan)
-    assert isinstance(sanitizer, RecordSanitizer)
-    assert sanitizer.classes == classes
-    return sanitizer, Observer(sanitizer, rate, canaries, others)
-
-
-class TestObserver:
-    data = tiny_data()
-    canaries = Sample(data.points(np.arange(9)) * -1, torch.tensor(data.labels[:9]))
-    others = Sample(data.points(np.arange(30, 60)), torch.tensor(data.labels[30:60]))
-    images = torch.rand(18, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    labels = (torch.arange(9) % 3).repeat(2)
-
-    def test_changes_nothing(self):
-        """The same gradient, to the bit, as without anyone who watches."""
-        sanitizer, observer = watched(self.canaries, self.others, 3)
-        gradients = []
-        for each in (sanitizer, observer):
-            parameter = nn.Parameter(self.images.clone())
-            each.backward(parameter * 1, self.labels, self.others, [parameter], SeededNoise(5))
-            gradients.append(parameter.grad)
-        assert torch.equal(*gradients)
-        assert observer.mechanism == sanitizer.mechanism
-        assert observer.resampled(9) == sanitizer.resampled(9)
-
-    def test_shares_are_those_of_the_sanitizer(self):
-        """Against the slow reference, record by record."""
-        sanitizer, observer = watched(self.canaries, self.others, 3)
-        for kind in range(3):
-            rows = (self.labels[:9] == kind).nonzero().flatten()
-            members = observer._classes[kind]
-            shares = observer._shares(members.points, self.images.double()[rows])
-            for at, row in enumerate(members.canaries.tolist()):
-                one = Sample(self.canaries.points[row : row + 1], self.canaries.labels[row : row + 1])
-                expected = record_sum(
-                    sanitizer.cost,
-                    self.images[:9],
-                    self.labels[:9],
-                    one,
-                    sanitizer.regularization,
-                    sanitizer.mechanism.clip,
-                )[rows]
-                torch.testing.assert_close(shares[at], expected.flatten(), rtol=1e-4, atol=1e-5)
-
-    def test_scores_are_the_best_linear_ones(self):
-        """V Σ⁻¹ (r - E r), with the covariance written out."""
-        sanitizer, observer = watched(self.canaries, self.others, 3, sigma=1e-4)
-        members = observer._classes[1]
-        rows = (self.labels[:9] == 1).nonzero().flatten()
-        x, total = self.images.double()[rows], torch.randn(3, 16, dtype=torch.float64)
-        shares = observer._shares(members.points, x)
-        covariance = sanitizer.mechanism.noise_std**2 * torch.eye(48, dtype=torch.float64)
-        for share, variance in zip(shares, members.variances, strict=True):
-            covariance += variance * torch.outer(share, share)
-        count = len(members.canaries)
-        residual = total.flatten() - 0.25 * shares[:count].sum(0)
-        expected = shares[:count] @ torch.linalg.solve(covariance, residual)
-        found = observer._score(members, x, total)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-    def test_with_little_noise_every_canary_is_found(self):
-        """Those in the sample score higher than all that are not."""
-        _, observer = watched(self.canaries, self.others, 3, sigma=1e-3)
-        parameter = nn.Parameter(self.images.clone())
-        taken = [0, 3, 4, 8]
-        sample = Sample(
-            torch.cat([self.canaries.points[taken], self.others.points[:20]]),
-            torch.cat([self.canaries.labels[taken], self.others.labels[:20]]),
-        )
-        observer.backward(parameter * 1, self.labels, sample, [parameter], SeededNoise(5))
-        present = torch.zeros(9, dtype=torch.bool)
-        present[taken] = True
-        assert observer.scores[present].min() > observer.scores[~present].max()
-
-    def test_only_private_trainings_by_record(self):
-        from dpsinkhorn.ot import SquaredEuclidean
-        from dpsinkhorn.privacy import NonPrivate
-
-        sanitizer = RecordSanitizer(NonPrivate(), SquaredEuclidean(), 1.0, 4.0)
-        with pytest.raises(AuditError, match="record"):
-            Observer(sanitizer, 0.5, self.canaries, self.others)
+        """A canary is a person with as many records as others have: all are in the data, or none."""
+        data = tiny_data(persons=30)  # of 90 records
+        planted = plant_canaries(data, 40, SeededNoise(0))
+        assert planted.records_of_each == round(data.records / data.units) == 3
+        assert torch.equal(planted.owners, torch.arange(40).repeat_interleave(3))
+        assert planted.data.units == data.units + planted.included.sum()
+        assert planted.data.records == data.records + 3 * planted.included.sum()
+        assert (planted.data.groups[: data.records] == data.groups).all()
+        for person in range(data.units, planted.data.units):
+            assert len(set(planted.data.labels[planted.data.groups == person])) == 1
 
 
 class TestRun:
     def test_a_weak_training_is_seen_through_and_stays_below_its_claim(self):
         data = tiny_data()
-        recipe = tiny_recipe(steps=40, privacy={"noise_multiplier": 0.5})
+        recipe = tiny_recipe(steps=25, privacy={"noise_multiplier": 0.5})
         found = audit_run(data, recipe, delta=1e-5, canaries=200, seed=0)
         assert found.plan.facts.records == data.records + 100  # declared, whatever the coins said
         assert not found.plan.facts.size_is_public
         assert found.claimed > 30
-        assert 1 < found.every_step.epsilon < found.claimed
-        assert found.final.epsilon <= found.every_step.epsilon
+        assert 1 < found.every_step.steinke.epsilon < found.claimed
+        assert found.every_step.steinke.epsilon <= found.every_step.f_dp.epsilon
+        assert found.every_step.f_dp.epsilon + 0.5 < found.every_step.f_dp_gaussian.epsilon < found.claimed
+        assert found.bound == found.every_step.f_dp_gaussian.epsilon
+        assert found.final.largest.epsilon <= found.every_step.largest.epsilon
         assert found.included.shape == found.step_scores.shape == found.final_scores.shape == (200,)
 
     def test_a_training_with_much_noise_shows_nothing(self):
@@ -248,14 +172,52 @@ class TestRun:
         assert found.bound < 1
         assert found.bound <= found.claimed + 0.3
 
+    def test_moments(self):
+        """All records in every step, and effects that are known exactly."""
+        found = audit_run(tiny_data(), mixture_recipe(0.4), delta=1e-5, canaries=60, seed=0)
+        assert found.plan.mechanism == MomentsMechanism(7.0, 0.4)
+        assert 1.5 < found.every_step.f_dp.epsilon < found.every_step.f_dp_gaussian.epsilon < found.claimed
+
+    @pytest.mark.parametrize("kind", ["batch", "image", "parameter"])
+    def test_other_mechanisms(self, kind):
+        """A canary has a small part in their gradients: with hardly any noise something shows."""
+        rows = 6 if kind == "image" else 1
+        recipe = tiny_recipe(kind, steps=30, ema=None, privacy={"noise_multiplier": 1e-3 * math.sqrt(rows)})
+        found = audit_run(tiny_data(), recipe, delta=1e-5, canaries=100, seed=0)
+        assert found.step_scores[found.included].mean() > found.step_scores[~found.included].mean()
+        assert found.bound < found.claimed
+
+    @pytest.mark.parametrize("kind", ["record", "moments"])
+    def test_noise_that_is_left_out_is_found(self, kind, monkeypatch):
+        module = {"record": record, "moments": moments}[kind]
+        monkeypatch.setattr(module, "add_gaussian", lambda values, **_: values)
+        recipe = load_recipe("mixture" if kind == "moments" else "digits")
+        if kind == "record":
+            recipe = recipe.replace(privacy={"steps": 10})
+        found = audit_run(load_dataset("digits"), recipe, epsilon=1.0, canaries=100, seed=0)
+        assert found.claimed <= 1 < found.every_step.f_dp.epsilon < found.every_step.f_dp_gaussian.epsilon
+
+    def test_persons(self):
+        data = tiny_data(persons=30)
+        recipe = tiny_recipe(steps=20, privacy={"noise_multiplier": 0.5})
+        found = audit_run(data, recipe, delta=1e-5, canaries=60, seed=0)
+        facts = found.plan.facts
+        assert (facts.unit, facts.units, facts.records) == ("person", data.units + 30, data.records + 90)
+        assert 1 < found.every_step.f_dp.epsilon < found.claimed
+        assert found.final_scores.shape == (60,)
+
+    def test_moments_protect_no_persons(self):
+        with pytest.raises(TrainingError, match="persons"):
+            audit_run(tiny_data(persons=30), mixture_recipe(1.0), canaries=10)
+
     def test_unlabelled_data(self):
         recipe = tiny_recipe(steps=5, privacy={"noise_multiplier": 0.5})
         found = audit_run(tiny_data(labelled=False), recipe, delta=1e-5, canaries=50)
         assert np.isfinite(found.step_scores).all()
 
-    def test_other_mechanisms_are_refused(self):
-        with pytest.raises(AuditError, match="record only"):
-            audit_run(tiny_data(), tiny_recipe("batch"), canaries=10)
+    def test_without_privacy_there_is_nothing_to_audit(self):
+        with pytest.raises(AuditError, match="without privacy"):
+            audit_run(tiny_data(), tiny_recipe("none"), canaries=10)
 
     def test_no_budget(self):
         with pytest.raises(TrainingError, match="needs a budget"):
@@ -268,6 +230,7 @@ class TestRun:
         found = audit_run(load_dataset("digits"), load_recipe("digits"), epsilon=budget, canaries=1000)
         assert found.plan.steps == 500
         assert found.claimed <= budget
-        assert found.every_step.epsilon < found.claimed
+        assert found.bound < found.claimed
         if budget == 10:
-            assert found.every_step.epsilon > 1
+            assert found.every_step.steinke.epsilon > 1
+            assert found.every_step.f_dp_gaussian.epsilon > 2.5

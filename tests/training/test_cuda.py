@@ -50,15 +50,15 @@ def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, sanitizer, gro
     sample = sample_of(200)
     if grouped:
         sample = Sample(sample.points, sample.labels, torch.arange(200) // 4)
-    here = sanitizer._clipped(GENERATED, LABELS, sample)
-    there = sanitizer._clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
+    here = sanitizer.clipped(GENERATED, LABELS, sample)
+    there = sanitizer.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
     assert float((here - there).norm()) <= 1e-6 * float(here.norm())
 
     end = 196 if grouped else 199  # the last unit is taken away
     fewer = Sample(
         sample.points[:end], sample.labels[:end], None if sample.groups is None else sample.groups[:end]
     )
-    less = sanitizer._clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(fewer)).cpu()
+    less = sanitizer.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(fewer)).cpu()
     moved = float((there - less).norm())
     assert moved <= sanitizer.mechanism.sensitivity
     assert moved > 0, name

@@ -138,7 +138,7 @@ def parameter_by_tensor(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         parameter.ParameterSanitizer,
-        "_clipped",
+        "clipped",
         "clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)",
         "torch.cat([clip_whole(part.flatten(), self.mechanism.clip) for part in parts])",
     )
@@ -181,8 +181,8 @@ def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
         patch,
         record.RecordSanitizer,
         "backward",
-        "self._released(*self._sums(points, labels, sample), noise)",
-        "self._released(*self._sums(points, labels, sample), noise) * (64.0 / max(1, len(sample.points)))",
+        "self.clipped_sums(points, labels, sample), noise)",
+        "self.clipped_sums(points, labels, sample), noise) * (64.0 / max(1, len(sample.points)))",
     )
 
 

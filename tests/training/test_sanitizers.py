@@ -54,7 +54,7 @@ class Setup:
         arguments = [generator(), self.labels, sample]
         if isinstance(self.sanitizer, sanitizers.ParameterSanitizer):
             arguments.append(list(generator.parameters()))
-        return self.sanitizer._clipped(*arguments)
+        return self.sanitizer.clipped(*arguments)
 
     def update(self, sample: Sample, noise=None) -> Tensor:
         """The gradient that a step leaves in the images."""
@@ -258,7 +258,7 @@ class TestNothingMovesWithTheSample:
         made = sanitizers.RecordSanitizer(
             RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=60, self_weight=0.5, classes=CLASSES
         )
-        own = [made._sums(points, labels, self.sample(size))[1] for size in self.samples]
+        own = [made.clipped_sums(points, labels, self.sample(size))[1] for size in self.samples]
         assert all(torch.equal(other, own[0]) for other in own)
         made = sanitizers.BatchSanitizer(BatchMechanism(1.0, 1.0), L1L2(), 1.0, debias=1.0, classes=CLASSES)
         rows = [made._gradient(points, labels, self.sample(size))[20:] for size in self.samples]

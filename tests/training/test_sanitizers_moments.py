@@ -59,8 +59,8 @@ def what_is_noised(moments, step, sample, *, chunk=64, centres=None, coordinates
     public_values = given(moments, step, centres, coordinates)
     parts = in_chunks(sample, chunk)
     if step in ("means", "centres"):
-        return moments._deviations(parts, *public_values)
-    return (moments._squares(parts, *public_values, pooled=step == "common covariance"),)
+        return moments.clipped_deviations(parts, *public_values)
+    return (moments.clipped_squares(parts, *public_values, pooled=step == "common covariance"),)
 
 
 def same_bits(first, second):
@@ -174,7 +174,7 @@ class TestCoordinates:
         for _ in range(12):
             little = 1e-3 * torch.randn(2, k, generator=draws, dtype=torch.float64)
             centres = (2.0**moments._half * (little[0] - own / own.norm())).view(1, 1, k)
-            deviation = own - moments._on_grid(centres)[0, 0]
+            deviation = own - moments.place(centres)[0, 0]
             matrix = torch.zeros(k, k, dtype=torch.float64)
             matrix[0] = deviation / deviation.norm() + little[1]
             whole = what_is_noised(moments, step, sample, centres=centres, coordinates=matrix, chunk=8)
@@ -274,8 +274,8 @@ class TestExact:
         sample = [Sample(points[:300], labels)]
         matrix = coordinates_of(moments, "centres") if scaled else None
         radius = given(moments, "centres" if scaled else "common covariance")[1]
-        sums, counts = moments._deviations(sample, centres, radius, matrix)
-        squares = moments._squares(sample, centres, radius, matrix, pooled=False)
+        sums, counts = moments.clipped_deviations(sample, centres, radius, matrix)
+        squares = moments.clipped_squares(sample, centres, radius, matrix, pooled=False)
         expected = reference(
             moments.config,
             points[:300].numpy(),
@@ -287,7 +287,7 @@ class TestExact:
         np.testing.assert_array_equal(counts, expected[1])
         np.testing.assert_allclose(sums, expected[0], atol=300 * 2e-4)
         np.testing.assert_allclose(squares, expected[2], atol=300 * 2e-4)
-        pooled = moments._squares(sample, centres, radius, matrix, pooled=True)[0]
+        pooled = moments.clipped_squares(sample, centres, radius, matrix, pooled=True)[0]
         np.testing.assert_allclose(squares.sum(0), pooled)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -50,7 +50,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_with_labels(self, cost: Cost, clip: float, regularization: float):
         x, labels, sample = images(30), torch.arange(30) % 7, some_digits(25)  # three classes have no image
-        value = made(cost, clip=clip, regularization=regularization)._clipped(x, labels, sample)
+        value = made(cost, clip=clip, regularization=regularization).clipped(x, labels, sample)
         reference = record_sum(cost, x, labels, sample, regularization, clip)
         assert value.dtype == torch.float64
         assert float(reference.norm()) > 0
@@ -59,7 +59,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_without_labels(self, cost: Cost):
         x, sample = images(20), Sample(some_digits(25).points)
-        value = made(cost, classes=0)._clipped(x, None, sample)
+        value = made(cost, classes=0).clipped(x, None, sample)
         close(value, record_sum(cost, x, None, sample, 1.0, 6.0))
 
     @pytest.mark.parametrize("clip", [0.7, 6.0, 1e4])
@@ -74,7 +74,7 @@ class TestAgainstAutograd:
             sample.labels,
             groups[torch.randperm(26, generator=torch.Generator().manual_seed(1))],
         )
-        value = made(cost, clip=clip)._clipped(x, labels, sample)
+        value = made(cost, clip=clip).clipped(x, labels, sample)
         close(value, record_sum(cost, x, labels, sample, 1.0, clip))
 
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
@@ -101,11 +101,11 @@ class TestAgainstAutograd:
     def test_generated_images_go_in_groups_as_large_as_persons(self, size: int):
         points, labels = images(40), (torch.arange(20) % CLASSES).repeat(2)
         sanitizer = made(SquaredEuclidean(), clip=2.0, own=1.0, records_per_person=size)
-        found = sanitizer._sums(points, labels, some_digits(6))[1]
+        found = sanitizer.clipped_sums(points, labels, some_digits(6))[1]
         groups = Sample(points[20:], labels[20:], torch.arange(20) // size)
         expected = record_sum(SquaredEuclidean(), points[:20], labels[:20], groups, 1.0, 2.0)
         close(found, expected)
-        alone = made(SquaredEuclidean(), clip=2.0, own=1.0)._sums(points, labels, some_digits(6))[1]
+        alone = made(SquaredEuclidean(), clip=2.0, own=1.0).clipped_sums(points, labels, some_digits(6))[1]
         assert float((found - alone).norm()) > 0.1 * float(alone.norm())
 
     def test_non_private(self):
@@ -123,7 +123,7 @@ class TestAgainstAutograd:
         """Pixels are rounded to 2^-22 here, which changes nothing of note."""
         x = torch.tanh(3 * torch.randn(30, 64, generator=torch.Generator().manual_seed(0)))
         labels, sample = torch.arange(30) % CLASSES, some_digits(40)
-        value = made(SquaredEuclidean())._clipped(x, labels, sample)
+        value = made(SquaredEuclidean()).clipped(x, labels, sample)
         close(value, record_sum(SquaredEuclidean(), x, labels, sample, 1.0, 6.0))
 
     @given(seed=st.integers(0, 10**6))
@@ -141,7 +141,7 @@ class TestAgainstAutograd:
         clip = float(10.0 ** rng.uniform(-1, 1))
         batch = float(rng.uniform(0.1, 100))  # sets the length of a tile
         sanitizer = made(cost, clip=clip, regularization=regularization, classes=classes, batch=batch)
-        value = sanitizer._clipped(x, x_labels, sample)
+        value = sanitizer.clipped(x, x_labels, sample)
         close(value, record_sum(cost, x, x_labels, sample, regularization, clip))
 
 
@@ -153,15 +153,15 @@ class TestSum:
         if persons:
             sample = Sample(sample.points, sample.labels, torch.arange(700) // 9 * (torch.arange(700) > 300))
         sanitizer = made(L1L2(), batch=80.0)
-        whole = sanitizer._clipped(x, labels, sample)
+        whole = sanitizer.clipped(x, labels, sample)
         monkeypatch.setattr(shares, "_WORK", 1)
-        close(sanitizer._clipped(x, labels, sample), whole, 1e-11)
+        close(sanitizer.clipped(x, labels, sample), whole, 1e-11)
 
     def test_a_batch_is_not_truncated(self):
         x, labels = images(20), torch.arange(20) % CLASSES
         sanitizer = made(L1L2(), batch=5.0)
-        parts = sum(sanitizer._clipped(x, labels, some_digits(100, at)) for at in range(0, 1700, 100))
-        close(sanitizer._clipped(x, labels, some_digits(1700)), parts, 1e-11)
+        parts = sum(sanitizer.clipped(x, labels, some_digits(100, at)) for at in range(0, 1700, 100))
+        close(sanitizer.clipped(x, labels, some_digits(1700)), parts, 1e-11)
 
     def test_the_normaliser_is_public(self):
         check_normaliser(RecordSanitizer)
@@ -181,12 +181,12 @@ class TestSum:
             torch.cat([sample.points, sample.points]),
             torch.cat([sample.labels, torch.tensor([-1, 10, 99] * 10)]),
         )
-        value = made(L1L2())._clipped(x, labels, odd)
-        close(value, made(L1L2())._clipped(x, labels, sample), 1e-12)
+        value = made(L1L2()).clipped(x, labels, odd)
+        close(value, made(L1L2()).clipped(x, labels, sample), 1e-12)
 
     def test_generated_labels_must_be_classes(self):
         with pytest.raises(ValueError, match="generated labels"):
-            made(L1L2())._clipped(images(20), torch.arange(20), some_digits(3))
+            made(L1L2()).clipped(images(20), torch.arange(20), some_digits(3))
 
     def test_other_costs_are_refused(self):
         class Mine(SquaredEuclidean):
@@ -197,13 +197,13 @@ class TestSum:
 
     def test_too_many_records(self):
         sanitizer = made(L1L2(), max_sample=29)
-        sanitizer._clipped(images(20), torch.arange(20) % 10, some_digits(29))
+        sanitizer.clipped(images(20), torch.arange(20) % 10, some_digits(29))
         with pytest.raises(ValueError, match="max_sample"):
-            sanitizer._clipped(images(20), torch.arange(20) % 10, some_digits(30))
+            sanitizer.clipped(images(20), torch.arange(20) % 10, some_digits(30))
 
     def test_odd_number_of_images(self):
         with pytest.raises(ValueError, match="points"):
-            made(L1L2(), own=0.5)._clipped(images(21), torch.arange(21) % 10, some_digits(30))
+            made(L1L2(), own=0.5).clipped(images(21), torch.arange(21) % 10, some_digits(30))
 
 
 def check_normaliser(kind: type[RecordSanitizer]) -> None:
@@ -275,7 +275,7 @@ class TestRounding:
         for trial in range(4):
             order = torch.randperm(1000, generator=torch.Generator().manual_seed(trial))
             sanitizer = made(cost, regularization=regularization, batch=[5, 90, 300, 2000][trial], clip=1e3)
-            sums.append(sanitizer._clipped(x, labels, Sample(sample.points[order], sample.labels[order])))
+            sums.append(sanitizer.clipped(x, labels, Sample(sample.points[order], sample.labels[order])))
         allowed = 1e3 * margin(
             records=1000, generated=40, dimension=64, clip=1e3, slope=7.0, tile=256, persons=False
         )
@@ -291,7 +291,7 @@ class TestRounding:
             pytest.skip("no wider floating-point type on this machine")
         x, y = on_grid(images(20)), on_grid(some_digits(300).points)
         sanitizer = made(cost, regularization=regularization, clip=2.0, classes=0)
-        value = sanitizer._clipped(x, None, Sample(y)).numpy()
+        value = sanitizer.clipped(x, None, Sample(y)).numpy()
         bound = sanitizer._sum.bound(shares_layout(x), persons=False)
         reference = wide_sum(cost, x.numpy(), y.numpy(), regularization, bound)
         error = float(np.sqrt(((value - reference) ** 2).sum()))
@@ -305,7 +305,7 @@ class TestRounding:
         n, d, clip, most = 20, 64, 0.1, 2**20
         sanitizer = made(cost, clip=clip, classes=0, max_sample=most)
         record = Sample(torch.ones(1, d), None, torch.tensor([5]) if persons else None)
-        norm = float(sanitizer._clipped(-torch.ones(n, d), None, record).norm())
+        norm = float(sanitizer.clipped(-torch.ones(n, d), None, record).norm())
         slope = pixel_cost(cost).slope
         tau = margin(
             records=most, generated=n, dimension=d, clip=clip, slope=slope, tile=1024, persons=persons
@@ -320,10 +320,10 @@ class TestRounding:
 
     def test_limits(self):
         x, labels = images(20), torch.arange(20) % CLASSES
-        made(L1L2(), clip=0.01, max_sample=None)._clipped(x, labels, some_digits(3))
+        made(L1L2(), clip=0.01, max_sample=None).clipped(x, labels, some_digits(3))
         with pytest.raises(ValueError, match="raise clip or lower max_sample"):
-            made(L1L2(), clip=1e-5, max_sample=None)._clipped(x, labels, some_digits(3))
-        made(L1L2(), clip=1e-5, max_sample=10**3)._clipped(x, labels, some_digits(3))
+            made(L1L2(), clip=1e-5, max_sample=None).clipped(x, labels, some_digits(3))
+        made(L1L2(), clip=1e-5, max_sample=10**3).clipped(x, labels, some_digits(3))
 
     @pytest.mark.parametrize(
         ("generated", "dimension", "clip", "records"),

@@ -78,7 +78,7 @@ class TestAgainstAutograd:
         extra = sanitizer.resampled(10)
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
-        close(sanitizer._clipped(x, None, sample), clipped(reference[:10], clip))
+        close(sanitizer.clipped(x, None, sample), clipped(reference[:10], clip))
         if extra:
             parameter = nn.Parameter(x)
             sanitizer.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
@@ -92,7 +92,7 @@ class TestAgainstAutograd:
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
         rows = torch.stack([clipped(row, clip) for row in reference])
-        close(sanitizer._clipped(x, None, sample), rows[:10])
+        close(sanitizer.clipped(x, None, sample), rows[:10])
         parameter = nn.Parameter(x)
         sanitizer.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
         if extra:
@@ -108,7 +108,7 @@ class TestAgainstAutograd:
         sanitizer = ParameterSanitizer(ParameterMechanism(clip, 1.1), SquaredEuclidean(), 5.0, 0.4, **EXACT)
         sample = Sample(some_digits(12).points)
         points = generator(latents)
-        value = sanitizer._clipped(points, None, sample, parameters)
+        value = sanitizer.clipped(points, None, sample, parameters)
         wrt_points = sinkhorn_gradient(SquaredEuclidean(), points, None, sample, 5.0, 4)
         parts = torch.autograd.grad((generator(latents) * wrt_points).sum(), parameters)
         reference = torch.cat([part.flatten() for part in parts])
@@ -125,7 +125,7 @@ class TestAgainstAutograd:
         extra = sanitizer.resampled(10)
         x, nothing = images(10 + extra), Sample(torch.empty(0, 64))
         reference = sinkhorn_gradient(L1L2(), x, None, nothing, 5.0, extra)
-        close(sanitizer._clipped(x, None, nothing), clipped(reference[:10], 0.5))
+        close(sanitizer.clipped(x, None, nothing), clipped(reference[:10], 0.5))
 
 
 class TestNothingLeaksAround:
@@ -133,13 +133,13 @@ class TestNothingLeaksAround:
         sanitizer = BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1e-3, max_iterations=1)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            value = sanitizer._clipped(images(10), None, some_digits(40))
+            value = sanitizer.clipped(images(10), None, some_digits(40))
         assert bool(torch.isfinite(value).all())
 
     def test_a_solve_that_fails_on_records_is_a_zero_cross_term(self, monkeypatch: pytest.MonkeyPatch):
         sanitizer = BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0)
         x = images(10)
-        empty = sanitizer._clipped(x, None, some_digits(0))
+        empty = sanitizer.clipped(x, None, some_digits(0))
         original = gradients.solve
 
         def fails(problem, *arguments, **options):
@@ -148,7 +148,7 @@ class TestNothingLeaksAround:
             return original(problem, *arguments, **options)
 
         monkeypatch.setattr(gradients, "solve", fails)
-        torch.testing.assert_close(sanitizer._clipped(x, None, some_digits(13)), empty, rtol=0, atol=0)
+        torch.testing.assert_close(sanitizer.clipped(x, None, some_digits(13)), empty, rtol=0, atol=0)
 
     def test_what_is_wrong_whatever_the_records_raises(self):
         class Broken(SquaredEuclidean):
@@ -156,25 +156,25 @@ class TestNothingLeaksAround:
                 raise ValueError("broken")
 
         with pytest.raises(ValueError, match="broken"):
-            BatchSanitizer(BatchMechanism(0.5, 1.0), Broken(), 1.0)._clipped(images(10), None, some_digits(9))
+            BatchSanitizer(BatchMechanism(0.5, 1.0), Broken(), 1.0).clipped(images(10), None, some_digits(9))
 
     def test_rows_of_the_mechanism(self):
         sanitizer = ImageSanitizer(ImageMechanism(0.5, 1.0, rows=9), L1L2(), 1.0)
         with pytest.raises(ValueError, match="9 generated images"):
-            sanitizer._clipped(images(10), None, some_digits(4))
+            sanitizer.clipped(images(10), None, some_digits(4))
 
     @pytest.mark.parametrize("weight", [1e20, 1e40, 1e90])
     def test_label_weights_beyond_float32(self, weight: float):
         mechanism = BatchMechanism(clip=0.5, noise_multiplier=1.1)
         sanitizer = BatchSanitizer(mechanism, SquaredEuclidean(), 1.0, classes=2, label_weight=weight)
         labels = torch.tensor([0, 1, 0])
-        gradient = sanitizer._clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
+        gradient = sanitizer.clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
         assert torch.isfinite(gradient).all()
 
     def test_labels_that_are_no_class_do_not_raise(self):
         sanitizer = BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=CLASSES)
         sample = Sample(some_digits(4).points, torch.tensor([-1, 10, 3, 99]))
-        assert bool(torch.isfinite(sanitizer._clipped(images(10), torch.arange(10), sample)).all())
+        assert bool(torch.isfinite(sanitizer.clipped(images(10), torch.arange(10), sample)).all())
 
 
 class TestClipping:

@@ -375,7 +375,7 @@ class TestRuns:
 
         monkeypatch.setattr(moments, "add_gaussian", lambda values, **_: torch.ones_like(values))
         asked = []
-        real = moments.Moments._units
+        real = moments.Moments.clipped_units
 
         def units(self, records, centres, radius, coordinates):
             asked[-1].append(
@@ -387,7 +387,7 @@ class TestRuns:
             )
             return real(self, records, centres, radius, coordinates)
 
-        monkeypatch.setattr(moments.Moments, "_units", units)
+        monkeypatch.setattr(moments.Moments, "clipped_units", units)
         learnt = []
         for seed, count in ((0, 90), (1, 75)):
             asked.append([])

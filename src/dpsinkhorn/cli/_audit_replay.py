@@ -23,27 +23,28 @@ __all__ = ["audit_replay"]
 _CLOUD = 30  # points of either side
 _SHOWN = 20  # violations that the table is followed by; --json has them all
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "--classes": parse_classes,
-    "--size": parse_size,
-    "--value-range": parse_range,
+    "classes": parse_classes,
+    "size": parse_size,
+    "value_range": parse_range,
 }
 
 
 def audit_replay(
-    data: str, mechanism: MechanismName | None, reading: Mapping[str, Any], as_json: bool, progress: Progress
+    source: Mapping[str, Any], mechanism: MechanismName | None, as_json: bool, progress: Progress
 ) -> bool:
     """Replay one mechanism, or all of them and transport; print what was found; return whether it is clean.
 
-    `reading` has the options that say how the data are read, by their flags.
+    `source` names the data, and has the options that say how they are read, as they were given.
     """
     from dpsinkhorn.data import load_dataset
     from dpsinkhorn.training.auditing import REPLAYED_RECORDS, replay_training
 
-    given = {flag: value for flag, value in reading.items() if value is not None}
     options: dict[str, Any] = {
-        flag[2:].replace("-", "_"): _PARSERS[flag](value) if flag in _PARSERS else value
-        for flag, value in given.items()
+        name: _PARSERS[name](value) if name in _PARSERS else value
+        for name, value in source.items()
+        if value is not None
     }
+    data = options.pop("data")
     names = [mechanism.value] if mechanism else [each.value for each in MechanismName]
     task = progress.add_task("", total=None)
 

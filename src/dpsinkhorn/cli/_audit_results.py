@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.privacy.audit import OneRunBound
-    from dpsinkhorn.training.auditing import RunAudit, StepAudit
+    from dpsinkhorn.training.auditing import RunAudit, RunBounds, StepAudit
 
 __all__ = ["RunResult", "StepResult"]
 
@@ -116,11 +116,17 @@ class RunResult:
         found, plan = self.audit, self.audit.plan
         return [
             ("claimed epsilon", format_epsilon(found.claimed)),
-            ("lower bound, from every step", _guesses(found.every_step)),
-            ("lower bound, from the generator", _guesses(found.final)),
-            ("confidence of each", f"{100 * found.every_step.confidence:g} %"),
+            *(
+                (f"lower bound, from every step ({name})", _guesses(bound))
+                for name, bound in _reckonings(found.every_step).items()
+            ),
+            ("lower bound, from the generator (the largest)", _guesses(found.final.largest)),
+            ("confidence of each", f"{100 * found.every_step.steinke.confidence:g} %"),
             ("delta", f"{plan.delta:g}"),
-            ("canaries", f"{len(found.included):,}, of which {int(found.included.sum()):,} were in"),
+            (
+                "canaries",
+                f"{len(found.included):,} {plan.facts.unit}s, of which {int(found.included.sum()):,} were in",
+            ),
             ("mechanism", plan.recipe.privacy.mechanism),
             ("noise multiplier", f"{plan.noise_multiplier:.5g}"),
             ("sampling rate", f"{plan.sampling_rate:.5g}"),
@@ -130,8 +136,8 @@ class RunResult:
 
     def told(self) -> str:
         return (
-            "Made-up records were put into the data by coin flips, and guessed at by one who knows all other "
-            "records. Nothing was released; keep this output with the data."
+            f"Made-up {self.audit.plan.facts.unit}s were put into the data by coin flips, and guessed at by "
+            "one who knows all other records. Nothing was released; keep this output with the data."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -142,11 +148,12 @@ class RunResult:
             "claimed_epsilon": found.claimed,
             "epsilon_lower_bound": found.bound,
             "delta": plan.delta,
-            "confidence": found.every_step.confidence,
+            "confidence": found.every_step.steinke.confidence,
             "every_step": asdict(found.every_step),
             "final": asdict(found.final),
             "canaries": len(found.included),
             "included": int(found.included.sum()),
+            "unit": plan.facts.unit,
             "mechanism": plan.recipe.privacy.mechanism,
             "noise_multiplier": plan.noise_multiplier,
             "sampling_rate": plan.sampling_rate,
@@ -165,11 +172,26 @@ class RunResult:
                 "canaries left out": found.step_scores[~found.included],
                 "canaries in the data": found.step_scores[found.included],
             },
-            bounds={"from every step": found.every_step.epsilon, "from the generator": found.final.epsilon},
+            bounds={
+                **{
+                    name.replace(", ", ",\n").replace(" of ", "\nof "): bound.epsilon
+                    for name, bound in _reckonings(found.every_step).items()
+                },
+                "the generator": found.final.largest.epsilon,
+            },
             claims={"claimed": found.claimed},
             delta=found.plan.delta,
             counted="canaries",
         )
+
+
+def _reckonings(bounds: RunBounds) -> dict[str, OneRunBound]:
+    """The bounds by what they rest on."""
+    return {
+        "Steinke et al.": bounds.steinke,
+        "f-DP, nothing assumed": bounds.f_dp,
+        f"f-DP, given {bounds.f_dp_gaussian.assumption}": bounds.f_dp_gaussian,
+    }
 
 
 def _guesses(bound: OneRunBound) -> str:

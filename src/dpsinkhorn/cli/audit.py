@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +23,7 @@ from dpsinkhorn.cli.data import (
     RangeOption,
     SizeOption,
     UnlabelledOption,
+    load_source,
 )
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
@@ -92,7 +91,7 @@ def audit(
         float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
     ] = None,
     canaries: Annotated[
-        int | None, typer.Option("--canaries", help="Made-up records, for run. [default: 1000]")
+        int | None, typer.Option("--canaries", help="Made-up records, or persons, for run. [default: 1000]")
     ] = None,
     claim: Annotated[
         Claim, typer.Option("--claim", help="The epsilon to hold against: ours, or the paper's for image.")
@@ -108,9 +107,9 @@ def audit(
 ) -> None:
     """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
 
-    Exit status: 0 if the larger of the bounds is within the claim, 3 if it exceeds it (then code or claim are
-    wrong, or chance was against you), 2 for bad input. For replay: 0 if no neighbour moves what is noised by
-    more than its claimed sensitivity, and nothing else differs; else 3.
+    Exit status: 0 if the largest of the bounds is within the claim, 3 if it exceeds it (then code or claim
+    are wrong, or chance was against you), 2 for bad input. For replay: 0 if no neighbour moves what is noised
+    by more than its claimed sensitivity, and nothing else differs; else 3.
 
     Example:
 
@@ -118,37 +117,39 @@ def audit(
 
         dpsinkhorn audit --game run --data digits --epsilon 10 --plot audit.png
 
+        dpsinkhorn audit --game run --data scans.parquet --label diagnosis --groups patient --epsilon 3
+
         dpsinkhorn audit --game replay --data scans.csv --label diagnosis --groups patient
     """
-    reading = {
-        "--image": image,
-        "--label": label,
-        "--unlabelled": unlabelled or None,
-        "--groups": groups,
-        "--classes": classes,
-        "--size": size,
-        "--channels": channels,
-        "--value-range": value_range,
+    source = {
+        "data": data,
+        "image": image,
+        "label": label,
+        "unlabelled": unlabelled or None,
+        "groups": groups,
+        "classes": classes,
+        "size": size,
+        "channels": channels,
+        "value_range": value_range,
     }
     if game is Game.replay:
-        others = {
-            "--noise-multiplier": noise_multiplier,
-            "--sampling-rate": sampling_rate,
-            "--steps": steps,
-            "--rows": rows,
-            "--repetitions": repetitions,
-            "--epsilon": epsilon,
-            "--canaries": canaries,
-            "--seed": seed,
-            "--plot": plot,
+        others: dict[str, Any] = {
+            "noise_multiplier": noise_multiplier,
+            "sampling_rate": sampling_rate,
+            "steps": steps,
+            "rows": rows,
+            "repetitions": repetitions,
+            "epsilon": epsilon,
+            "canaries": canaries,
+            "seed": seed,
+            "plot": plot,
         }
         _refuse_others(game, others)
-        with _one_line(), _progress(as_json) as progress:
-            clean = audit_replay(data or "digits", mechanism, reading, as_json, progress)
+        with _progress(as_json) as progress:
+            clean = audit_replay({**source, "data": data or "digits"}, mechanism, as_json, progress)
         if not clean:
             raise typer.Exit(EXCEEDED)
         return
-    _refuse_others(game, reading)
     mechanism = mechanism or MechanismName.record
     check_plot_path(plot)
     if not 0 < delta < 1:
@@ -156,10 +157,10 @@ def audit(
     if not 0 < confidence < 1:
         raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
     rate = parse_rate(sampling_rate, None, None)
-    with _one_line(), _progress(as_json) as progress:
+    with _progress(as_json) as progress:
         result: StepResult | RunResult
         if game is Game.step:
-            _refuse_others(game, {"--data": data, "--epsilon": epsilon, "--canaries": canaries})
+            _refuse_others(game, {**source, "epsilon": epsilon, "canaries": canaries})
             setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
             if claim is Claim.published and mechanism is not MechanismName.image:
                 raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
@@ -168,16 +169,16 @@ def audit(
                 _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
             )
         else:
-            others = {"--repetitions": repetitions, "--rows": rows}
+            others = {"repetitions": repetitions, "rows": rows}
             if claim is Claim.published:
-                others["--claim"] = 0
+                others["claim"] = 0
             _refuse_others(game, others)
             if epsilon is not None and noise_multiplier is not None:
                 raise BadInputError("give --epsilon or --noise-multiplier, not both")
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
             count = _CANARIES if canaries is None else canaries
             result = RunResult(
-                _run(mechanism, privacy, data, epsilon, delta, count, confidence, seed, progress)
+                _run(mechanism, privacy, source, epsilon, delta, count, confidence, seed, progress)
             )
     _report(result, as_json, plot)
 
@@ -222,7 +223,7 @@ def _step(
 def _run(
     mechanism: MechanismName,
     privacy: dict[str, Any],
-    data: str | None,
+    source: dict[str, Any],
     epsilon: float | None,
     delta: float,
     canaries: int,
@@ -230,11 +231,10 @@ def _run(
     seed: int | None,
     progress: Progress,
 ) -> RunAudit:
-    from dpsinkhorn.data import load_dataset
     from dpsinkhorn.training import choose_recipe
     from dpsinkhorn.training.auditing import audit_run
 
-    found = load_dataset(data or "digits")
+    found = load_source({**source, "data": source["data"] or "digits"}, quiet=progress.disable)
     changes = {name: value for name, value in privacy.items() if value is not None}
     recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
     task = progress.add_task("training steps", total=recipe.privacy.steps)
@@ -276,22 +276,10 @@ def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) ->
 
 
 def _refuse_others(game: Game, given: dict[str, Any]) -> None:
-    for flag, value in given.items():
+    for name, value in given.items():
         if value is not None:
+            flag = "--" + name.replace("_", "-")
             raise BadInputError(f"{flag} has no meaning for --game {game.value}; leave it out")
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Errors of the parts become one line."""
-    from dpsinkhorn.data import DataError
-    from dpsinkhorn.privacy.audit import AuditError
-    from dpsinkhorn.training import TrainingError
-
-    try:
-        yield
-    except (AuditError, DataError, TrainingError) as error:
-        raise BadInputError(str(error)) from error
 
 
 def _progress(quiet: bool) -> Progress:

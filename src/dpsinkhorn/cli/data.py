@@ -132,6 +132,12 @@ def load_data(
     return data
 
 
+def load_source(source: dict[str, Any], *, quiet: bool) -> Dataset:
+    """The data set for a training: `data` names it, and all else is an option of `load_data`, or None."""
+    given = {name: value for name, value in source.items() if value is not None}
+    return load_data(given.pop("data"), **given, quiet=quiet)
+
+
 def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
     """`10`, or `cat,dog`.
 

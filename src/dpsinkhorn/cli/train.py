@@ -22,7 +22,7 @@ from dpsinkhorn.cli.data import (
     RangeOption,
     SizeOption,
     UnlabelledOption,
-    load_data,
+    load_source,
 )
 from dpsinkhorn.cli.privacy import AccountantName, JsonOption
 
@@ -183,7 +183,7 @@ def train(
                 if not dry_run:
                     _need(out, "--out, the folder of the run")
                 source = _found_again(source)
-                dataset = _load(source, as_json)
+                dataset = load_source(source, quiet=as_json)
                 plan = request.plan(dataset, place)
             warn_about(plan, dataset, place)
             if dry_run:
@@ -236,7 +236,7 @@ def _resumed(out: Path | None, data: str | None, settled: dict[str, Any], quiet:
     source = {**run.settings["source"], **({"data": data} if data else {})}
     if not source.get("data"):
         raise BadInputError(f"give --data: {run.folder} was begun from Python and knows no file")
-    return run, _load(source, quiet)
+    return run, load_source(source, quiet=quiet)
 
 
 def _created(
@@ -286,8 +286,3 @@ def _device(name: str | None) -> torch.device:
     from dpsinkhorn.generators import choose_device
 
     return choose_device(name, BadInputError)
-
-
-def _load(source: dict[str, Any], quiet: bool) -> Dataset:
-    options = {name: value for name, value in source.items() if name != "data"}
-    return load_data(source["data"], **options, quiet=quiet)

@@ -2,7 +2,7 @@
 
 - `threshold_bound`, `gaussian_bound` and `sampled_gaussian_bound` compare many releases from two neighbouring
   data sets.
-- `one_run_bound` judges guesses about many records of a single release.
+- `one_run_bound`, `f_dp_bound` and `f_dp_gaussian_bound` judge guesses about many records of one release.
 - `Recorder` and `Replayer` stand at the privacy barrier on two neighbouring data sets: no statistics, but an
   exact comparison with the sensitivity that is claimed.
 
@@ -12,6 +12,13 @@ bound says, and does not, is in docs/audit.md.
 """
 
 from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.privacy.audit.f_dp import (
+    TradeOff,
+    curve_p_value,
+    f_dp_bound,
+    f_dp_gaussian_bound,
+    pair_p_value,
+)
 from dpsinkhorn.privacy.audit.one_run import OneRunBound, one_run_bound, p_value
 from dpsinkhorn.privacy.audit.replay import (
     Outcome,
@@ -41,10 +48,15 @@ __all__ = [
     "Replayed",
     "Replayer",
     "Shared",
+    "TradeOff",
+    "curve_p_value",
+    "f_dp_bound",
+    "f_dp_gaussian_bound",
     "gaussian_bound",
     "gaussian_epsilon",
     "one_run_bound",
     "p_value",
+    "pair_p_value",
     "sampled_gaussian_bound",
     "threshold_bound",
 ]

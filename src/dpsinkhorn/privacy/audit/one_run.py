@@ -34,6 +34,16 @@ class OneRunBound:
     guesses: int
     """How many canaries were guessed at; for the others nothing was said."""
     correct: int
+    assumption: str = ""
+    """What the bound rests on beside the guesses; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """How many canaries were guessed at, and how many of the guesses are right."""
+
+    made: int
+    correct: int
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -51,14 +61,8 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     >>> p_value(100, 100, 60, epsilon=0.5, delta=0.0) > 0.6
     True
     """
-    if not 0 <= correct <= guesses <= canaries:
-        raise AuditError(
-            f"{correct} correct of {guesses} guesses about {canaries} canaries: more than there are"
-        )
-    if not epsilon >= 0 or not 0 <= delta < 1:
-        raise AuditError(
-            f"epsilon must not be negative and delta be from 0 to below 1, not {epsilon}, {delta}"
-        )
+    check_counts(canaries, guesses, correct)
+    check_pair(epsilon, delta)
     chance = 1 / (1 + math.exp(-epsilon))
     value = float(stats.binom.sf(correct - 1, guesses, chance))
     if delta and correct:
@@ -89,27 +93,60 @@ def one_run_bound(
     >>> 0.4 < found.epsilon < 2
     True
     """
+    tried = guess(scores, included, guesses)
+    canaries, error = len(np.asarray(scores)), share_of_error(confidence, tried)
+    bounds = [_largest_excluded(canaries, each.made, each.correct, delta, error) for each in tried]
+    at = int(np.argmax(bounds))
+    return OneRunBound(bounds[at], delta, confidence, canaries, tried[at].made, tried[at].correct)
+
+
+def guess(
+    scores: npt.ArrayLike, included: npt.ArrayLike, numbers: Sequence[int] | None = None
+) -> tuple[Guesses, ...]:
+    """Guess that the highest scores are in and the lowest are not, in each of some `numbers` of guesses.
+
+    >>> guess([3.0, -1.0, 0.5, -2.0], [True, False, False, True], [2, 4])
+    (Guesses(made=2, correct=1), Guesses(made=4, correct=2))
+    """
     values, truth = np.asarray(scores, dtype=float), np.asarray(included, dtype=bool)
-    count = len(values)
+    count = len(values) if values.ndim else 0
     if values.ndim != 1 or truth.shape != values.shape or count < 2:
         raise AuditError(f"expected a score and a truth for each of 2 or more canaries, not {values.shape}")
     if not np.isfinite(values).all():
         raise AuditError("scores must be finite numbers")
-    if not 0 < confidence < 1:
-        raise AuditError(f"confidence must be between 0 and 1, not {confidence}")
-    wanted = tuple(guesses) if guesses is not None else _halves(count)
+    wanted = tuple(numbers) if numbers is not None else _halves(count)
     if not wanted or not all(2 <= each <= count for each in wanted):
         raise AuditError(f"numbers of guesses must be from 2 to the {count} canaries, not {wanted}")
-    error = (1 - confidence) / len(wanted)
     order = np.argsort(values, kind="stable")
-    best = OneRunBound(0.0, delta, confidence, count, 0, 0)
+    found = []
     for each in wanted:
         high = each // 2
-        correct = int(truth[order[count - high :]].sum() + (~truth[order[: each - high]]).sum())
-        found = _largest_excluded(count, each, correct, delta, error)
-        if found > best.epsilon or not best.guesses:
-            best = OneRunBound(found, delta, confidence, count, each, correct)
-    return best
+        right = truth[order[count - high :]].sum() + (~truth[order[: each - high]]).sum()
+        found.append(Guesses(each, int(right)))
+    return tuple(found)
+
+
+def share_of_error(confidence: float, tried: Sequence[Guesses]) -> float:
+    """Return the error that each number of guesses is tested at: an equal share of 1 - `confidence`."""
+    if not 0 < confidence < 1:
+        raise AuditError(f"confidence must be between 0 and 1, not {confidence}")
+    return (1 - confidence) / len(tried)
+
+
+def check_counts(canaries: int, guesses: int, correct: int) -> None:
+    """Refuse more correct guesses than guesses, or more guesses than canaries."""
+    if not 0 <= correct <= guesses <= canaries:
+        raise AuditError(
+            f"{correct} correct of {guesses} guesses about {canaries} canaries: more than there are"
+        )
+
+
+def check_pair(epsilon: float, delta: float) -> None:
+    """Refuse what is no ε or no δ."""
+    if not epsilon >= 0 or not 0 <= delta < 1:
+        raise AuditError(
+            f"epsilon must not be negative and delta be from 0 to below 1, not {epsilon}, {delta}"
+        )
 
 
 def _halves(count: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from scipy import optimize, special, stats
 from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.privacy.audit.noise import least_refuted_noise
 from dpsinkhorn.privacy.events import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 
@@ -36,7 +37,6 @@ _SHARES = (
     0.4,
     0.6,
 )  # of a measured probability: the δ' at which a sampled Gaussian is compared
-_NOISES = np.geomspace(1e-2, 100.0, 1024)  # noise multipliers that are told apart
 
 
 @dataclass(frozen=True)
@@ -280,8 +280,4 @@ def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tupl
         with np.errstate(all="ignore"):
             return all(loss.get_delta_for_epsilon(epsilon) >= delta for epsilon, delta in shown)
 
-    few, many = -1, len(_NOISES)  # places on the grid: so little noise allows it, so much does not
-    while many > few + 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if allows(float(_NOISES[middle])) else (few, middle)
-    return float(_NOISES[many]) if many < len(_NOISES) else math.inf
+    return least_refuted_noise(allows)

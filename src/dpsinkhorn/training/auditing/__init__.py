@@ -2,7 +2,7 @@
 
 from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
 from dpsinkhorn.training.auditing.replay import Neighbour, TrainingReplay
-from dpsinkhorn.training.auditing.run import RunAudit, audit_run
+from dpsinkhorn.training.auditing.run import RunAudit, RunBounds, audit_run
 from dpsinkhorn.training.auditing.search import REPLAYED_RECORDS, replay_plan, replay_training
 from dpsinkhorn.training.auditing.step import StepAudit, StepGame, StepSetting, audit_step
 
@@ -11,6 +11,7 @@ __all__ = [
     "Canaries",
     "Neighbour",
     "RunAudit",
+    "RunBounds",
     "StepAudit",
     "StepGame",
     "StepSetting",

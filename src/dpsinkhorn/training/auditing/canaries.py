@@ -1,4 +1,4 @@
-"""Canaries: records made up for an audit, each put into the training data or not by a fair coin."""
+"""Canaries: records or persons made up for an audit, each in the training data or not by a fair coin."""
 
 from __future__ import annotations
 
@@ -17,24 +17,31 @@ from dpsinkhorn.privacy.noise import NoiseSource
 __all__ = ["Canaries", "plant_canaries"]
 
 _FLIPPED = 1 / 8  # of the pixels of a canary
-_MOST = 100_000
+_MOST = 10_000  # all are weighed against each other
 
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """Made-up records, and which of them are in the data.
+    """Made-up records, or persons, and which of them are in the data.
 
     Attributes:
-        points: ``(m, d)``, as a step sees them, in [-1, 1].
-        labels: ``(m,)``; ``None`` where there are no classes.
-        included: ``(m,)`` truth values.
-        data: the data set to train on: the records that were there, and the included canaries.
+        points: ``(records, d)``, as a step sees them, in [-1, 1].
+        labels: ``(records,)``; ``None`` where there are no classes.
+        owners: ``(records,)``, the canary that each record belongs to: itself, or a person.
+        included: ``(m,)`` truth values, one for each canary.
+        data: the data set to train on: the records that were there, and those of the included canaries.
     """
 
     points: Tensor
     labels: Tensor | None
+    owners: Tensor
     included: npt.NDArray[np.bool_]
     data: Dataset
+
+    @property
+    def records_of_each(self) -> int:
+        """How many records a canary has."""
+        return len(self.points) // len(self.included)
 
 
 def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
@@ -45,17 +52,20 @@ def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
     that is unlike all others would have much in common with other such images, the direction from what is
     generated. Whether it is in is decided by an exact fair coin of `noise`.
 
+    Where records name persons, a canary is a person with as many such records as persons have on average, all
+    made from the same record of `data`.
+
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> data = from_arrays(np.zeros((20, 4, 4), dtype=np.uint8))
     >>> planted = plant_canaries(data, 10, SeededNoise(0))
     >>> planted.points.shape, planted.data.records - 20 - int(planted.included.sum())
     (torch.Size([10, 16]), 0)
     """
-    if data.groups is not None:
-        raise AuditError("canaries are single records; audit data without groups")
     if not 2 <= count <= _MOST:
         raise AuditError(f"expected from 2 to {_MOST} canaries, not {count}")
-    taken = np.arange(count) * max(1, data.records // count) % data.records
+    each = max(1, round(data.records / data.units))
+    owners = np.repeat(np.arange(count), each)
+    taken = owners * max(1, data.records // count) % data.records
     images = np.array(data.images[taken])
     low, high = data.value_range
     flipped = np.zeros(images.size, dtype=bool)
@@ -65,12 +75,19 @@ def plant_canaries(data: Dataset, count: int, noise: NoiseSource) -> Canaries:
     included = np.zeros(count, dtype=bool)
     included[poisson_sample(count, 0.5, noise).numpy()] = True
     labels = None if data.labels is None else data.labels[taken]
+    added = included[owners]
     together = from_arrays(
-        np.concatenate([data.images, images[included]]),
-        None if labels is None or data.labels is None else np.concatenate([data.labels, labels[included]]),
+        np.concatenate([data.images, images[added]]),
+        None if labels is None or data.labels is None else np.concatenate([data.labels, labels[added]]),
+        groups=None if data.groups is None else np.concatenate([data.groups, data.units + owners[added]]),
         classes=data.classes or None,
         value_range=data.value_range,
         name=data.name,
     )
-    points = from_arrays(images, value_range=data.value_range).points()
-    return Canaries(points, None if labels is None else torch.from_numpy(labels), included, together)
+    return Canaries(
+        from_arrays(images, value_range=data.value_range).points(),
+        None if labels is None else torch.from_numpy(labels),
+        torch.from_numpy(owners),
+        included,
+        together,
+    )

@@ -2,11 +2,13 @@
 
 The training is the real one: plan, ledger, loop, sanitizer, secure noise. Canaries are records: they raise
 the size of the data, which is public, so that the plan is made for a declared size, that of the data and half
-of the canaries, whichever of them are in. The unit is a record, added or removed, as in the claim.
+of the canaries, whichever of them are in. The unit is a record, added or removed, or a person, as in the
+claim.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,28 +22,51 @@ from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_latents
-from dpsinkhorn.privacy import Budget, Ledger, SecureNoise, SeededNoise
-from dpsinkhorn.privacy.audit import AuditError, OneRunBound, one_run_bound
+from dpsinkhorn.privacy import (
+    Budget,
+    Charge,
+    GaussianMechanism,
+    Ledger,
+    SecureNoise,
+    SeededNoise,
+    compose,
+)
+from dpsinkhorn.privacy.audit import OneRunBound, f_dp_bound, f_dp_gaussian_bound, one_run_bound
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
-from dpsinkhorn.training.auditing.observer import Observer
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.auditing.observers import Observer, observe
 from dpsinkhorn.training.loop import LedgerReservation, train
-from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import Records, facts_of
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample
 from dpsinkhorn.training.spending import epsilon_by
 from dpsinkhorn.training.state import TrainingState
 
-__all__ = ["RunAudit", "audit_run"]
+__all__ = ["RunAudit", "RunBounds", "audit_run"]
 
 Watch: TypeAlias = Callable[[int], None]
 
 _CPU = torch.device("cpu")
 _DRAWN = 2000  # images of the final generator, a class
 _AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """What the same guesses show by different reckonings."""
+
+    steinke: OneRunBound
+    """By the bound of Steinke et al."""
+    f_dp: OneRunBound
+    """By f-DP, with nothing assumed."""
+    f_dp_gaussian: OneRunBound
+    """By f-DP, given Gaussian noise of unknown size."""
+
+    @property
+    def largest(self) -> OneRunBound:
+        """The one of the largest ε."""
+        return max(self.steinke, self.f_dp, self.f_dp_gaussian, key=lambda bound: bound.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +76,9 @@ class RunAudit:
     plan: Plan
     claimed: float
     """The ε on the ledger of the training."""
-    every_step: OneRunBound
+    every_step: RunBounds
     """From all that was released, step by step."""
-    final: OneRunBound
+    final: RunBounds
     """From the final generator alone."""
     included: npt.NDArray[np.bool_]
     step_scores: npt.NDArray[np.float64]
@@ -61,8 +86,8 @@ class RunAudit:
 
     @property
     def bound(self) -> float:
-        """The larger of the two bounds."""
-        return max(self.every_step.epsilon, self.final.epsilon)
+        """The largest of the bounds."""
+        return max(self.every_step.largest.epsilon, self.final.largest.epsilon)
 
 
 def audit_run(
@@ -79,7 +104,7 @@ def audit_run(
     """Train once on `data` with `canaries` among them, guess which, and bound ε from below.
 
     Args:
-        recipe: by `record`; with `epsilon` its noise follows from that, else it has a noise multiplier.
+        recipe: by any mechanism; with `epsilon` its noise follows from that, else it has a noise multiplier.
         seed: replayable noise, for tests; without, the secure one.
         watch: told of every block of steps that was taken.
 
@@ -90,39 +115,39 @@ def audit_run(
     >>> found.bound < found.claimed
     True
     """
-    if recipe.privacy.mechanism != "record":
-        raise AuditError(
-            f"whole trainings are audited for record only, not {recipe.privacy.mechanism}; its steps can be"
-        )
     noise: NoiseSource = SecureNoise() if seed is None else SeededNoise(seed + 1)
     planted = plant_canaries(data, canaries, noise)
-    plan = make_plan(
-        recipe,
-        facts_of(planted.data, records=data.records + canaries // 2),
-        budget_epsilon=epsilon,
-        delta=delta,
-        seed=seed,
-    )
-    state, observer = TrainingState(plan, _CPU), _observer(plan, data, planted)
+    plan = make_plan(recipe, _declared(data, planted), budget_epsilon=epsilon, delta=delta, seed=seed)
+    state, observer = TrainingState(plan, _CPU), observe(plan, data, planted)
     claimed = _train(plan, state, planted, observer, watch)
-    step_scores = observer.scores.numpy()
+    step_scores = observer.scores().numpy()
     final_scores = _nearness(state, planted).numpy()
     every_step, final = (
-        one_run_bound(scores, planted.included, delta=plan.delta, confidence=confidence)
-        for scores in (step_scores, final_scores)
+        _bounds(plan, scores, planted.included, confidence) for scores in (step_scores, final_scores)
     )
     return RunAudit(plan, claimed, every_step, final, planted.included, step_scores, final_scores)
 
 
-def _observer(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
-    sanitizer = build_sanitizer(plan)
-    assert isinstance(sanitizer, RecordSanitizer)
-    labels = None if data.labels is None else torch.tensor(data.labels)
-    return Observer(
-        sanitizer,
-        plan.sampling_rate,
-        canaries=Sample(planted.points, planted.labels),
-        others=Sample(data.points(), labels),
+def _declared(data: Dataset, planted: Canaries) -> Facts:
+    """Sizes that do not depend on the coins: those of the data, and half of the canaries."""
+    half = len(planted.included) // 2
+    facts = facts_of(planted.data, records=data.records + half * planted.records_of_each)
+    return dataclasses.replace(facts, units=data.units + half)
+
+
+def _bounds(
+    plan: Plan, scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], confidence: float
+) -> RunBounds:
+    _, *others = plan.charges
+
+    def charge_at(noise: float) -> Charge:
+        steps = GaussianMechanism(1.0, noise).sampled(plan.sampling_rate, plan.steps)
+        return compose(steps, *others)
+
+    return RunBounds(
+        one_run_bound(scores, included, delta=plan.delta, confidence=confidence),
+        f_dp_bound(scores, included, delta=plan.delta, confidence=confidence),
+        f_dp_gaussian_bound(scores, included, charge_at=charge_at, delta=plan.delta, confidence=confidence),
     )
 
 
@@ -145,7 +170,10 @@ def _train(
 
 
 def _nearness(state: TrainingState, planted: Canaries) -> Tensor:
-    """Minus the squared distance of each canary to the nearest of many generated images of its class."""
+    """Minus the squared distance of each canary to the nearest of many generated images of its class.
+
+    That of a person is the mean over their records.
+    """
     generator, random = state.best.eval(), torch.Generator().manual_seed(0)
     scores = torch.empty(len(planted.points), dtype=torch.float64)
     kinds = [None] if planted.labels is None else list(range(int(planted.labels.max()) + 1))
@@ -159,4 +187,4 @@ def _nearness(state: TrainingState, planted: Canaries) -> Tensor:
                 images = generator(latents, labels).flatten(1)
             nearest = torch.minimum(nearest, torch.cdist(planted.points[mine], images).min(1).values)
         scores[mine] = -nearest.double().square()
-    return scores
+    return scores.view(-1, planted.records_of_each).mean(1)

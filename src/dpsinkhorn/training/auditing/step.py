@@ -208,12 +208,14 @@ class StepGame:
     def _quiet(self, record: Tensor) -> Tensor:
         if isinstance(self._sanitizer, Moments):
             radius = self._sanitizer.radius
-            return _scaled(*self._sanitizer._deviations([Sample(record)], _ORIGIN, radius, _COORDINATES))
+            return _scaled(
+                *self._sanitizer.clipped_deviations([Sample(record)], _ORIGIN, radius, _COORDINATES)
+            )
         images = self._images
         arguments = (images * 1, None, Sample(record))
         if isinstance(self._sanitizer, ParameterSanitizer):
-            return self._sanitizer._clipped(*arguments, [images]).flatten()
-        return self._sanitizer._clipped(*arguments).flatten()
+            return self._sanitizer.clipped(*arguments, [images]).flatten()
+        return self._sanitizer.clipped(*arguments).flatten()
 
 
 def _scaled(deviations: Tensor, counts: Tensor) -> Tensor:

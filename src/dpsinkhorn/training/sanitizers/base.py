@@ -89,10 +89,17 @@ def backpropagate(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Para
         parameter.grad = value
 
 
-def pulled_back(points: Tensor, gradient: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def pulled_back(
+    points: Tensor, gradient: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool = False
+) -> tuple[Tensor, ...]:
     """The gradient in the parameters of a loss whose gradient in the points is ``gradient``."""
     parts = torch.autograd.grad(
-        points, list(parameters), gradient.to(points.dtype), allow_unused=True, materialize_grads=True
+        points,
+        list(parameters),
+        gradient.to(points.dtype),
+        retain_graph=keep_graph,
+        allow_unused=True,
+        materialize_grads=True,
     )
     return tuple(parts)
 

@@ -142,7 +142,7 @@ class _NoisedRows(SinkhornSanitizer):
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
 
-    def _clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """What is noised: ``(n, d)``, in float64."""
         n, _ = split_generated(len(points), self.debias)
         return self._clip(self._gradient(points, labels, sample)[:n])

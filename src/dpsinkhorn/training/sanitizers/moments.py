@@ -67,6 +67,7 @@ class Moments:
     def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
         self.mechanism = mechanism
         self.config = config
+        self.max_records = max_records
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
         if not 1e-30 <= self.radius <= 1e30:
@@ -109,7 +110,7 @@ class Moments:
 
         With `coordinates` W, (k, k), it is W v that is clipped to the radius and summed, not v.
         """
-        sums, counts = self._deviations(records, centres, radius, coordinates)
+        sums, counts = self.clipped_deviations(records, centres, radius, coordinates)
         numbers = sums.numel() + counts.numel()
         # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
         return Sums(
@@ -128,7 +129,7 @@ class Moments:
         coordinates: Tensor | None = None,
     ) -> Tensor:
         """Sums of w wᵀ over clipped deviations w, (classes, k, k), or (1, k, k) over all classes."""
-        total = self._squares(records, centres, radius, coordinates, pooled=pooled)
+        total = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)
         numbers = len(total) * k * (k + 1) // 2
@@ -151,17 +152,17 @@ class Moments:
 
     # ---- exact sums over records
 
-    def _deviations(
+    def clipped_deviations(
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        centres = self._on_grid(centres)
+        centres = self.place(centres)
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
-        for kind, units, nearest in self._units(records, centres, radius, coordinates):
+        for kind, units, nearest in self.clipped_units(records, centres, radius, coordinates):
             sums[kind].index_add_(0, nearest, units)
             counts[kind].index_add_(0, nearest, torch.ones_like(units[:, 0]))
         return sums, counts
 
-    def _squares(
+    def clipped_squares(
         self,
         records: Iterable[Sample],
         centres: Tensor,
@@ -170,14 +171,14 @@ class Moments:
         *,
         pooled: bool,
     ) -> Tensor:
-        centres = self._on_grid(centres)
+        centres = self.place(centres)
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
-        for kind, units, _ in self._units(records, centres, radius, coordinates):
+        for kind, units, _ in self.clipped_units(records, centres, radius, coordinates):
             total[0 if pooled else kind] += units.T @ units
         return total
 
-    def _units(
+    def clipped_units(
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Classes, clipped deviations of some of their records over the radius, and their centres' places."""
@@ -223,7 +224,7 @@ class Moments:
         spectrum = _rounded(down @ half, self._bits).view(-1, channels, len(down) * len(across))
         return spectrum[:, :, self._places.to(pixels.device)].flatten(1)
 
-    def _on_grid(self, centres: Tensor) -> Tensor:
+    def place(self, centres: Tensor) -> Tensor:
         """Centres, which are public, brought to where images are, and onto their grid."""
         finite = torch.nan_to_num(centres.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
         most = 2.0**self._half

@@ -30,12 +30,18 @@ class ParameterSanitizer(SinkhornSanitizer):
 
     mechanism: ParameterMechanism
 
-    def _clipped(
-        self, points: Tensor, labels: Tensor | None, sample: Sample, parameters: Sequence[nn.Parameter]
+    def clipped(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        *,
+        keep_graph: bool = False,
     ) -> Tensor:
         """What is noised: all parameters' gradients in one vector, in float64."""
         gradient = self._gradient(points, labels, sample)
-        parts = pulled_back(points, gradient, parameters)
+        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph)
         return clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)
 
     def backward(
@@ -47,7 +53,7 @@ class ParameterSanitizer(SinkhornSanitizer):
         noise: NoiseSource,
     ) -> None:
         released = add_gaussian(
-            self._clipped(points, labels, sample, parameters),
+            self.clipped(points, labels, sample, parameters),
             sensitivity=self.mechanism.sensitivity,
             noise_multiplier=self.mechanism.noise_multiplier,
             noise=noise,

@@ -111,7 +111,7 @@ class RecordSanitizer(Sanitizer):
         n = self._count(points)
         with torch.no_grad():
             rows = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
-            rows[:n] = self._released(*self._sums(points, labels, sample), noise)
+            rows[:n] = self._released(*self.clipped_sums(points, labels, sample), noise)
         backpropagate(points, rows, parameters)
 
     def fixed(self, setting: Setting) -> FixedRecord | None:
@@ -143,12 +143,14 @@ class RecordSanitizer(Sanitizer):
             raise ValueError(f"points: {len(points)} rows are not n generated images and n resampled ones")
         return n
 
-    def _clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """What is noised: the sum of clipped shares, ``(n, d)``, in float64."""
         with torch.no_grad():
-            return self._sums(points, labels, sample)[0]
+            return self.clipped_sums(points, labels, sample)[0]
 
-    def _sums(self, points: Tensor, labels: Tensor | None, sample: Sample) -> tuple[Tensor, Tensor | None]:
+    def clipped_sums(
+        self, points: Tensor, labels: Tensor | None, sample: Sample
+    ) -> tuple[Tensor, Tensor | None]:
         """The clipped sum over the records, and that over the resampled images, if there are any."""
         check_labels(points, labels, sample, self.classes)
         n = self._count(points)

@@ -1,0 +1,123 @@
+"""Who watches a training by `record`: a canary's effect is its own clipped share, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.privacy.audit import AuditError
+from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
+from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, Sanitizer
+from dpsinkhorn.training.sanitizers.base import backpropagate
+from dpsinkhorn.training.sanitizers.pairs import on_grid
+
+__all__ = ["RecordObserver"]
+
+_MODELLED = 256  # other units of a class whose sampling is allowed for; more are stood for by as many
+_LEAST_VARIANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Canaries of one class, and other units after them."""
+
+    canaries: Tensor  # their numbers
+    units: Units
+    variances: Tensor  # of each one's presence in a sample, where it is known whether it is in the data
+
+
+class RecordObserver(Sanitizer):
+    """Stands in the place of a `record` sanitizer, which does all the work, and looks on.
+
+    Every step it takes the released sum, less what is expected of it. Noise disturbs that, and so do other
+    records, which come and go with the sampling: it is weighed by the inverse of their covariance.
+
+    Args:
+        watched: the sanitizer.
+        rate: the sampling rate.
+        canaries: their records; `groups` has the number of the canary that each belongs to.
+        others: all other records of the data.
+    """
+
+    resampled_learn = RecordSanitizer.resampled_learn
+
+    def __init__(self, watched: RecordSanitizer, rate: float, canaries: Sample, others: Sample) -> None:
+        if not isinstance(watched.mechanism, RecordMechanism):
+            raise AuditError("only a private training by record can be watched")
+        assert canaries.groups is not None
+        self.mechanism: RecordMechanism = watched.mechanism
+        self._watched, self._rate, self._others = watched, rate, others
+        self._cost = built_in(watched.cost)
+        self._evidence = Evidence(int(canaries.groups.max()) + 1)
+        self._classes = [self._class(kind, canaries) for kind in range(max(1, watched.classes))]
+
+    def resampled(self, generated: int) -> int:
+        return self._watched.resampled(generated)
+
+    def scores(self) -> Tensor:
+        """Return a score for each canary from all steps so far."""
+        return self._evidence.scores()
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        # The images as parameters of themselves, so that what is released can be read before it goes on.
+        images = nn.Parameter(points.detach().clone())
+        self._watched.backward(images * 1, labels, sample, [images], noise)
+        assert images.grad is not None
+        with torch.no_grad():
+            self._look(points.detach(), labels, images.grad)
+        backpropagate(points, images.grad, parameters)
+
+    def _look(self, points: Tensor, labels: Tensor | None, gradient: Tensor) -> None:
+        n = len(points) - self._watched.resampled(len(points) // 2)
+        known, own = self._watched.clipped_sums(points, labels, self._others)
+        total = gradient[:n].double()
+        if own is not None:  # public
+            total = total + own * (self._watched.self_weight / n)
+        total = total * self._watched.expected_batch - self._rate * known
+        for kind, members in enumerate(self._classes):
+            rows = rows_of(None if labels is None else labels[:n], kind, n)
+            if len(members.canaries):
+                precision, along = self._read(members, on_grid(points[:n])[rows], total[rows].flatten())
+                self._evidence.add(members.canaries, precision, along)
+
+    def _read(self, members: _Class, x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """``V Σ^-1 Vᵀ`` and ``V Σ^-1 (r - E r)``: V has the canaries' expected shares, Σ is that of noise
+        and sampling."""
+        shares = self._shares(members.units, x)  # (units, n d)
+        count = len(members.canaries)
+        residual = total - (self._rate / 2) * shares[:count].sum(0)
+        noise = self.mechanism.noise_std**2
+        gram = shares @ shares.T
+        both = torch.cat([gram[:, :count], (shares @ residual).unsqueeze(1)], dim=1)
+        inner = gram + torch.diag(noise / members.variances)
+        found = (both - gram @ torch.linalg.solve(inner, both))[:count] / noise
+        return found[:, :count] * self._rate**2, found[:, count] * self._rate
+
+    def _shares(self, units: Units, x: Tensor) -> Tensor:
+        """Each unit's clipped share v(y), ``(units, n d)``."""
+        shares = shares_of(units, x, self._cost, self._watched.regularization)
+        factors: Tensor = (self.mechanism.clip / shares.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        return shares * factors
+
+    def _class(self, kind: int, canaries: Sample) -> _Class:
+        mine, numbers = Units.of(canaries, rows_of(canaries.labels, kind, len(canaries.points)))
+        theirs, _ = Units.of(self._others, rows_of(self._others.labels, kind, len(self._others.points)))
+        modelled = theirs.every_nth(max(1, -(-theirs.count // _MODELLED)))
+        weight = theirs.count / max(1, modelled.count)
+        variance = self._rate * (1 - self._rate)
+        variances = torch.full((mine.count + modelled.count,), variance / 2, dtype=torch.float64)
+        variances[mine.count :] = variance * weight
+        return _Class(numbers, mine.followed_by(modelled), variances.clamp_(min=_LEAST_VARIANCE))

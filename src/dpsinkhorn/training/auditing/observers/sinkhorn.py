@@ -1,0 +1,148 @@
+"""Who watches a training by `batch`, `image` or `parameter`: what a canary does is known by direction.
+
+These clip a gradient that all records of a batch have brought about together. What one more record does to it
+has no closed form; its share, as if the potentials did not move, is where it points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.ot.divergence import split_generated
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
+from dpsinkhorn.training.sanitizers import (
+    BatchSanitizer,
+    ImageSanitizer,
+    ParameterSanitizer,
+    Sample,
+    Sanitizer,
+)
+from dpsinkhorn.training.sanitizers.base import backpropagate
+from dpsinkhorn.training.sanitizers.pairs import on_grid
+
+__all__ = ["SinkhornObserver"]
+
+_EXPECTED_FROM = 512  # records that the expected gradient is computed from
+_NUMBERS = 2**22  # of shares at a time
+
+
+class SinkhornObserver(Sanitizer):
+    """Stands in the place of a sanitizer of the Sinkhorn loss, which does all the work, and looks on.
+
+    The released gradient, less that of other records, is multiplied with each canary's
+    share. For `parameter` both are compared as gradients of the parameters, through the generator.
+
+    Args:
+        watched: the sanitizer.
+        canaries: their records; `groups` has the number of the canary that each belongs to.
+        others: all other records of the data.
+    """
+
+    def __init__(
+        self,
+        watched: BatchSanitizer | ImageSanitizer | ParameterSanitizer,
+        canaries: Sample,
+        others: Sample,
+    ) -> None:
+        assert canaries.groups is not None
+        self.mechanism = watched.mechanism
+        self.resampled_learn = watched.resampled_learn
+        self._watched = watched
+        self._cost = built_in(watched.cost)
+        self._others = _some(others)
+        self._scores = torch.zeros(int(canaries.groups.max()) + 1, dtype=torch.float64)
+        self._classes = [
+            Units.of(canaries, rows_of(canaries.labels, kind, len(canaries.points)))
+            for kind in range(max(1, watched.classes))
+        ]
+
+    def resampled(self, generated: int) -> int:
+        return self._watched.resampled(generated)
+
+    def scores(self) -> Tensor:
+        """Return a score for each canary from all steps so far."""
+        return self._scores
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        if isinstance(self._watched, ParameterSanitizer):
+            surprise = self._of_parameters(self._watched, points, labels, sample, parameters, noise)
+        else:
+            surprise = self._of_images(self._watched, points, labels, sample, parameters, noise)
+        with torch.no_grad():
+            self._score(points.detach(), labels, surprise)
+
+    def _of_images(
+        self,
+        watched: BatchSanitizer | ImageSanitizer,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> Tensor:
+        """Take the step; what was released beyond what was expected, ``(n, d)``."""
+        images = nn.Parameter(points.detach().clone())
+        watched.backward(images * 1, labels, sample, [images], noise)
+        assert images.grad is not None
+        backpropagate(points, images.grad, parameters)
+        expected = watched.clipped(points.detach(), labels, self._others)
+        return images.grad[: len(expected)].double() - expected
+
+    def _of_parameters(
+        self,
+        watched: ParameterSanitizer,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> Tensor:
+        """The same, carried to the images: <Jᵀ s, r> = <s, J r>, where Jᵀ s is what a share s does there."""
+        probe = torch.zeros_like(points, requires_grad=True)
+        pulled = torch.autograd.grad(
+            points, list(parameters), probe, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        expected = watched.clipped(points, labels, self._others, parameters, keep_graph=True)
+        watched.backward(points, labels, sample, parameters, noise)
+        parts = torch.split(expected, [parameter.numel() for parameter in parameters])
+        surprises = [
+            (parameter.grad - part.view_as(parameter)).to(parameter.dtype)
+            for parameter, part in zip(parameters, parts, strict=True)
+            if parameter.grad is not None
+        ]
+        (carried,) = torch.autograd.grad(pulled, probe, surprises)
+        return carried.double()
+
+    def _score(self, points: Tensor, labels: Tensor | None, surprise: Tensor) -> None:
+        n, _ = split_generated(len(points), self._watched.debias)
+        images = on_grid(points[:n])
+        for kind, (units, numbers) in enumerate(self._classes):
+            rows = rows_of(None if labels is None else labels[:n], kind, n)
+            if len(rows) and units.count:
+                self._scores[numbers] += self._along(units, images[rows], surprise[rows].flatten())
+
+    def _along(self, units: Units, x: Tensor, direction: Tensor) -> Tensor:
+        """<share, direction> for each unit."""
+        found = torch.zeros(units.count, dtype=torch.float64)
+        for rows in torch.split(torch.arange(len(units.points)), max(1, _NUMBERS // x.numel())):
+            each = Units(units.points[rows], torch.arange(len(rows)), len(rows))
+            along = shares_of(each, x, self._cost, self._watched.regularization) @ direction
+            found.index_add_(0, units.owners[rows], along)
+        return found
+
+
+def _some(others: Sample) -> Sample:
+    """Other records; where there are many, some of them."""
+    step = -(-len(others.points) // _EXPECTED_FROM)
+    return Sample(others.points[::step], None if others.labels is None else others.labels[::step])

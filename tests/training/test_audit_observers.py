@@ -1,0 +1,288 @@
+"""Who watches a training changes nothing of it, and scores canaries as well as can be done linearly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpsinkhorn.data import from_arrays
+from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.privacy import (
+    BatchMechanism,
+    ImageMechanism,
+    MomentsMechanism,
+    NonPrivate,
+    ParameterMechanism,
+    RecordMechanism,
+    SeededNoise,
+)
+from dpsinkhorn.privacy.audit import AuditError
+from dpsinkhorn.training.auditing.observers import MomentsObserver, RecordObserver, SinkhornObserver
+from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from dpsinkhorn.training.sanitizers import (
+    BatchSanitizer,
+    ImageSanitizer,
+    Moments,
+    ParameterSanitizer,
+    RecordSanitizer,
+    Sample,
+)
+from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY
+from support.runs import tiny_arrays
+from support.sanitizer_oracles import RootCost, record_sum
+
+RATE = 0.5
+DATA = from_arrays(*tiny_arrays()[:2])
+CANARIES = Sample(DATA.points(np.arange(9)) * -1, torch.tensor(DATA.labels[:9]), torch.arange(9))
+OTHERS = Sample(DATA.points(np.arange(30, 60)), torch.tensor(DATA.labels[30:60]))
+IMAGES = torch.rand(18, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
+LABELS = (torch.arange(9) % 3).repeat(2)
+
+
+def joined(*parts: Sample) -> Sample:
+    return Sample(torch.cat([part.points for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def picked(sample: Sample, rows) -> Sample:
+    return Sample(sample.points[rows], sample.labels[rows])
+
+
+class TestEvidence:
+    def test_is_the_best_linear_estimate(self):
+        """Against the covariances of coins and of all steps' releases, written out."""
+        random = torch.Generator().manual_seed(1)
+        effects = [torch.randn(4, 7, dtype=torch.float64, generator=random) for _ in range(3)]
+        noises = [torch.diag(0.5 + torch.rand(7, dtype=torch.float64, generator=random)) for _ in range(3)]
+        releases = [torch.randn(7, dtype=torch.float64, generator=random) for _ in range(3)]
+        evidence = Evidence(4)
+        for effect, noise, release in zip(effects, noises, releases, strict=True):
+            residual = release - effect.sum(0) / 2
+            evidence.add(
+                torch.arange(4),
+                effect @ torch.linalg.solve(noise, effect.T),
+                effect @ torch.linalg.solve(noise, residual),
+            )
+        every = torch.cat(effects, dim=1)  # (4, 21)
+        covariance = torch.block_diag(*noises) + every.T @ every / 4
+        residual = torch.cat(releases) - every.sum(0) / 2
+        expected = every @ torch.linalg.solve(covariance, residual) / 4
+        torch.testing.assert_close(evidence.scores(), expected)
+
+
+def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[RecordSanitizer, RecordObserver]:
+    sanitizer = RecordSanitizer(
+        RecordMechanism(2.0, sigma), SquaredEuclidean(), 1.0, expected_batch=15.0, self_weight=own, classes=3
+    )
+    return sanitizer, RecordObserver(sanitizer, RATE, CANARIES, OTHERS)
+
+
+class TestRecord:
+    def test_shares_are_those_of_the_sanitizer(self):
+        """Against the slow reference, record by record."""
+        sanitizer, observer = watched_record()
+        for kind in range(3):
+            rows = (LABELS[:9] == kind).nonzero().flatten()
+            members = observer._classes[kind]
+            shares = observer._shares(members.units, IMAGES[:9].double()[rows])
+            for at, row in enumerate(members.canaries.tolist()):
+                one = picked(CANARIES, slice(row, row + 1))
+                expected = record_sum(sanitizer.cost, IMAGES[:9], LABELS[:9], torch.zeros(9), one, 1.0, 2.0)[
+                    rows
+                ]
+                torch.testing.assert_close(shares[at], expected.flatten(), rtol=1e-4, atol=1e-5)
+
+    def test_the_share_of_a_person_is_that_of_all_records(self):
+        """Three records each, all of one class: summed, then clipped, as the sanitizer does."""
+        persons = Sample(CANARIES.points, CANARIES.labels.sort().values, torch.arange(9) // 3)
+        sanitizer, _ = watched_record()
+        observer = RecordObserver(sanitizer, RATE, persons, OTHERS)
+        for kind in range(3):
+            rows = (LABELS[:9] == kind).nonzero().flatten()
+            members = observer._classes[kind]
+            assert members.canaries.tolist() == [kind]
+            mine = slice(3 * kind, 3 * kind + 3)
+            one = Sample(persons.points[mine], persons.labels[mine], torch.zeros(3, dtype=torch.int64))
+            expected = sanitizer.clipped(IMAGES, LABELS, one)[rows]
+            found = observer._shares(members.units, IMAGES[:9].double()[rows])[0]
+            torch.testing.assert_close(found, expected.flatten(), rtol=1e-4, atol=1e-5)
+
+    def test_what_is_read_of_a_step(self):
+        """V Σ⁻¹ Vᵀ and V Σ⁻¹ (r - E r), with the covariance of noise and sampling written out."""
+        sanitizer, observer = watched_record(sigma=1e-2)
+        members = observer._classes[1]
+        rows = (LABELS[:9] == 1).nonzero().flatten()
+        x, total = IMAGES[:9].double()[rows], torch.randn(48, dtype=torch.float64)
+        shares = observer._shares(members.units, x)
+        covariance = sanitizer.mechanism.noise_std**2 * torch.eye(48, dtype=torch.float64)
+        count = len(members.canaries)
+        for at, share in enumerate(shares):
+            covariance += RATE * (1 - RATE) * (0.5 if at < count else 1.0) * torch.outer(share, share)
+        effects = RATE * shares[:count]
+        precision, along = observer._read(members, x, total)
+        residual = total - effects.sum(0) / 2
+        torch.testing.assert_close(
+            precision, effects @ torch.linalg.solve(covariance, effects.T), rtol=1e-4, atol=1e-4
+        )
+        torch.testing.assert_close(
+            along, effects @ torch.linalg.solve(covariance, residual), rtol=1e-4, atol=1e-3
+        )
+
+    def test_with_little_noise_every_canary_is_found(self):
+        """Those in the sample score higher than all that are not."""
+        _, observer = watched_record(sigma=1e-3)
+        parameter = nn.Parameter(IMAGES.clone())
+        taken = [0, 3, 4, 8]
+        sample = joined(picked(CANARIES, taken), picked(OTHERS, slice(20)))
+        observer.backward(parameter * 1, LABELS, sample, [parameter], SeededNoise(5))
+        present = torch.zeros(9, dtype=torch.bool)
+        present[taken] = True
+        scores = observer.scores()
+        assert scores[present].min() > scores[~present].max()
+
+    def test_only_private_trainings_with_a_built_in_cost(self):
+        for mechanism, cost in ((NonPrivate(), SquaredEuclidean()), (RecordMechanism(1.0, 1.0), RootCost())):
+            sanitizer = RecordSanitizer(mechanism, cost, 1.0, 4.0)
+            with pytest.raises(AuditError, match="only a"):
+                RecordObserver(sanitizer, 0.5, CANARIES, OTHERS)
+
+
+def sinkhorn(kind: str, sigma: float):
+    options = (SquaredEuclidean(), 1.0, 0.5, 3)
+    if kind == "image":
+        return ImageSanitizer(ImageMechanism(0.5, sigma, rows=12), *options)
+    if kind == "parameter":
+        return ParameterSanitizer(ParameterMechanism(0.5, sigma), *options)
+    return BatchSanitizer(BatchMechanism(0.5, sigma), *options)
+
+
+class TestNobodyNotices:
+    """The same gradient, to the bit, with and without anyone who watches."""
+
+    @pytest.mark.parametrize("kind", ["record", "batch", "image", "parameter"])
+    def test_gradients(self, kind):
+        if kind == "record":
+            sanitizer, observer = watched_record()
+        else:
+            sanitizer = sinkhorn(kind, 1.0)
+            observer = SinkhornObserver(sanitizer, CANARIES, OTHERS)
+        torch.manual_seed(0)
+        generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh())
+        latents, gradients = torch.randn(18, 4), []
+        for each in (sanitizer, observer):
+            parameters = list(generator.parameters())
+            each.backward(generator(latents), LABELS, OTHERS, parameters, SeededNoise(5))
+            gradients.append([parameter.grad.clone() for parameter in parameters])
+        assert all(map(torch.equal, *gradients))
+        assert observer.mechanism == sanitizer.mechanism
+        assert observer.resampled(12) == sanitizer.resampled(12)
+        assert observer.resampled_learn == sanitizer.resampled_learn
+
+    def test_sums(self):
+        sanitizer, observer = watched_moments(0.5)
+        centres = torch.rand(3, 2, 3)
+        plain, seen = (
+            each.deviations([OTHERS], centres, 1.0, SeededNoise(2)) for each in (sanitizer, observer)
+        )
+        assert torch.equal(plain.deviations, seen.deviations)
+        assert torch.equal(plain.counts, seen.counts)
+        for pooled in (True, False):
+            plain, seen = (
+                each.squares([OTHERS], centres, 1.0, SeededNoise(2), pooled=pooled)
+                for each in (sanitizer, observer)
+            )
+            assert torch.equal(plain, seen)
+
+
+class TestSinkhorn:
+    def test_parameters_are_compared_through_the_generator(self):
+        """<Jᵀ s, r> by a product with each canary's own gradient of the parameters."""
+        sanitizer = sinkhorn("parameter", 1.0)
+        observer = SinkhornObserver(sanitizer, CANARIES, OTHERS)
+        torch.manual_seed(0)
+        generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh()).double()
+        parameters, latents = list(generator.parameters()), torch.randn(18, 4, dtype=torch.float64)
+        points = generator(latents)
+        expected = sanitizer.clipped(points, LABELS, OTHERS, parameters)
+        observer.backward(generator(latents), LABELS, OTHERS, parameters, SeededNoise(5))
+        surprise = torch.cat([parameter.grad.flatten() for parameter in parameters]) - expected
+        for at in range(9):
+            one = picked(CANARIES, slice(at, at + 1))
+            share = torch.zeros(18, 16, dtype=torch.float64)
+            share[:12] = record_sum(
+                SquaredEuclidean(), points[:12].detach(), LABELS[:12], torch.zeros(12), one, 1.0, math.inf
+            )
+            pulled = torch.autograd.grad(generator(latents), parameters, share)
+            product = torch.cat([part.flatten() for part in pulled]) @ surprise
+            assert float(observer.scores()[at]) == pytest.approx(float(product), rel=1e-3, abs=1e-4)
+
+    @pytest.mark.parametrize("kind", ["batch", "image", "parameter"])
+    def test_a_canary_scores_higher_in_the_batch_than_out_of_it(self, kind):
+        higher = []
+        for at in range(9):
+            scores = []
+            for sample in (OTHERS, joined(OTHERS, picked(CANARIES, [at]))):
+                observer = SinkhornObserver(sinkhorn(kind, 1e-3), CANARIES, OTHERS)
+                parameter = nn.Parameter(IMAGES.clone())
+                observer.backward(parameter * 1, LABELS, sample, [parameter], SeededNoise(5))
+                scores.append(float(observer.scores()[at]))
+            higher.append(scores[1] > scores[0])
+        assert sum(higher) >= 8
+
+
+def watched_moments(sigma: float) -> tuple[Moments, MomentsObserver]:
+    config = MixtureConfig(image_shape=(1, 4, 4), classes=3, components=2, frequencies=2)
+    moments = Moments(MomentsMechanism(2.0, sigma), config, max_records=1000)
+    return moments, MomentsObserver(moments, CANARIES, OTHERS)
+
+
+class TestMoments:
+    centres = torch.rand(3, 2, 3, generator=torch.Generator().manual_seed(3))
+    taken = (0, 3, 4, 8)
+
+    def step(self, observer, step):
+        records = [joined(OTHERS, picked(CANARIES, list(self.taken)))]
+        if step == "deviations":
+            observer.deviations(records, self.centres, 1.0, SeededNoise(1))
+        else:
+            observer.squares(records, self.centres, 1.0, SeededNoise(1), pooled=step == "pooled")
+
+    def effects(self, observer, step):
+        """Each canary's part of the sums, as the sanitizer itself has it, in units of σ."""
+        rows = []
+        for at in range(9):
+            one = [picked(CANARIES, slice(at, at + 1))]
+            if step == "deviations":
+                sums, counts = observer.clipped_deviations(one, self.centres, 1.0)
+                parts = [sums.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
+                rows.append(torch.cat(parts))
+            else:
+                rows.append(
+                    observer.clipped_squares(one, self.centres, 1.0, pooled=step == "pooled").flatten()
+                )
+        return torch.stack(rows)
+
+    @pytest.mark.parametrize("step", ["deviations", "pooled", "squares"])
+    def test_effects_are_those_of_the_sanitizer(self, step):
+        """With next to no noise what is left of the release is the sum of those that are in, less a half."""
+        sigma = 1e-4
+        _, observer = watched_moments(sigma)
+        self.step(observer, step)
+        effects = self.effects(observer, step)
+        coins = torch.full((9,), -0.5, dtype=torch.float64)
+        coins[list(self.taken)] = 0.5
+        gram = effects @ effects.T
+        torch.testing.assert_close(observer._evidence._precision * sigma**2, gram, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(observer._evidence._along * sigma**2, gram @ coins, rtol=0, atol=1e-2)
+
+    def test_steps_together_find_every_canary(self):
+        _, observer = watched_moments(1e-3)
+        for step in ("deviations", "pooled", "squares"):
+            self.step(observer, step)
+        present = torch.zeros(9, dtype=torch.bool)
+        present[list(self.taken)] = True
+        assert observer.scores()[present].min() > observer.scores()[~present].max()
