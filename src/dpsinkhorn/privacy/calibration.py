@@ -35,6 +35,11 @@ class Calibration:
     accountant: Accountant
     charge: Charge
 
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Noise / sensitivity of the whole release of a step."""
+        return self.noise_multiplier / math.sqrt(self.rows)
+
 
 def sampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: int, rows: int = 1) -> Charge:
     """`steps` Gaussian releases of `rows` separately clipped rows each, on fresh Poisson samples."""
