@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpsinkhorn.privacy.accounting import Accountant, epsilon
+from dpsinkhorn.privacy.accounting import Accountant
+from dpsinkhorn.privacy.accounting import epsilon as spent
 from dpsinkhorn.privacy.charges import Charge
 from dpsinkhorn.privacy.errors import CalibrationError
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
@@ -33,6 +34,11 @@ class Calibration:
     rows: int
     accountant: Accountant
     charge: Charge
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Noise / sensitivity of the whole release of a step."""
+        return self.noise_multiplier / math.sqrt(self.rows)
 
 
 def sampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: int, rows: int = 1) -> Charge:
@@ -76,7 +82,7 @@ def calibrate(
         noise = 1 / x if noise_multiplier is None else noise_multiplier
         rate = x if sampling_rate is None else sampling_rate
         count = round(x) if steps is None else steps
-        return _epsilon(sampled_gaussian(noise, rate, count, rows), delta, by)
+        return spent(sampled_gaussian(noise, rate, count, rows), delta, by)
 
     search = _Search(cost, epsilon, least=1 if steps is None else 1e-9, whole=steps is None)
     if noise_multiplier is None:
@@ -89,7 +95,7 @@ def calibrate(
     assert steps is not None
     charge = sampled_gaussian(noise_multiplier, sampling_rate, steps, rows)
     return Calibration(
-        epsilon=_epsilon(charge, delta, accountant),
+        epsilon=spent(charge, delta, accountant),
         delta=delta,
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
@@ -98,10 +104,6 @@ def calibrate(
         accountant=accountant,
         charge=charge,
     )
-
-
-def _epsilon(charge: Charge, delta: float, accountant: Accountant) -> float:
-    return epsilon(charge, delta, accountant)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ products of regular shape, whatever the class counts are, with at most one tile 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,11 +26,7 @@ class Sorted:
 
     @property
     def starts(self) -> list[int]:
-        starts, at = [], 0
-        for count in self.counts:
-            starts.append(at)
-            at += count
-        return starts
+        return [0, *itertools.accumulate(self.counts)][:-1]
 
 
 def sort_by_class(
