@@ -22,13 +22,14 @@ from torch import Tensor
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import draw_latents
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import SecureNoise
 from dpsinkhorn.privacy.audit import one_run_bound, sampled_gaussian_bound, threshold_bound
 from dpsinkhorn.training import choose_recipe, facts_of, make_plan
 from dpsinkhorn.training.auditing import RunBounds, StepSetting, audit_run, audit_step, plant_canaries
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.sanitizers import ParameterSanitizer, Sample
 from dpsinkhorn.training.state import TrainingState
 
 ROWS = 4
@@ -109,7 +110,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
     recipe = choose_recipe(data.image_shape, mechanism=kind)
     plan = make_plan(recipe, facts_of(data), budget_epsilon=10.0)
     planted = plant_canaries(data, 200, SecureNoise())
-    state, sanitizer = TrainingState(plan, torch.device("cpu")), build_sanitizer(plan)
+    state, sanitizer = TrainingState(plan, torch.device("cpu")), build_mechanism(plan)
     records = Records(data, state.device)
     state.generator.train()
     found = []
@@ -124,7 +125,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
             return state.generator(latents, labels).flatten(1)
 
         def clipped(sample: Sample, images: Callable[[], Tensor] = images, labels: Tensor = labels) -> Tensor:
-            more = (state.parameters,) if isinstance(sanitizer, ParameterSanitizer) else ()
+            more = (state.parameters,) if isinstance(sanitizer, Parameter) else ()
             return sanitizer.clipped(images(), labels, sample, *more)  # type: ignore[attr-defined]
 
         canary = Sample(planted.points[at : at + 1], planted.labels[at : at + 1])

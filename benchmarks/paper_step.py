@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpsinkhorn.generators import build_generator
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
+from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.sanitizers import Sample, Sanitizer
-from dpsinkhorn.training.sanitizers.fixed import FixedStep, Setting
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
 from steps import device_name, drawing, made_up, profile, wait
@@ -65,7 +65,7 @@ def main() -> None:
     # ---- ours
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    state, sanitizer = TrainingState(plan, device), build_sanitizer(plan)
+    state, sanitizer = TrainingState(plan, device), build_mechanism(plan)
     state.generator.train()
     steps = make_steps(plan, state, records, sanitizer, (0.1,) * 10, horizon=10**9)
     block = steps.multiple
@@ -170,7 +170,7 @@ def clouds(state: TrainingState, held: Any, device: torch.device) -> tuple[Tenso
 
 
 def our_loss(
-    sanitizer: Sanitizer,
+    sanitizer: GradientMechanism,
     fixed: FixedStep | None,
     x: Tensor,
     labels: Tensor,

@@ -20,7 +20,7 @@ import torch
 from dpsinkhorn.cli._train_request import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import PlainSteps, Steps, make_steps
@@ -111,7 +111,7 @@ def stepping(plan: Plan, data: Dataset, device: torch.device, *, captured: bool)
     """A way of taking steps, from the start of a training."""
     state = TrainingState(plan, device)
     classes = plan.facts.classes
-    given = (plan, state, Records(data, device), build_sanitizer(plan), (1 / classes,) * classes)
+    given = (plan, state, Records(data, device), build_mechanism(plan), (1 / classes,) * classes)
     state.generator.train()
     horizon = 10**9
     return make_steps(*given, horizon=horizon) if captured else PlainSteps(*given, horizon=horizon)

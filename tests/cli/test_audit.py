@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from dpsinkhorn.mechanisms import record
 from dpsinkhorn.privacy import RecordMechanism, epsilon
-from dpsinkhorn.training.sanitizers import record
 from support.runs import tiny_arrays
 
 STEP = "audit --noise-multiplier 1 --repetitions 120 --seed 0"

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dpsinkhorn.training.sanitizers import gradients
+from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from support.runs import tiny_arrays
 
 

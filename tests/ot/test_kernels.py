@@ -11,11 +11,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism
-from dpsinkhorn.training.sanitizers.base import Sample
-from dpsinkhorn.training.sanitizers.gradients import BatchSanitizer
 from support.kernels import (
     DEVICE,
     compile_for_a_gpu,
@@ -62,7 +62,7 @@ def plain(step: Step, cost: Cost, regularization: float, classes: int, label_wei
     """What the sanitizer computes."""
     mechanism = BatchMechanism(clip=1.0, noise_multiplier=1.0)
     debias = step.resampled / step.rows
-    sanitizer = BatchSanitizer(mechanism, cost, regularization, debias, classes, label_weight)
+    sanitizer = Batch(mechanism, cost, regularization, debias, classes, label_weight)
     count = int(step.count)
     y_labels = None if step.y_labels is None else step.y_labels[:count].cpu()
     labels = None if step.labels is None else step.labels.cpu()

@@ -19,6 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
@@ -27,8 +32,6 @@ from dpsinkhorn.privacy import (
     RecordMechanism,
     SeededNoise,
 )
-from dpsinkhorn.training import sanitizers
-from dpsinkhorn.training.sanitizers import Sample, Sanitizer
 
 KINDS = ("record", "batch", "image", "parameter")
 N, D, CLASSES = 6, 5, 3
@@ -113,10 +116,10 @@ def attacks(draw: st.DrawFn) -> Attack:
     )
 
 
-def build(kind: str, attack: Attack) -> Sanitizer:
+def build(kind: str, attack: Attack) -> GradientMechanism:
     sigma, common = 1.3, (attack.cost, attack.regularization)
     if kind == "record":
-        return sanitizers.RecordSanitizer(
+        return Record(
             RecordMechanism(attack.clip, sigma),
             *common,
             expected_batch=4,
@@ -125,10 +128,10 @@ def build(kind: str, attack: Attack) -> Sanitizer:
         )
     options = {"classes": attack.classes, "label_weight": attack.label_weight, "max_iterations": 30}
     if kind == "batch":
-        return sanitizers.BatchSanitizer(BatchMechanism(attack.clip, sigma), *common, **options)
+        return Batch(BatchMechanism(attack.clip, sigma), *common, **options)
     if kind == "image":
-        return sanitizers.ImageSanitizer(ImageMechanism(attack.clip, sigma, rows=N), *common, **options)
-    return sanitizers.ParameterSanitizer(ParameterMechanism(attack.clip, sigma), *common, **options)
+        return Image(ImageMechanism(attack.clip, sigma, rows=N), *common, **options)
+    return Parameter(ParameterMechanism(attack.clip, sigma), *common, **options)
 
 
 def strike(kind: str, attack: Attack, device: str = "cpu") -> float:
@@ -233,15 +236,15 @@ def tensor_of(values: tuple, dtype: torch.dtype, width: int = D) -> Tensor:
     return torch.tensor(whole, dtype=dtype).reshape(-1, width)
 
 
-def _noised(made: Sanitizer, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+def _noised(made: GradientMechanism, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
     """What the sanitizer adds noise to."""
     own = nn.Parameter(images.clone())
-    if isinstance(made, sanitizers.ParameterSanitizer):
+    if isinstance(made, Parameter):
         return made.clipped(own * 1, labels, sample, [own])
     return made.clipped(own * 1, labels, sample)
 
 
-def _released(made: Sanitizer, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
+def _released(made: GradientMechanism, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
     own = nn.Parameter(images.clone())
     made.backward(own * 1, labels, sample, [own], SeededNoise(5))
     assert own.grad is not None

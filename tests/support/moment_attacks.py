@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.mechanisms import moments
+from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import MomentsMechanism, SeededNoise
-from dpsinkhorn.training.sanitizers import Moments, Sample, moments
 from support.attacks import CLASSES, LABELS, TYPES, VALUES, root_within, rows, tally, tensor_of
 from support.moment_oracles import in_chunks
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpsinkhorn.training.sanitizers import Moments, moments
-from dpsinkhorn.training.steps import MomentSteps
+from dpsinkhorn.mechanisms import moments
+from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from support.defects import rewrite
 
 

@@ -12,8 +12,9 @@ import torch
 from scipy.fft import dctn
 
 from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import MomentsMechanism
-from dpsinkhorn.training.sanitizers import Moments, Sample
 
 
 def moments_of(

@@ -15,8 +15,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.training.sanitizers import Sample
 
 COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(3.0))
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.mechanisms import moments, record
 from dpsinkhorn.privacy import ImageMechanism, MomentsMechanism, SeededNoise, published_epsilon
 from dpsinkhorn.privacy.audit import AuditError, threshold_bound
 from dpsinkhorn.training import TrainingError, load_recipe
 from dpsinkhorn.training.auditing import StepGame, StepSetting, audit_run, audit_step, plant_canaries
-from dpsinkhorn.training.sanitizers import moments, record
 from support.runs import tiny_data, tiny_recipe
 
 

@@ -11,6 +11,12 @@ from torch import nn
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
@@ -24,15 +30,6 @@ from dpsinkhorn.privacy import (
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.observers import MomentsObserver, RecordObserver, SinkhornObserver
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
-from dpsinkhorn.training.sanitizers import (
-    BatchSanitizer,
-    ImageSanitizer,
-    Moments,
-    ParameterSanitizer,
-    RecordSanitizer,
-    Sample,
-)
-from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY
 from support.runs import tiny_arrays
 from support.sanitizer_oracles import RootCost, record_sum
 
@@ -74,8 +71,8 @@ class TestEvidence:
         torch.testing.assert_close(evidence.scores(), expected)
 
 
-def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[RecordSanitizer, RecordObserver]:
-    sanitizer = RecordSanitizer(
+def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[Record, RecordObserver]:
+    sanitizer = Record(
         RecordMechanism(2.0, sigma), SquaredEuclidean(), 1.0, expected_batch=15.0, self_weight=own, classes=3
     )
     return sanitizer, RecordObserver(sanitizer, RATE, CANARIES, OTHERS)
@@ -146,7 +143,7 @@ class TestRecord:
 
     def test_only_private_trainings_with_a_built_in_cost(self):
         for mechanism, cost in ((NonPrivate(), SquaredEuclidean()), (RecordMechanism(1.0, 1.0), RootCost())):
-            sanitizer = RecordSanitizer(mechanism, cost, 1.0, 4.0)
+            sanitizer = Record(mechanism, cost, 1.0, 4.0)
             with pytest.raises(AuditError, match="only a"):
                 RecordObserver(sanitizer, 0.5, CANARIES, OTHERS)
 
@@ -154,10 +151,10 @@ class TestRecord:
 def sinkhorn(kind: str, sigma: float):
     options = (SquaredEuclidean(), 1.0, 0.5, 3)
     if kind == "image":
-        return ImageSanitizer(ImageMechanism(0.5, sigma, rows=12), *options)
+        return Image(ImageMechanism(0.5, sigma, rows=12), *options)
     if kind == "parameter":
-        return ParameterSanitizer(ParameterMechanism(0.5, sigma), *options)
-    return BatchSanitizer(BatchMechanism(0.5, sigma), *options)
+        return Parameter(ParameterMechanism(0.5, sigma), *options)
+    return Batch(BatchMechanism(0.5, sigma), *options)
 
 
 class TestNobodyNotices:

@@ -10,10 +10,13 @@ from sklearn.datasets import load_digits
 from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import Variation
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, RecordMechanism
 from dpsinkhorn.training import Run, Saving, choose_recipe, facts_of, make_plan
-from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
 from dpsinkhorn.training.trial import try_plan
 from support.sanitizer_oracles import COSTS
 
@@ -37,11 +40,11 @@ def on_gpu(sample: Sample) -> Sample:
 def sanitizers():
     for cost in COSTS:
         mechanism = RecordMechanism(clip=3.0, noise_multiplier=1.0)
-        yield f"record-{cost}", RecordSanitizer(mechanism, cost, 1.0, expected_batch=100, classes=10)
+        yield f"record-{cost}", Record(mechanism, cost, 1.0, expected_batch=100, classes=10)
     batch = BatchMechanism(clip=0.5, noise_multiplier=1.1)
-    yield "batch", BatchSanitizer(batch, L1L2(1.0), 0.05, classes=10)
+    yield "batch", Batch(batch, L1L2(1.0), 0.05, classes=10)
     image = ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=20)
-    yield "image", ImageSanitizer(image, SquaredEuclidean(), 5.0, classes=10)
+    yield "image", Image(image, SquaredEuclidean(), 5.0, classes=10)
 
 
 @pytest.mark.parametrize(("name", "sanitizer"), [pytest.param(*pair, id=pair[0]) for pair in sanitizers()])

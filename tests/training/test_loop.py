@@ -12,7 +12,7 @@ import torch
 
 from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, loop
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.loop import LedgerReservation, _next_block, train
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.spending import epsilon_by
@@ -156,7 +156,7 @@ def test_no_step_without_leave(mechanism, most, monkeypatch):
 
     monkeypatch.setattr(Records, "draw", draw)
     blocks = list(
-        train(plan, state, records, build_sanitizer(plan), permit, (1 / 3,) * 3, horizon=plan.steps)
+        train(plan, state, records, build_mechanism(plan), permit, (1 / 3,) * 3, horizon=plan.steps)
     )
     expected = min(most, plan.steps)
     assert state.step == len(drawn) == permit.granted == expected
@@ -173,7 +173,7 @@ def test_blocks_do_not_tell_the_time_where_the_size_is_not_public(records, monke
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     state, permit = TrainingState(plan, CPU), Everything()
     found = train(
-        plan, state, Records(data, CPU), build_sanitizer(plan), permit, (1 / 3,) * 3, horizon=plan.steps
+        plan, state, Records(data, CPU), build_mechanism(plan), permit, (1 / 3,) * 3, horizon=plan.steps
     )
     sizes = [block.steps for block in found]
     assert sum(sizes) == 700
@@ -189,7 +189,7 @@ def test_what_a_step_generates(mechanism, labelled):
     """n images and n' more; the resampled ones repeat the labels of the first n'."""
     data = tiny_data(labelled=labelled)
     plan = tiny_plan(data, mechanism)
-    state, sanitizer = TrainingState(plan, CPU), build_sanitizer(plan)
+    state, sanitizer = TrainingState(plan, CPU), build_mechanism(plan)
     n = plan.generated
     assert n == (9 if labelled else 6)
     labels = training_labels(plan, n, (0.2, 0.3, 0.5), state.random, CPU)
@@ -214,7 +214,7 @@ def test_an_empty_sample_is_a_step_like_any_other():
     plan = tiny_plan(data, privacy={"sampling_rate": 1 / 90}, steps=30)
     state = TrainingState(plan, CPU)
     blocks = train(
-        plan, state, Records(data, CPU), build_sanitizer(plan), Counted(99), (1 / 3,) * 3, horizon=30
+        plan, state, Records(data, CPU), build_mechanism(plan), Counted(99), (1 / 3,) * 3, horizon=30
     )
     assert sum(block.steps for block in blocks) == 30
 

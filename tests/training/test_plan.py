@@ -11,7 +11,7 @@ import torch
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import compose, epsilon
 from dpsinkhorn.training import Plan, TrainingError, make_plan
-from dpsinkhorn.training.building import build_sanitizer, largest_sample
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Facts
 from dpsinkhorn.training.state import TrainingState
 from support.runs import MECHANISMS, tiny_data, tiny_plan, tiny_recipe
@@ -139,7 +139,7 @@ def test_given_shares_are_scaled_to_one():
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_what_is_charged_is_what_is_done(mechanism):
     plan = tiny_plan(tiny_data(), mechanism)
-    sanitizer = build_sanitizer(plan)
+    sanitizer = build_mechanism(plan)
     assert sanitizer.mechanism.sampled(plan.sampling_rate, 1) == plan.step_charge
     if mechanism == "image":
         assert plan.mechanism.rows == plan.generated
@@ -159,9 +159,9 @@ def test_costs(loss, kind):
 
 
 def test_the_largest_sample_is_public():
-    assert largest_sample(tiny_plan(tiny_data(records=90))) == 2**20
-    assert largest_sample(tiny_plan(tiny_data(records=90), records=50)) == 2**20
-    assert largest_sample(tiny_plan(tiny_data(records=90), records=2**20)) == 2**22
+    assert tiny_plan(tiny_data(records=90)).terms.largest_sample == 2**20
+    assert tiny_plan(tiny_data(records=90), records=50).terms.largest_sample == 2**20
+    assert tiny_plan(tiny_data(records=90), records=2**20).terms.largest_sample == 2**22
 
 
 def test_learning_rates():

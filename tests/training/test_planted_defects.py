@@ -15,34 +15,28 @@ import pytest
 import torch
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.mechanisms import batch, image, parameter, record
+from dpsinkhorn.mechanisms.shared import base, clipping, pairs, shares
+from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, units
 from dpsinkhorn.privacy.noise.chacha import key_stream
 from dpsinkhorn.training import Run, loop, pace, records, spending, state
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
-from dpsinkhorn.training.sanitizers import (
-    base,
-    clipping,
-    gradients,
-    pairs,
-    parameter,
-    record,
-    shares,
-)
 from dpsinkhorn.training.steps import choice
 from support import moment_defects
 from support.defects import ROOT, failing, rewrite
 
 KINDS = ("record", "batch", "image", "parameter")
-SANITIZERS = "tests/training/test_sanitizers.py"
+SANITIZERS = "tests/mechanisms/test_contract.py"
 REPLAY = "tests/training/test_run_replay.py"
 LEDGER = "tests/training/test_run_ledger.py::TestLedger"
 STEPS = "tests/training/test_steps.py::TestTraining"
 SECURE = "tests/training/test_run_secure.py"
 MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
-MOMENTS = "tests/training/test_sanitizers_moments.py"
+MOMENTS = "tests/mechanisms/test_moments.py"
 LARGEST = "test_the_largest_deviations[(1, 28, 28)-20-"
-SEEN = "tests/training/test_steps_moments.py::TestRuns::test_private_data_are_seen_through_noised_sums_only"
+SEEN = "tests/mechanisms/test_moment_steps.py::TestRuns::test_private_data_are_seen_through_noised_sums_only"
 
 
 @dataclass(frozen=True)
@@ -114,12 +108,12 @@ def seeded_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
 
 def without_clipping(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shares.SumOfShares, "bound", lambda *_, **__: math.inf)
-    for module, name in ((gradients, "clip_whole"), (gradients, "clip_rows"), (parameter, "clip_whole")):
+    for module, name in ((batch, "clip_whole"), (image, "clip_rows"), (parameter, "clip_whole")):
         patch.setattr(module, name, lambda values, _bound: values.double())
 
 
 def batch_by_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gradients, "clip_whole", clipping.clip_rows)
+    patch.setattr(batch, "clip_whole", clipping.clip_rows)
 
 
 def record_by_row(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +131,7 @@ def parameter_by_tensor(patch: pytest.MonkeyPatch) -> None:
     """Every weight matrix clipped on its own, not all parameters together."""
     rewrite(
         patch,
-        parameter.ParameterSanitizer,
+        parameter.Parameter,
         "clipped",
         "clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)",
         "torch.cat([clip_whole(part.flatten(), self.mechanism.clip) for part in parts])",
@@ -179,7 +173,7 @@ def shuffled(patch: pytest.MonkeyPatch) -> None:
 def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
-        record.RecordSanitizer,
+        record.Record,
         "backward",
         "self.clipped_sums(points, labels, sample), noise)",
         "self.clipped_sums(points, labels, sample), noise) * (64.0 / max(1, len(sample.points)))",
@@ -285,7 +279,7 @@ DEFECTS = (
     Defect(
         "clipping by tensor where it must be joint, `parameter`",
         parameter_by_tensor,
-        ("tests/training/test_sanitizers_sinkhorn.py::TestAgainstAutograd::test_parameter[0.05]",),
+        ("tests/mechanisms/test_sinkhorn.py::TestAgainstAutograd::test_parameter[0.05]",),
         replayed=("parameter",),
     ),
     Defect(
@@ -320,7 +314,7 @@ DEFECTS = (
     Defect(
         "the realised batch size in a normaliser",
         realised_normaliser,
-        ("tests/training/test_sanitizers_record.py::TestSum::test_the_normaliser_is_public",),
+        ("tests/mechanisms/test_record.py::TestSum::test_the_normaliser_is_public",),
         replayed=("record",),
     ),
     Defect(
@@ -376,7 +370,7 @@ DEFECTS = (
     Defect(
         "a NaN record that passes the clip, all others",
         nan_past_the_clip,
-        ("tests/training/test_sanitizers_sinkhorn.py::TestClipping::test_what_is_not_finite_becomes_zero",),
+        ("tests/mechanisms/test_sinkhorn.py::TestClipping::test_what_is_not_finite_becomes_zero",),
     ),
     Defect(
         "noise left out, `moments`",

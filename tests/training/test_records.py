@@ -12,7 +12,7 @@ from scipy import stats
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training import TrainingError, choose_recipe, facts_of, make_plan
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 
 CPU = torch.device("cpu")
@@ -149,7 +149,7 @@ def test_groups_of_the_self_term_follow_public_sizes_alone():
     recipe = choose_recipe(data.image_shape).replace(privacy={"batch": 6})
     for declared, size in ((None, 3), (100, 1)):
         plan = make_plan(recipe, facts_of(data, records=declared), budget_epsilon=10.0)
-        assert build_sanitizer(plan).records_per_person == size
+        assert build_mechanism(plan).records_per_person == size
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.float64])

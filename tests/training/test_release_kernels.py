@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.shared import _clip_triton
+from dpsinkhorn.mechanisms.shared.clipping import within
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism
 from dpsinkhorn.privacy.noise import SeededNoise, _lattice_triton, normal_cells
 from dpsinkhorn.privacy.noise.lattice import LARGEST, _on_lattice
-from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, _clip_triton
-from dpsinkhorn.training.sanitizers.clipping import within
 from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
 
 N, EXTRA, PIXELS = 5, 3, 20
@@ -23,8 +25,8 @@ def values_of(scale: float) -> torch.Tensor:
 
 
 def sanitizers():
-    yield BatchSanitizer(BatchMechanism(0.5, 1.1), SquaredEuclidean(), 1.0, debias=EXTRA / N)
-    yield ImageSanitizer(ImageMechanism(0.5, 1.5, rows=N), SquaredEuclidean(), 1.0, debias=EXTRA / N)
+    yield Batch(BatchMechanism(0.5, 1.1), SquaredEuclidean(), 1.0, debias=EXTRA / N)
+    yield Image(ImageMechanism(0.5, 1.5, rows=N), SquaredEuclidean(), 1.0, debias=EXTRA / N)
 
 
 def test_in_the_interpreter():

@@ -9,6 +9,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
@@ -20,12 +26,9 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.loop import train
 from dpsinkhorn.training.records import HeldRecords, Records
-from dpsinkhorn.training.sanitizers import BatchSanitizer, ImageSanitizer, RecordSanitizer, Sample
-from dpsinkhorn.training.sanitizers.fixed import Setting
-from dpsinkhorn.training.sanitizers.pairs import on_grid
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from support.runs import Everything, tiny_data, tiny_plan
@@ -52,8 +55,8 @@ def generated_points(count: int, device: torch.device) -> torch.Tensor:
     return (torch.rand(count, PIXELS, generator=torch.Generator().manual_seed(6)) * 2 - 1).to(device)
 
 
-def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: float = 0.5) -> RecordSanitizer:
-    return RecordSanitizer(RecordMechanism(0.3, 1.5), cost, 0.7, batch, self_weight, classes)
+def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: float = 0.5) -> Record:
+    return Record(RecordMechanism(0.3, 1.5), cost, 0.7, batch, self_weight, classes)
 
 
 def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
@@ -145,7 +148,7 @@ def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
 
 def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
     mechanism = RecordMechanism(0.3, 1.5)
-    sanitizer = RecordSanitizer(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
+    sanitizer = Record(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
     held = held_records(50, 0, CPU)
     fixed = sanitizer.fixed(Setting(6, None, 40.0, held))
     _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
@@ -189,8 +192,8 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
     device, n, extra, steps = torch.device("cuda"), 20, 8, 5
     options = (SquaredEuclidean(), 1.0, extra / n, classes)
     made = {
-        "batch": BatchSanitizer(BatchMechanism(0.5, 1.1), *options),
-        "image": ImageSanitizer(ImageMechanism(0.5, 1.5, rows=n), *options),
+        "batch": Batch(BatchMechanism(0.5, 1.1), *options),
+        "image": Image(ImageMechanism(0.5, 1.5, rows=n), *options),
     }
     sanitizer = made[mechanism]
     held = held_records(100, classes, device)
@@ -223,7 +226,7 @@ class TestTraining:
         plan = tiny_plan(data, "record", steps=steps, **changes)
         state, records = TrainingState(plan, device), Records(data, device)
         made = make_steps(
-            plan, state, records, build_sanitizer(plan), (1 / 3,) * 3, horizon=steps, capture=capture
+            plan, state, records, build_mechanism(plan), (1 / 3,) * 3, horizon=steps, capture=capture
         )
         return state, made
 
@@ -284,7 +287,7 @@ class TestTraining:
         data = tiny_data()
         plan = tiny_plan(data, "record", steps=6)
         state = TrainingState(plan, CPU)
-        arguments = (plan, state, Records(data, CPU), build_sanitizer(plan), Everything(), (1 / 3,) * 3)
+        arguments = (plan, state, Records(data, CPU), build_mechanism(plan), Everything(), (1 / 3,) * 3)
         next(train(*arguments, horizon=6))
         way = f"one by one, by torch {torch.__version__} on cpu"
         assert state.way == way
@@ -310,7 +313,7 @@ class TestTraining:
                 plan,
                 state,
                 Records(data, CPU),
-                build_sanitizer(plan),
+                build_mechanism(plan),
                 (1 / 3,) * 3,
                 horizon=40,
                 capture=capture,

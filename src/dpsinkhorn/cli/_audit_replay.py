@@ -12,7 +12,6 @@ from rich.table import Table
 
 from dpsinkhorn.cli._output import print_json, printable
 from dpsinkhorn.cli.data import parse_classes, parse_range, parse_size
-from dpsinkhorn.cli.privacy import MechanismName
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.data import Dataset
@@ -29,9 +28,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def audit_replay(
-    source: Mapping[str, Any], mechanism: MechanismName | None, as_json: bool, progress: Progress
-) -> bool:
+def audit_replay(source: Mapping[str, Any], mechanism: str | None, as_json: bool, progress: Progress) -> bool:
     """Replay one mechanism, or all of them and transport; print what was found; return whether it is clean.
 
     `source` names the data, and has the options that say how they are read, as they were given.
@@ -45,13 +42,12 @@ def audit_replay(
         if value is not None
     }
     data = options.pop("data")
-    names = [mechanism.value] if mechanism else [each.value for each in MechanismName]
     task = progress.add_task("", total=None)
 
     def watch(name: str) -> None:
         progress.update(task, description=name)
 
-    found = replay_training(data, names, watch=watch, **options)  # type: ignore[arg-type]
+    found = replay_training(data, [mechanism] if mechanism else None, watch=watch, **options)
     loaded = load_dataset(data, **options)
     if mechanism is None:
         found += _transport(loaded, watch)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.privacy import epsilon, format_epsilon
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
         xytext=(-6, 6),
         ha="right",
     )
-    if setting.mechanism == "image":
+    if find_mechanism(setting.mechanism).clips_rows:
         published = [each.published for each in settings]
         axes.plot(counts, published, linestyle="--", label="as published (not a guarantee)")
         axes.set_yscale("log")

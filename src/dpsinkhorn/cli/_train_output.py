@@ -117,11 +117,7 @@ def show_plan(plan: Plan, device: torch.device, room: Room | None, as_json: bool
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
-        *(
-            [("generated a step", f"{plan.generated:,}")]
-            if plan.recipe.privacy.mechanism != "moments"
-            else []
-        ),
+        *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         ("time", f"about {_duration(estimate.seconds)} on {device}"),
         ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),

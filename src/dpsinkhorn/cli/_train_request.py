@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,18 +17,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan
 
-__all__ = ["Mechanism", "Request", "parse_changes"]
-
-
-class Mechanism(str, enum.Enum):
-    """Where the privacy barrier stands."""
-
-    record = "record"
-    moments = "moments"
-    batch = "batch"
-    image = "image"
-    parameter = "parameter"
-    none = "none"
+__all__ = ["Request", "parse_changes"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,7 @@ class Request:
 
     epsilon: float | None
     delta: float | None
-    mechanism: Mechanism | None
+    mechanism: str | None
     recipe: str | None
     steps: int | None
     sampling_rate: str | None
@@ -67,7 +55,7 @@ class Request:
         chosen = choose_recipe(
             dataset.image_shape,
             recipe=self.recipe,
-            mechanism=None if self.mechanism is None else self.mechanism.value,
+            mechanism=self.mechanism,
             settings=self._settings(),
             epsilon=self.epsilon if self.generator is None else None,
             records=facts.records,

@@ -28,13 +28,14 @@ from dpsinkhorn.cli.data import (
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     JsonOption,
-    MechanismName,
     NoiseOption,
+    PrivateMechanism,
     RateOption,
     RowsOption,
     StepsOption,
     parse_rate,
 )
+from dpsinkhorn.mechanisms import find_mechanism
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.training.auditing import RunAudit, StepAudit, StepSetting
@@ -57,7 +58,7 @@ class Claim(str, enum.Enum):
 
 def audit(
     mechanism: Annotated[
-        MechanismName | None,
+        PrivateMechanism | None,
         typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
     ] = None,
     noise_multiplier: NoiseOption = None,
@@ -150,7 +151,7 @@ def audit(
         if not clean:
             raise typer.Exit(EXCEEDED)
         return
-    mechanism = mechanism or MechanismName.record
+    mechanism = mechanism or "record"
     check_plot_path(plot)
     if not 0 < delta < 1:
         raise BadInputError(f"--delta must be between 0 and 1, not {delta:g}; 1e-5 is usual")
@@ -162,8 +163,8 @@ def audit(
         if game is Game.step:
             _refuse_others(game, {**source, "epsilon": epsilon, "canaries": canaries})
             setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
-            if claim is Claim.published and mechanism is not MechanismName.image:
-                raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
+            if claim is Claim.published and not find_mechanism(mechanism).clips_rows:
+                raise BadInputError(f"--claim published is for --mechanism image, not {mechanism}")
             count = _REPETITIONS if repetitions is None else repetitions
             result = StepResult(
                 _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
@@ -184,19 +185,19 @@ def audit(
 
 
 def _setting(
-    mechanism: MechanismName, noise: float | None, rate: float | None, steps: int | None, rows: int | None
+    mechanism: str, noise: float | None, rate: float | None, steps: int | None, rows: int | None
 ) -> StepSetting:
     from dpsinkhorn.training.auditing import StepSetting
 
     if noise is None:
         raise BadInputError("give --noise-multiplier")
-    if (rows is None) == (mechanism is MechanismName.image):
+    if (rows is None) == find_mechanism(mechanism).clips_rows:
         raise BadInputError(
             "give --rows, an even number of generated images, for --mechanism image, and only there"
         )
     given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "rows": rows}
     chosen = {name: value for name, value in given.items() if value is not None}
-    return StepSetting(mechanism.value, noise, **chosen)
+    return StepSetting(mechanism, noise, **chosen)
 
 
 def _step(
@@ -221,7 +222,7 @@ def _step(
 
 
 def _run(
-    mechanism: MechanismName,
+    mechanism: str,
     privacy: dict[str, Any],
     source: dict[str, Any],
     epsilon: float | None,
@@ -236,7 +237,7 @@ def _run(
 
     found = load_source({**source, "data": source["data"] or "digits"}, quiet=progress.disable)
     changes = {name: value for name, value in privacy.items() if value is not None}
-    recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
+    recipe = choose_recipe(found.image_shape, mechanism=mechanism, settings={"privacy": changes})
     task = progress.add_task("training steps", total=recipe.privacy.steps)
     return audit_run(
         found,

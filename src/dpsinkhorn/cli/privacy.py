@@ -6,11 +6,12 @@ import enum
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
+from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
     from dpsinkhorn.privacy import Accountant, Charge, ImageMechanism
@@ -25,22 +26,20 @@ app = typer.Typer(
 _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 
 
-class MechanismName(str, enum.Enum):
-    record = "record"
-    moments = "moments"
-    batch = "batch"
-    image = "image"
-    parameter = "parameter"
-
-
 class AccountantName(str, enum.Enum):
     pld = "pld"
     rdp = "rdp"
     rdp_classic = "rdp-classic"
 
 
+if TYPE_CHECKING:
+    PrivateMechanism: TypeAlias = str
+    AnyMechanism: TypeAlias = str
+else:  # the choices that the command line shows
+    PrivateMechanism = Literal[private_names()]
+    AnyMechanism = Literal[mechanism_names()]
 MechanismOption = Annotated[
-    MechanismName, typer.Option("--mechanism", help="Where clipping and noise stand.")
+    PrivateMechanism, typer.Option("--mechanism", help="Where clipping and noise stand.")
 ]
 NoiseOption = Annotated[
     float | None,
@@ -73,7 +72,7 @@ PlotOption = Annotated[
 
 @app.command("epsilon")
 def epsilon_command(
-    mechanism: MechanismOption = MechanismName.record,
+    mechanism: MechanismOption = "record",
     noise_multiplier: NoiseOption = None,
     sampling_rate: RateOption = None,
     batch_size: BatchSizeOption = None,
@@ -98,7 +97,7 @@ def epsilon_command(
     count = _required(steps, "--steps")
     if rate is None:
         raise BadInputError("give --sampling-rate, or --batch-size and --records")
-    setting = Setting(mechanism.value, noise, rate, count, delta, _rows(mechanism, rows), _name(accountant))
+    setting = Setting(mechanism, noise, rate, count, delta, _rows(mechanism, rows), _name(accountant))
     setting.check()
     check_plot_path(plot)
     _report(setting, epsilon(setting.charge, delta, setting.accountant), records, as_json, plot)
@@ -107,7 +106,7 @@ def epsilon_command(
 @app.command("calibrate")
 def calibrate_command(
     target: Annotated[float, typer.Option("--epsilon", help="The budget.")],
-    mechanism: MechanismOption = MechanismName.record,
+    mechanism: MechanismOption = "record",
     noise_multiplier: NoiseOption = None,
     sampling_rate: RateOption = None,
     batch_size: BatchSizeOption = None,
@@ -137,7 +136,7 @@ def calibrate_command(
     if not (target > 0 and math.isfinite(target)):
         raise BadInputError(f"--epsilon must be a positive number, not {target}")
     given = Setting(
-        mechanism.value,
+        mechanism,
         1.0 if noise_multiplier is None else noise_multiplier,
         1.0 if rate is None else rate,
         1 if steps is None else steps,
@@ -157,7 +156,7 @@ def calibrate_command(
         accountant=given.accountant,
     )
     setting = Setting(
-        mechanism.value,
+        mechanism,
         found.noise_multiplier,
         found.sampling_rate,
         found.steps,
@@ -227,23 +226,23 @@ def _name(accountant: AccountantName) -> Accountant:
     return value
 
 
-def _rows(mechanism: MechanismName, rows: int | None) -> int:
-    if mechanism is not MechanismName.image:
+def _rows(mechanism: str, rows: int | None) -> int:
+    if not find_mechanism(mechanism).clips_rows:
         if rows is not None:
-            raise BadInputError(f"--rows is for --mechanism image; leave it out for {mechanism.value}")
+            raise BadInputError(f"--rows is for --mechanism image; leave it out for {mechanism}")
         return 1
     if rows is None:
-        raise BadInputError("--mechanism image needs --rows, the number of generated images of a step")
+        raise BadInputError(f"--mechanism {mechanism} needs --rows, the number of generated images of a step")
     _check_count(rows, "--rows")
     return rows
 
 
-def _rate(mechanism: MechanismName, rate: float | None) -> float | None:
-    if mechanism is not MechanismName.moments:
+def _rate(mechanism: str, rate: float | None) -> float | None:
+    if find_mechanism(mechanism).takes_samples:
         return rate
     if rate not in (None, 1.0):
         raise BadInputError(
-            f"--mechanism moments takes all records in every step: no sampling rate of {rate:g}"
+            f"--mechanism {mechanism} takes all records in every step: no sampling rate of {rate:g}"
         )
     return 1.0
 
@@ -277,7 +276,7 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
     from dpsinkhorn.privacy import event_to_json, format_epsilon, meaning
 
     charge = setting.charge
-    is_image = setting.mechanism == "image"
+    is_image = find_mechanism(setting.mechanism).clips_rows
     published = setting.published if is_image else None
     if records is not None and setting.delta >= 1 / records:
         warn(

@@ -12,7 +12,7 @@ import typer
 from dpsinkhorn.cli._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._output import BadInputError, StoppedError
 from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
-from dpsinkhorn.cli._train_request import Mechanism, Request
+from dpsinkhorn.cli._train_request import Request
 from dpsinkhorn.cli.data import (
     ChannelsOption,
     ClassesOption,
@@ -24,7 +24,7 @@ from dpsinkhorn.cli.data import (
     UnlabelledOption,
     load_source,
 )
-from dpsinkhorn.cli.privacy import AccountantName, JsonOption
+from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, JsonOption
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -52,7 +52,7 @@ def train(
         typer.Option("--delta", help="Probability added to what epsilon allows; the recipe's by default."),
     ] = None,
     mechanism: Annotated[
-        Mechanism | None,
+        AnyMechanism | None,
         typer.Option("--mechanism", help="Where the privacy barrier stands; default: the recipe's."),
     ] = None,
     recipe: Annotated[

@@ -146,7 +146,7 @@ class LaplaceMechanism(Mechanism):
 
 @dataclass(frozen=True)
 class BatchMechanism(_Gaussian):
-    """Sanitizer `batch`: the whole gradient matrix of a step is clipped to `clip` (Algorithm 1).
+    """Mechanism `batch`: the whole gradient matrix of a step is clipped to `clip` (Algorithm 1).
 
     Two matrices of norm at most Δ are at most 2Δ apart, whatever the batches, the empty one included; noise
     2Δσ. Proof: docs/proofs/batch-sensitivity.md.
@@ -167,12 +167,12 @@ class BatchMechanism(_Gaussian):
 
 @dataclass(frozen=True)
 class ParameterMechanism(BatchMechanism):
-    """Sanitizer `parameter`: the generator's whole parameter gradient is clipped; accounted as `batch`."""
+    """Mechanism `parameter`: the generator's whole parameter gradient is clipped; accounted as `batch`."""
 
 
 @dataclass(frozen=True)
 class ImageMechanism(_Gaussian):
-    """Sanitizer `image`: each of `rows` gradient rows is clipped to `clip` on its own.
+    """Mechanism `image`: each of `rows` gradient rows is clipped to `clip` on its own.
 
     The papers' σ, `row_noise_multiplier`, is noise / sensitivity of one row, 2Δ. All rows see the same
     sample, so that their joint sensitivity, 2Δ√rows, is what counts. Proof: docs/proofs/image-sensitivity.md.
@@ -199,7 +199,7 @@ class ImageMechanism(_Gaussian):
 
 @dataclass(frozen=True)
 class RecordMechanism(_Gaussian):
-    """Sanitizer `record`: a sum over records, each record's share clipped to `clip`.
+    """Mechanism `record`: a sum over records, each record's share clipped to `clip`.
 
     Proof: docs/proofs/record-sensitivity.md.
 

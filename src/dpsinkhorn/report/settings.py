@@ -7,28 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsinkhorn.data import KNOWN
+from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
-from dpsinkhorn.training import Recipe, recipe_names
+from dpsinkhorn.training import Plan, recipe_names
 
 __all__ = ["data_line", "data_rows", "plan_rows", "recipe_rows"]
 
 Rows = list[tuple[str, str]]
 
-_MECHANISMS = {
-    "record": "record: each record's share of the gradient is clipped, and noise is added to their sum",
-    "moments": "moments: each record's deviation, count or square is clipped, and noise is added to the sums",
-    "batch": "batch: the gradient of a step is clipped as a whole, and noise is added to it",
-    "image": "image: the gradient of each generated image is clipped on its own, and noise is added to it",
-    "parameter": "parameter: the gradient of the network's parameters is clipped, and noise is added to it",
-    "none": "none: nothing is clipped, no noise is added",
-}
-_OF_PERSONS = {
-    "record": "record: the shares of the gradient of all of a person's records are added up, that sum is "
-    "clipped, and noise is added to the sum over persons",
-}
 _ACCOUNTANTS = {
     "pld": "pld: privacy loss distributions, composed numerically, rounded upwards",
     "rdp": "rdp: Rényi differential privacy",
@@ -80,8 +70,7 @@ def data_line(found: Findings) -> str:
 def plan_rows(found: Findings) -> Rows:
     """The settings that decide about privacy."""
     privacy, plan = found.privacy, found.plan
-    mechanisms = _MECHANISMS | (_OF_PERSONS if privacy.unit == "person" else {})
-    rows = [("mechanism", mechanisms.get(privacy.mechanism, privacy.mechanism))]
+    rows = [("mechanism", _mechanism(privacy))]
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
@@ -96,6 +85,15 @@ def plan_rows(found: Findings) -> Rows:
         # what is to be said of memory stands among what is not guaranteed
         rows.append(("noise drawn from", privacy.noise.split(". ")[0].rstrip(".") or "not stated"))
     return rows
+
+
+def _mechanism(privacy: PrivacyStatement) -> str:
+    """Say what is clipped and noised; a release may be of a mechanism that is not known here."""
+    if privacy.mechanism not in mechanism_names():
+        return privacy.mechanism
+    kind = find_mechanism(privacy.mechanism)
+    persons = kind.summary_of_persons if privacy.unit == "person" else ""
+    return f"{kind.name}: {persons or kind.summary}"
 
 
 def _budget_rows(found: Findings) -> Rows:
@@ -137,7 +135,7 @@ def recipe_rows(found: Findings) -> Rows:
     rows = [
         ("recipe", f"{recipe.name}: {recipe.description}" if ours else "the curator's own"),
         ("generator", f"{config.kind}, {config.parameters:,} parameters"),
-        *([] if _by_moments(recipe) else [("images generated a step", f"{plan.generated:,}")]),
+        *([("images generated a step", f"{plan.generated:,}")] if _applies("loss", "", plan) else []),
         ("labels of generated images", _labels(found)),
     ]
     settings = recipe.to_json()
@@ -145,29 +143,21 @@ def recipe_rows(found: Findings) -> Rows:
         rows += [
             (f"{section}: {name.replace('_', ' ')}", _value(value))
             for name, value in settings[section].items()
-            if value is not None and _applies(section, name, recipe)
+            if value is not None and _applies(section, name, plan)
         ]
     return rows
 
 
-def _applies(section: str, name: str, recipe: Recipe) -> bool:
+def _applies(section: str, name: str, plan: Plan) -> bool:
     """Whether a setting plays a part: a list of idle ones would only confuse."""
-    if _by_moments(recipe) and section != "generator":
-        return False
-    record = recipe.privacy.mechanism == "record"
     idle = {
-        ("generator", "kind"),  # has a row of its own
-        ("loss", "generated"),
-        ("loss", "generated_per_class"),
-        *({("loss", "debias"), ("loss", "label_weight")} if record else {("loss", "self_weight")}),
-        *({("loss", "l1_weight")} if recipe.loss.cost != "l1l2" else ()),
+        "generator.kind",  # has a row of its own
+        "loss.generated",
+        "loss.generated_per_class",
+        *({"loss.l1_weight"} if plan.recipe.loss.cost != "l1l2" else ()),
+        *plan.kind.unused_settings,
     }
-    return (section, name) not in idle
-
-
-def _by_moments(recipe: Recipe) -> bool:
-    """Whether there is neither a loss nor an optimizer, nor images in a step."""
-    return recipe.privacy.mechanism == "moments"
+    return not idle & {section, f"{section}.{name}"}
 
 
 def _labels(found: Findings) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy import Adjacency, Charge, ImageMechanism, format_epsilon
+from dpsinkhorn.privacy import Adjacency, Charge, format_epsilon
 from dpsinkhorn.privacy.events import Part, flatten
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.curve import steps_of
@@ -85,7 +85,7 @@ def _command(found: Findings) -> str | None:
     if not steps:
         return None
     mechanism = plan.recipe.privacy.mechanism
-    rows = f" --rows {plan.mechanism.rows}" if isinstance(plan.mechanism, ImageMechanism) else ""
+    rows = f" --rows {plan.generated}" if plan.kind.clips_rows else ""
     return (
         f"dpsinkhorn privacy epsilon --mechanism {mechanism}{rows} "
         f"--noise-multiplier {plan.noise_multiplier!r} --sampling-rate {plan.sampling_rate!r} "

@@ -17,6 +17,7 @@ import torch
 from dpsinkhorn._files import replace_file
 from dpsinkhorn.evaluation import compare_images, downstream_utility, images_of
 from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
 from dpsinkhorn.release import Release, load
 from dpsinkhorn.reproduction.rows import Row
@@ -212,7 +213,7 @@ def _counted(recipe: Recipe, records: int, steps: int) -> float:
     assert privacy.batch is not None
     assert privacy.noise_multiplier is not None
     rate, sigma = privacy.batch / records, privacy.noise_multiplier
-    if privacy.mechanism == "image":
+    if find_mechanism(privacy.mechanism).clips_rows:
         mechanism = ImageMechanism(privacy.clip, sigma, rows=recipe.loss.generated)
         return published_epsilon(mechanism, rate, steps, recipe.delta)
     return epsilon(BatchMechanism(privacy.clip, sigma).sampled(rate, steps), recipe.delta, "rdp-classic")

@@ -13,6 +13,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.reproduction.rows import Row
 from dpsinkhorn.reproduction.runner import Result
 from dpsinkhorn.training import load_recipe
@@ -40,7 +41,7 @@ class Line:
         if row.published is None or not row.recipe or math.isinf(row.published.epsilon):
             return None
         recipe = load_recipe(row.recipe).replace(**row.settings)
-        return NOT_A_GUARANTEE if recipe.privacy.mechanism == "image" else None
+        return NOT_A_GUARANTEE if find_mechanism(recipe.privacy.mechanism).clips_rows else None
 
     def values(self) -> dict[str, Any]:
         """Everything known about the row by column; `None` where there is nothing."""

@@ -24,7 +24,7 @@ from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import make_plan
-from dpsinkhorn.training.recipe import MechanismName, Recipe, choose_recipe
+from dpsinkhorn.training.recipe import Recipe, choose_recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Run, Saving, Watch
 
@@ -73,7 +73,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         delta: float = 1e-5,
         *,
         recipe: str | Path | Recipe | None = None,
-        mechanism: MechanismName | None = None,
+        mechanism: str | None = None,
         settings: dict[str, dict[str, Any]] | None = None,
         labels: str | tuple[float, ...] = "uniform",
         classes: int | Sequence[str] | None = None,

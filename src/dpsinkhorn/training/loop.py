@@ -15,11 +15,11 @@ from typing import Protocol
 
 import torch
 
+from dpsinkhorn.mechanisms.shared.base import Barrier
 from dpsinkhorn.privacy import Ledger
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.sanitizers import Moments, Sanitizer
 from dpsinkhorn.training.spending import steps_left
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
@@ -98,7 +98,7 @@ def train(
     plan: Plan,
     state: TrainingState,
     records: Records,
-    sanitizer: Sanitizer | Moments,
+    sanitizer: Barrier,
     reservation: Reservation,
     probabilities: tuple[float, ...],
     *,

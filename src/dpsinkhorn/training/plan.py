@@ -1,6 +1,6 @@
 """The plan of a training: every number that its privacy depends on, settled before any record is read.
 
-What it says is what will be charged; `build_sanitizer` turns it into the mechanism that runs.
+What it says is what will be charged; `build_mechanism` turns it into the mechanism that runs.
 """
 
 from __future__ import annotations
@@ -12,23 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpsinkhorn.generators import GeneratorConfig, MixtureConfig, config_from_json
+from dpsinkhorn.generators import GeneratorConfig, config_from_json
+from dpsinkhorn.mechanisms import find_mechanism
+from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
+from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
     Accountant,
-    BatchMechanism,
     Charge,
     GaussianMechanism,
-    ImageMechanism,
     Mechanism,
-    MomentsMechanism,
-    NonPrivate,
-    ParameterMechanism,
-    RecordMechanism,
     compose,
     epsilon,
-    published_epsilon,
 )
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.reading import read_value
@@ -40,28 +36,6 @@ __all__ = ["Facts", "Plan", "check_generator"]
 # probabilities that follow are good to a few hundredths of a percent of sixty thousand records.
 _COUNT_NOISE = 25.0
 _MOST_GENERATED = 10**6  # images in a step
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is public about a data set. Its sizes count as public, and the privacy statement says so, unless
-    others were declared in their place."""
-
-    image_shape: tuple[int, int, int]
-    classes: int
-    records: int
-    units: int
-    """Persons, where records name one; else records."""
-    grouped: bool = False
-    size_is_public: bool = True
-    """Whether the sizes are the data's own; else they were declared, and nothing was derived from those."""
-    classes_stated: bool = False
-    """Whether the classes were stated; else they are those of the labels, and each has a record."""
-
-    @property
-    def unit(self) -> str:
-        """Whose data are protected: `record` or `person`."""
-        return "person" if self.grouped else "record"
 
 
 @dataclass(frozen=True)
@@ -83,32 +57,45 @@ class Plan:
     seed: int | None = None
     """Of a run that replays; such a run is not for release."""
 
+    @property
+    def kind(self) -> type[TrainingMechanism]:
+        """Return the mechanism that trains."""
+        return find_mechanism(self.recipe.privacy.mechanism)
+
+    @cached_property
+    def terms(self) -> Terms:
+        """Return what the mechanism depends on."""
+        loss = self.recipe.loss
+        return Terms(
+            facts=self.facts,
+            clip=self.recipe.privacy.clip,
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            generated=self.generated,
+            cost=self.cost,
+            generator=self.generator_config,
+            regularization=loss.regularization,
+            self_weight=loss.self_weight,
+            debias=loss.debias,
+            label_weight=loss.label_weight,
+            averaged=self.recipe.optimizer.ema is not None,
+        )
+
     @cached_property
     def mechanism(self) -> Mechanism:
-        """What a step releases."""
-        privacy = self.recipe.privacy
-        clip, sigma = privacy.clip, self.noise_multiplier
-        if privacy.mechanism == "record":
-            return RecordMechanism(clip, sigma)
-        if privacy.mechanism == "batch":
-            return BatchMechanism(clip, sigma)
-        if privacy.mechanism == "image":
-            return ImageMechanism(clip, sigma, rows=self.generated)
-        if privacy.mechanism == "parameter":
-            return ParameterMechanism(clip, sigma)
-        if privacy.mechanism == "moments":
-            return MomentsMechanism(clip, sigma)
-        return NonPrivate()
+        """Return what a step releases."""
+        return self.kind.releases(self.terms)
 
     @property
     def private(self) -> bool:
         """Whether anything is guaranteed at all."""
-        return not isinstance(self.mechanism, NonPrivate)
+        return self.kind.private
 
     @property
     def precious(self) -> bool:
         """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
-        return isinstance(self.mechanism, MomentsMechanism)
+        return self.kind.steps_are_costly
 
     @property
     def step_charge(self) -> Charge:
@@ -134,14 +121,12 @@ class Plan:
     @property
     def published_epsilon(self) -> float | None:
         """What a paper reports for the same settings, by an accounting that is not a guarantee."""
-        if isinstance(self.mechanism, ImageMechanism):
-            return published_epsilon(self.mechanism, self.sampling_rate, self.steps, self.delta)
-        return None
+        return self.kind.published_epsilon(self.terms, self.delta)
 
     @property
     def expected_batch(self) -> float:
         """Public normaliser of a sum over a batch."""
-        return self.sampling_rate * self.facts.records
+        return self.terms.expected_batch
 
     @property
     def generator_config(self) -> GeneratorConfig:
@@ -239,24 +224,7 @@ def _check_numbers(plan: Plan) -> None:
 
 def check_generator(plan: Plan) -> None:
     """Refuse a generator that cannot make these images, or be trained in this way."""
-    config, privacy, facts = plan.generator_config, plan.recipe.privacy, plan.facts
-    moments = privacy.mechanism == "moments"
-    if moments != isinstance(config, MixtureConfig):
-        raise TrainingError(
-            f"the mechanism {privacy.mechanism} cannot train a {config.kind}: moments and a generator of "
-            "kind mixture belong together"
-        )
-    if not moments:
-        return
-    assert isinstance(config, MixtureConfig)
-    least = 3 if config.components == 1 else 4
-    problems = {
-        "protects records, and these data name persons (--groups): leave the recipe to be chosen, or leave "
-        "groups out and protect records only": facts.grouped,
-        "takes all records in every step; set the sampling rate to 1": plan.sampling_rate != 1,
-        f"needs at least {least} steps: means, covariance, centres, covariances": plan.steps < least,
-        "has no weights to average; leave optimizer.ema out": plan.recipe.optimizer.ema is not None,
-    }
-    for problem, there in problems.items():
-        if there:
-            raise TrainingError(f"the mechanism moments {problem}")
+    try:
+        plan.kind.check(plan.terms)
+    except ValueError as error:
+        raise TrainingError(str(error)) from error

@@ -50,11 +50,6 @@ def make_plan(
     generated = recipe.loss.generated
     if facts.classes and recipe.loss.generated_per_class:
         generated = facts.classes * recipe.loss.generated_per_class
-    if privacy.mechanism == "record" and generated < facts.classes:
-        raise TrainingError(
-            f"{generated} generated images cannot show all {facts.classes} classes; raise loss.generated, or "
-            "give loss.generated_per_class"
-        )
     plan = Plan(
         recipe=recipe,
         facts=facts,
@@ -69,7 +64,7 @@ def make_plan(
         seed=seed,
     )
     check_generator(plan)
-    if privacy.mechanism == "none":
+    if not plan.private:
         if budget_epsilon is not None:
             raise TrainingError(
                 "training without privacy has no epsilon; leave it out, or choose a mechanism"
@@ -123,7 +118,7 @@ def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple
 
 def _calibrated(plan: Plan) -> float:
     """The least noise multiplier that keeps the plan within its budget."""
-    rows = plan.generated if plan.recipe.privacy.mechanism == "image" else 1
+    rows = plan.generated if plan.kind.clips_rows else 1
 
     def noise_for(budget: float) -> float:
         found = calibrate(

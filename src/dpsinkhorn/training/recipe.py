@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.reading import read_value
 
@@ -27,7 +28,6 @@ else:
 __all__ = [
     "MOST_STEPS",
     "LossSettings",
-    "MechanismName",
     "OptimizerSettings",
     "PrivacySettings",
     "Recipe",
@@ -36,17 +36,10 @@ __all__ = [
     "recipe_names",
 ]
 
-MechanismName = Literal["record", "moments", "batch", "image", "parameter", "none"]
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
-_DEFAULTS = {
-    "moments": "mixture",
-    "batch": "paper-first-mnist",
-    "image": "paper-final-mnist",
-    "parameter": "paper-parameter",
-    "none": "paper-final-mnist-nonprivate",
-}
+_BY_DEFAULT = "record"  # whose recipe goes by the images
 _SMALL = 256  # numbers of an image
 _LARGEST_SIDE = 32  # of images whose low frequencies say most
 # From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
@@ -60,7 +53,7 @@ _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 class PrivacySettings:
     """What decides the privacy cost, together with ε and δ."""
 
-    mechanism: MechanismName = "record"
+    mechanism: str = "record"
     clip: float = 6.0
     steps: int = 3000
     sampling_rate: float | None = None
@@ -71,7 +64,7 @@ class PrivacySettings:
     """Noise / sensitivity, for `image` of one row; left out, it follows from ε and δ."""
 
     def __post_init__(self) -> None:
-        _one_of("privacy.mechanism", self.mechanism, typing.get_args(MechanismName))
+        _one_of("privacy.mechanism", self.mechanism, mechanism_names())
         _positive("privacy.clip", self.clip)
         if self.clip > _LARGEST_CLIP:
             raise TrainingError(f"privacy.clip must be at most {_LARGEST_CLIP:g}, not {self.clip:g}")
@@ -240,7 +233,7 @@ def choose_recipe(
     image_shape: tuple[int, int, int],
     *,
     recipe: str | Path | Recipe | None = None,
-    mechanism: MechanismName | None = None,
+    mechanism: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     epsilon: float | None = None,
     records: int | None = None,
@@ -267,11 +260,11 @@ def choose_recipe(
     5
     """
     if mechanism is not None:
-        _one_of("mechanism", mechanism, typing.get_args(MechanismName))
+        _one_of("mechanism", mechanism, mechanism_names())
     if recipe is None:
         asked = mechanism is not None or persons or any((settings or {}).values())
         if asked or epsilon is None or not _is_for_a_mixture(image_shape):
-            name = _default_name(image_shape, mechanism or "record")
+            name = _default_name(image_shape, mechanism or _BY_DEFAULT)
         elif epsilon * min(1.0, (records or _MANY_RECORDS) / _MANY_RECORDS) < _LARGE_EPSILON:
             name = "mixture-small-epsilon"
         else:
@@ -284,10 +277,10 @@ def choose_recipe(
     return chosen.replace(**settings) if settings else chosen
 
 
-def _default_name(image_shape: tuple[int, int, int], mechanism: MechanismName) -> str:
+def _default_name(image_shape: tuple[int, int, int], mechanism: str) -> str:
     channels, height, width = image_shape
-    if mechanism != "record":
-        return _DEFAULTS[mechanism]
+    if mechanism != _BY_DEFAULT:
+        return find_mechanism(mechanism).recipe
     if channels * height * width <= _SMALL:
         return "digits"
     return "grey" if channels == 1 else "colour"

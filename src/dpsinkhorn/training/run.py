@@ -26,19 +26,19 @@ from dpsinkhorn import __version__
 from dpsinkhorn._files import drafts_of, write_new
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
+from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
 from dpsinkhorn.training.arithmetic import check_float64
-from dpsinkhorn.training.building import build_sanitizer, check_sanitizer, largest_sample
+from dpsinkhorn.training.building import build_mechanism, check_mechanism
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.records import Records, facts_of
-from dpsinkhorn.training.sanitizers import release_label_frequencies
 from dpsinkhorn.training.spending import (
     begin_ledger,
     charged_steps,
@@ -115,7 +115,7 @@ class Run:
                 raise TrainingError(f"{path} is not empty; choose another folder")
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
-            check_sanitizer(plan)
+            check_mechanism(plan)
             if budget is not None:
                 check_budget(None if ledger is None else Path(ledger), plan, budget)
             if ledger is not None and Path(ledger).exists():
@@ -242,7 +242,7 @@ class Run:
                 f"the budget, of this run or in {self.ledger_path}, allows no step, and none is kept; "
                 "begin another run"
             )
-        sanitizer = build_sanitizer(plan)
+        sanitizer = build_mechanism(plan)
         blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
         if not begun:
             self._save(state, probabilities, ledger)  # with how steps are taken, which a replay must know
@@ -436,7 +436,7 @@ def _check_same(dataset: Dataset, plan: Plan) -> None:
     for what, here, there in facts:
         if here != there:
             raise TrainingError(f"these are not the data of the run: {what} {here}, not {there}")
-    if found.records > largest_sample(plan):
+    if found.records > plan.terms.largest_sample:
         raise TrainingError(
             f"the data hold {found.records} records, far more than the {planned.records} declared; "
             "declare a number nearer to theirs"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords, at_a_time, has_room
-from dpsinkhorn.training.sanitizers import Sample
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
 
@@ -46,7 +46,7 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
     uniform = (1.0 / classes,) * classes if classes else ()
     state.generator.train()
     steps = make_steps(
-        tried, state, _MadeUp(plan, device), build_sanitizer(plan), uniform, horizon=plan.steps
+        tried, state, _MadeUp(plan, device), build_mechanism(plan), uniform, horizon=plan.steps
     )
     times = []
     for _ in range(_WARM_UP + (_TIMED if steps.multiple == 1 else 1)):

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpsinkhorn.data import KNOWN, DataError, Dataset, load_dataset
+from dpsinkhorn.mechanisms import find_mechanism, private_names
 from dpsinkhorn.privacy.audit import Outcome, Replayed
 from dpsinkhorn.training.auditing.hostile_files import FileCase, made_up_cases, own_cases
 from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
-from dpsinkhorn.training.auditing.step import AuditedMechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe, load_recipe
@@ -33,7 +33,6 @@ REPLAYED_RECORDS = 1500
 """The most records of a data set that are replayed."""
 _PER_PERSON = 4  # records of made-up persons, about
 _NOISE = 5.0
-_BATCH = 2.0  # records that `batch`, `image` and `parameter` expect: among few, one weighs most
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,15 @@ class _Source:
 
 def replay_training(
     source: str = "digits",
-    mechanisms: Sequence[AuditedMechanism] = ("record", "moments", "batch", "image", "parameter"),
+    mechanisms: Sequence[str] | None = None,
     *,
     files: bool = True,
     watch: Watch | None = None,
     **options: Any,
 ) -> list[Replayed]:
     """Replay trainings on neighbours of a data set, by its name or its path; `options` are `load_dataset`'s.
+
+    All private mechanisms are replayed unless some are named.
 
     `files` tries the readers too: a known data set in every format, another one in its own, each with one
     record more that is hostile. `watch` is told what comes next.
@@ -72,7 +73,7 @@ def replay_training(
     if data.units < 2:
         raise DataError("a replay needs two units of privacy at least: one is left out, to be added again")
     found = []
-    for mechanism in mechanisms:
+    for mechanism in private_names() if mechanisms is None else mechanisms:
         for name, each, plan in _settings(data, mechanism):
             if watch is not None:
                 watch(name)
@@ -80,7 +81,7 @@ def replay_training(
     return found
 
 
-def replay_plan(data: Dataset, mechanism: AuditedMechanism, *, labels: str = "uniform") -> Plan:
+def replay_plan(data: Dataset, mechanism: str, *, labels: str = "uniform") -> Plan:
     """A small plan for the data, seeded, whose number of records is declared."""
     return make_plan(
         _recipe(mechanism, data),
@@ -95,17 +96,17 @@ def replay_plan(data: Dataset, mechanism: AuditedMechanism, *, labels: str = "un
 _PlanFor: TypeAlias = Callable[[Dataset], Plan]
 
 
-def _settings(data: Dataset, mechanism: AuditedMechanism) -> Iterator[tuple[str, Dataset, _PlanFor]]:
+def _settings(data: Dataset, mechanism: str) -> Iterator[tuple[str, Dataset, _PlanFor]]:
     """Names, data and plans of what is replayed with a mechanism."""
     named = data.groups is not None
-    if mechanism == "moments" and named:
+    if named and not find_mechanism(mechanism).takes_persons:
         data = replace(data, groups=None)
     of_persons = ", persons" if data.groups is not None else ""
     yield f"{mechanism}{of_persons}", data, lambda each: replay_plan(each, mechanism)
     if data.classes:
         released = f"{mechanism}{of_persons}, labels released"
         yield released, data, lambda each: replay_plan(each, mechanism, labels="released")
-    if not named and mechanism != "moments":
+    if not named and find_mechanism(mechanism).takes_persons:
         persons = np.arange(data.records) // _PER_PERSON
         labels = "released" if data.classes else "uniform"
         name, grouped = f"{mechanism}, made-up persons", replace(data, groups=persons)
@@ -132,21 +133,8 @@ def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> It
             yield from TrainingReplay(plan(read), read).against(case.neighbours)
 
 
-def _recipe(mechanism: AuditedMechanism, data: Dataset) -> Recipe:
-    if mechanism == "moments":
-        return load_recipe("mixture").replace(
-            privacy={"noise_multiplier": _NOISE, "steps": 5, "clip": 2.0},
-            generator={"components": 3, "frequencies": min(6, *data.image_shape[1:])},
-        )
-    return load_recipe("digits").replace(
-        privacy={
-            "mechanism": mechanism,
-            "noise_multiplier": _NOISE,
-            "sampling_rate": 0.2 if mechanism == "record" else min(1.0, _BATCH / data.records),
-            "steps": 4,
-            "clip": 0.1,
-        },
-        loss={"generated_per_class": 2, "generated": 12},
-        generator={"hidden": [16]},
-        optimizer={"learning_rate": 1e-3},
-    )
+def _recipe(mechanism: str, data: Dataset) -> Recipe:
+    kind = find_mechanism(mechanism)
+    settings = kind.audit_settings(data.records)
+    settings["privacy"]["noise_multiplier"] = _NOISE
+    return load_recipe(kind.audit_recipe).replace(**settings)

@@ -1,13 +1,7 @@
-"""A distinguishing game on the steps of one sanitizer: no data, or one record, chosen so as to show the most.
+"""A distinguishing game on the steps of one mechanism: no data, or one record, chosen so as to show the most.
 
-The images are at -1/2 and 1/2, in equal numbers, of one pixel each, and the record is at 0. Without it a step
-of `batch`, `image` or `parameter` sees the self term alone, which drives the images apart; with it the cross
-term outweighs that, and draws them together. Both gradients are clipped, so that all of the release flips:
-the distance is 2Δ, over all rows 2Δ√n, the most that there can be. In `record` the one record has a share of
-the full norm C. So the pair of data sets is a worst case at any sampling rate: a sound ε is nearly reached.
-
-The release is what `backward` leaves as gradient: the code that trains, with its noise. `moments` has no
-images and no sampling; there it is a clipped deviation and a count, of one record or of none.
+Every mechanism brings its own worst case, which is one at any sampling rate: a sound ε is nearly reached. The
+release is that of the code that trains, with its noise.
 """
 
 from __future__ import annotations
@@ -15,59 +9,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig
-from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.mechanisms import find_mechanism, private_names
+from dpsinkhorn.mechanisms.shared.base import WorstCase
 from dpsinkhorn.privacy import (
-    BatchMechanism,
     Charge,
     ImageMechanism,
-    MomentsMechanism,
-    ParameterMechanism,
-    RecordMechanism,
+    Mechanism,
     SecureNoise,
     SeededNoise,
     epsilon,
-    poisson_sample,
     published_epsilon,
 )
 from dpsinkhorn.privacy.audit import AuditError, PairBound, sampled_gaussian_bound, threshold_bound
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.sanitizers import (
-    BatchSanitizer,
-    ImageSanitizer,
-    Moments,
-    ParameterSanitizer,
-    RecordSanitizer,
-    Sample,
-)
-from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY
 
-__all__ = ["AuditedMechanism", "StepAudit", "StepGame", "StepSetting", "audit_step"]
+__all__ = ["StepAudit", "StepGame", "StepSetting", "audit_step"]
 
-AuditedMechanism: TypeAlias = Literal["record", "moments", "batch", "image", "parameter"]
-AuditedSanitizer: TypeAlias = RecordSanitizer | Moments | BatchSanitizer | ImageSanitizer | ParameterSanitizer
 Scores: TypeAlias = npt.NDArray[np.float64]
 Watch: TypeAlias = Callable[[int], None]
 
-_CLIP = 1e-3  # far below the gradients here, so that everything is clipped
-_REGULARIZATION = 1.0
 _ROWS = 4
-_ORIGIN = torch.zeros(1, 1, 1)
-_COORDINATES = torch.full((1, 1), 0.5)  # in which a deviation is clipped
 
 
 @dataclass(frozen=True)
 class StepSetting:
-    """What is audited: steps of one sanitizer. `noise_multiplier` is that of a row for `image`."""
+    """What is audited: steps of one mechanism. `noise_multiplier` is that of a row for `image`."""
 
-    mechanism: AuditedMechanism
+    mechanism: str
     noise_multiplier: float
     sampling_rate: float = 1.0
     steps: int = 1
@@ -75,11 +50,11 @@ class StepSetting:
     """Generated images; an even number."""
 
     def __post_init__(self) -> None:
-        if self.mechanism not in get_args(AuditedMechanism):
-            known = ", ".join(get_args(AuditedMechanism))
+        if self.mechanism not in private_names():
+            known = ", ".join(private_names())
             raise AuditError(f"mechanism must be one of {known}, not {self.mechanism!r}")
-        if self.mechanism == "moments" and self.sampling_rate != 1:
-            raise AuditError("moments takes all records in every step: its sampling rate is 1")
+        if not find_mechanism(self.mechanism).takes_samples and self.sampling_rate != 1:
+            raise AuditError(f"{self.mechanism} takes all records in every step: its sampling rate is 1")
         if not 0 < self.sampling_rate <= 1:
             raise AuditError(f"sampling_rate must be above 0 and at most 1, not {self.sampling_rate}")
         if self.steps < 1:
@@ -92,36 +67,14 @@ class StepSetting:
             raise AuditError(f"noise_multiplier must be a positive number, not {self.noise_multiplier}")
 
     @property
-    def released(self) -> RecordMechanism | MomentsMechanism | BatchMechanism | ImageMechanism:
-        """What a step releases."""
-        if self.mechanism == "moments":
-            return MomentsMechanism(_CLIP, self.noise_multiplier)
-        if self.mechanism == "record":
-            return RecordMechanism(_CLIP, self.noise_multiplier)
-        if self.mechanism == "batch":
-            return BatchMechanism(_CLIP, self.noise_multiplier)
-        if self.mechanism == "image":
-            return ImageMechanism(_CLIP, self.noise_multiplier, rows=self.rows)
-        return ParameterMechanism(_CLIP, self.noise_multiplier)
-
-    def build(self) -> AuditedSanitizer:
-        """The sanitizer that is audited."""
-        mechanism, cost = self.released, SquaredEuclidean()
-        if isinstance(mechanism, MomentsMechanism):
-            pixel = MixtureConfig(image_shape=(1, 1, 1), classes=0, components=1, frequencies=1)
-            return Moments(mechanism, pixel, max_records=100)
-        if isinstance(mechanism, RecordMechanism):
-            return RecordSanitizer(mechanism, cost, _REGULARIZATION, expected_batch=1.0, max_sample=100)
-        if isinstance(mechanism, ImageMechanism):
-            return ImageSanitizer(mechanism, cost, _REGULARIZATION)
-        if isinstance(mechanism, ParameterMechanism):  # a kind of BatchMechanism, so it comes first
-            return ParameterSanitizer(mechanism, cost, _REGULARIZATION)
-        return BatchSanitizer(mechanism, cost, _REGULARIZATION)
+    def worst_case(self) -> WorstCase:
+        """Return the pair of data sets that is told apart."""
+        return find_mechanism(self.mechanism).worst_case(self.noise_multiplier, self.rows)
 
     @property
     def charge(self) -> Charge:
         """What a ledger would be charged."""
-        return self.released.sampled(self.sampling_rate, self.steps)
+        return self._released.sampled(self.sampling_rate, self.steps)
 
     def claimed(self, delta: float) -> float:
         """The ε that our accountant proves."""
@@ -129,9 +82,14 @@ class StepSetting:
 
     def published(self, delta: float) -> float | None:
         """**Not a guarantee**: the ε that the paper's own count gives, for `image`."""
-        if not isinstance(self.released, ImageMechanism):
+        if not isinstance(self._released, ImageMechanism):
             return None
-        return published_epsilon(self.released, self.sampling_rate, self.steps, delta)
+        return published_epsilon(self._released, self.sampling_rate, self.steps, delta)
+
+    @property
+    def _released(self) -> Mechanism:
+        mechanism: Mechanism = self.worst_case.mechanism
+        return mechanism
 
 
 class StepGame:
@@ -146,18 +104,15 @@ class StepGame:
 
     def __init__(self, setting: StepSetting) -> None:
         self.setting = setting
-        self._mechanism, self._sanitizer = setting.released, setting.build()
-        ends = torch.tensor([[-0.5], [0.5]], dtype=torch.float64)
-        self._images = nn.Parameter(ends.repeat(setting.rows // 2, 1))
-        self._record = torch.zeros(1, 1, dtype=torch.float64)
+        self._case = setting.worst_case
         # What an adversary knows who chose the record: the release without noise, in either case.
-        self._without, with_it = self._quiet(self._record[:0]), self._quiet(self._record)
-        self._difference = with_it - self._without
+        self._without = self._case.clipped(False)
+        self._difference = self._case.clipped(True) - self._without
 
     @property
     def move(self) -> float:
         """By how much the record moves what is noised, over the sensitivity that is claimed."""
-        return float(self._difference.norm()) / self._mechanism.sensitivity
+        return float(self._difference.norm()) / float(self._case.mechanism.sensitivity)
 
     def play(
         self, repetitions: int, noise: NoiseSource, *, present: bool, watch: Watch | None = None
@@ -167,28 +122,12 @@ class StepGame:
             raise AuditError(f"repetitions must be at least 1, not {repetitions}")
         scores = np.empty(repetitions)
         for at in range(repetitions):
-            releases = [self._release(present, noise) for _ in range(self.setting.steps)]
+            rate = self.setting.sampling_rate
+            releases = [self._case.release(present, rate, noise) for _ in range(self.setting.steps)]
             scores[at] = self._score(torch.stack(releases))
             if watch is not None:
                 watch(1)
         return scores
-
-    def _release(self, present: bool, noise: NoiseSource) -> Tensor:
-        """One step by the real code: Poisson sample, gradient, clip, noise."""
-        if isinstance(self._sanitizer, Moments):
-            sums = self._sanitizer.deviations(
-                [Sample(self._record[: int(present)])],
-                _ORIGIN,
-                self._sanitizer.radius,
-                noise,
-                coordinates=_COORDINATES,
-            )
-            return _scaled(sums.deviations, sums.counts)
-        taken = poisson_sample(int(present), self.setting.sampling_rate, noise)
-        images = self._images
-        self._sanitizer.backward(images * 1, None, Sample(self._record[taken]), [images], noise)
-        assert images.grad is not None
-        return images.grad.flatten()
 
     def _score(self, releases: Tensor) -> float:
         """The log-likelihood ratio of all steps, if the noise is what it is said to be.
@@ -197,30 +136,13 @@ class StepGame:
         probability of being sampled. Wrong noise, or a wrong clip, makes this another score, not a wrong one.
         """
         length = float(self._difference.norm())
-        std, rate = self._mechanism.noise_std, self.setting.sampling_rate
+        std, rate = self._case.mechanism.noise_std, self.setting.sampling_rate
         along = (releases - self._without) @ (self._difference / length) / std
         mu = length / std
         ratio = (mu * along - mu * mu / 2).numpy()
         if rate == 1:
             return float(ratio.sum())
         return float(np.logaddexp(math.log1p(-rate), math.log(rate) + ratio).sum())
-
-    def _quiet(self, record: Tensor) -> Tensor:
-        if isinstance(self._sanitizer, Moments):
-            radius = self._sanitizer.radius
-            return _scaled(
-                *self._sanitizer.clipped_deviations([Sample(record)], _ORIGIN, radius, _COORDINATES)
-            )
-        images = self._images
-        arguments = (images * 1, None, Sample(record))
-        if isinstance(self._sanitizer, ParameterSanitizer):
-            return self._sanitizer.clipped(*arguments, [images]).flatten()
-        return self._sanitizer.clipped(*arguments).flatten()
-
-
-def _scaled(deviations: Tensor, counts: Tensor) -> Tensor:
-    """Both as one vector, of which a record changes at most 1."""
-    return torch.cat([deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY])
 
 
 @dataclass(frozen=True)

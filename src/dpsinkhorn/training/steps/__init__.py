@@ -1,10 +1,9 @@
 """How the steps of a training are taken: one by one, or replayed from a captured graph."""
 
-from dpsinkhorn.training.steps.base import Steps
+from dpsinkhorn.mechanisms.shared.steps import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
 from dpsinkhorn.training.steps.choice import make_steps
 from dpsinkhorn.training.steps.images import generate, training_labels
-from dpsinkhorn.training.steps.moments import MomentSteps
 from dpsinkhorn.training.steps.plain import PlainSteps
 
-__all__ = ["FixedSteps", "MomentSteps", "PlainSteps", "Steps", "generate", "make_steps", "training_labels"]
+__all__ = ["FixedSteps", "PlainSteps", "Steps", "generate", "make_steps", "training_labels"]

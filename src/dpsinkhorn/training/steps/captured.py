@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.generators import draw_latents
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, pulled_back
+from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords
-from dpsinkhorn.training.sanitizers import Sample, Sanitizer
-from dpsinkhorn.training.sanitizers.base import pulled_back
-from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
 
@@ -64,7 +63,7 @@ class FixedSteps:
         plan: Plan,
         state: TrainingState,
         held: HeldRecords,
-        sanitizer: Sanitizer,
+        sanitizer: GradientBarrier,
         fixed: FixedStep,
         labels: Tensor | None,
         probabilities: tuple[float, ...],

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from dpsinkhorn.mechanisms.shared.base import Barrier, GradientBarrier
+from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.steps import Steps
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable
-from dpsinkhorn.training.sanitizers import Moments, RecordSanitizer, Sanitizer
-from dpsinkhorn.training.sanitizers.fixed import Setting
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps.base import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
 from dpsinkhorn.training.steps.images import labels_are_fixed, training_labels, with_resampled
-from dpsinkhorn.training.steps.moments import MomentSteps
 from dpsinkhorn.training.steps.plain import PlainSteps
 
 __all__ = ["make_steps"]
@@ -22,7 +21,7 @@ def make_steps(
     plan: Plan,
     state: TrainingState,
     records: Drawable,
-    sanitizer: Sanitizer | Moments,
+    sanitizer: Barrier,
     probabilities: tuple[float, ...],
     *,
     horizon: int,
@@ -37,15 +36,17 @@ def make_steps(
 
     `capture=False` takes steps in fixed shapes, one by one, on any device: for tests.
     """
-    if isinstance(sanitizer, Moments):
-        return MomentSteps(state, records, sanitizer, horizon=horizon)
+    own = sanitizer.own_steps(state, records, horizon=horizon)
+    if own is not None:
+        return own
+    assert isinstance(sanitizer, GradientBarrier)
     if not plan.facts.size_is_public:
         return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
     if capture is None:
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
             return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
-    held = records.held(plan.facts.classes, on_the_grid=isinstance(sanitizer, RecordSanitizer))
+    held = records.held(plan.facts.classes, on_the_grid=plan.kind.on_the_grid)
     n = plan.generated
     labels: torch.Tensor | None = None
     if labels_are_fixed(plan):

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.generators import draw_labels, draw_latents
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.sanitizers import Sanitizer
 from dpsinkhorn.training.state import TrainingState
 
 __all__ = ["generate", "labels_are_fixed", "render", "training_labels", "with_resampled"]
 
 
 def generate(
-    state: TrainingState, sanitizer: Sanitizer, n: int, labels: Tensor | None
+    state: TrainingState, sanitizer: GradientBarrier, n: int, labels: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The images of a step as points, (n + n', d), and their labels."""
     extra = sanitizer.resampled(n)
@@ -25,7 +25,7 @@ def generate(
 
 def render(
     state: TrainingState,
-    sanitizer: Sanitizer,
+    sanitizer: GradientBarrier,
     n: int,
     latents: Tensor,
     labels: Tensor | None,
@@ -54,7 +54,7 @@ def with_resampled(labels: Tensor | None, extra: int) -> Tensor | None:
 
 def labels_are_fixed(plan: Plan) -> bool:
     """Whether the generated images have the same labels at every step."""
-    return not plan.facts.classes or plan.recipe.privacy.mechanism == "record"
+    return not plan.facts.classes or plan.kind.labels_are_fixed
 
 
 def training_labels(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable
-from dpsinkhorn.training.sanitizers import Sanitizer
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import generate, training_labels
 
@@ -22,7 +22,7 @@ class PlainSteps:
         plan: Plan,
         state: TrainingState,
         records: Drawable,
-        sanitizer: Sanitizer,
+        sanitizer: GradientBarrier,
         probabilities: tuple[float, ...],
         *,
         horizon: int,

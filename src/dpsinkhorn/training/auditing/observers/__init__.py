@@ -12,21 +12,19 @@ from typing import TypeAlias
 import torch
 
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.canaries import Canaries
 from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.sanitizers import (
-    BatchSanitizer,
-    ImageSanitizer,
-    Moments,
-    ParameterSanitizer,
-    RecordSanitizer,
-    Sample,
-)
 
 __all__ = ["MomentsObserver", "Observer", "RecordObserver", "SinkhornObserver", "observe"]
 
@@ -34,18 +32,20 @@ Observer: TypeAlias = RecordObserver | MomentsObserver | SinkhornObserver
 
 
 def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
-    """Return who watches a training by this plan, in the place of its sanitizer."""
+    """Return who watches a training by this plan, in the place of its mechanism."""
     others = Sample(
         data.points(),
         None if data.labels is None else torch.tensor(data.labels),
         None if data.groups is None else torch.tensor(data.groups),
     )
     canaries = Sample(planted.points, planted.labels, planted.owners)
-    sanitizer = build_sanitizer(plan)
-    if isinstance(sanitizer, RecordSanitizer):
-        return RecordObserver(sanitizer, plan.sampling_rate, canaries, others)
-    if isinstance(sanitizer, Moments):
-        return MomentsObserver(sanitizer, canaries, others)
-    if isinstance(sanitizer, BatchSanitizer | ImageSanitizer | ParameterSanitizer):
-        return SinkhornObserver(sanitizer, canaries, others)
-    raise AuditError("a training without privacy guarantees nothing that could be audited")
+    mechanism = build_mechanism(plan)
+    if isinstance(mechanism, Record):
+        return RecordObserver(mechanism, plan.sampling_rate, canaries, others)
+    if isinstance(mechanism, Moments):
+        return MomentsObserver(mechanism, canaries, others)
+    if isinstance(mechanism, Batch | Image | Parameter):
+        return SinkhornObserver(mechanism, canaries, others)
+    raise AuditError(
+        f"no one can watch a whole training by {plan.kind.name}; audit its steps (--game step), or replay it"
+    )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments, Sums
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
 from dpsinkhorn.training.auditing.observers.shares import rows_of
-from dpsinkhorn.training.sanitizers import Moments, Sample
-from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Sums
 
 __all__ = ["MomentsObserver"]
 

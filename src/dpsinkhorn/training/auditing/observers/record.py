@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
 from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, Sanitizer
-from dpsinkhorn.training.sanitizers.base import backpropagate
-from dpsinkhorn.training.sanitizers.pairs import on_grid
 
 __all__ = ["RecordObserver"]
 
@@ -32,7 +32,7 @@ class _Class:
     variances: Tensor  # of each one's presence in a sample, where it is known whether it is in the data
 
 
-class RecordObserver(Sanitizer):
+class RecordObserver(GradientBarrier):
     """Stands in the place of a `record` sanitizer, which does all the work, and looks on.
 
     Every step it takes the released sum, less what is expected of it. Noise disturbs that, and so do other
@@ -45,9 +45,9 @@ class RecordObserver(Sanitizer):
         others: all other records of the data.
     """
 
-    resampled_learn = RecordSanitizer.resampled_learn
+    resampled_learn = Record.resampled_learn
 
-    def __init__(self, watched: RecordSanitizer, rate: float, canaries: Sample, others: Sample) -> None:
+    def __init__(self, watched: Record, rate: float, canaries: Sample, others: Sample) -> None:
         if not isinstance(watched.mechanism, RecordMechanism):
             raise AuditError("only a private training by record can be watched")
         assert canaries.groups is not None

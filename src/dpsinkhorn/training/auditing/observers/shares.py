@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.shares import softmax
 from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.privacy.audit import AuditError
-from dpsinkhorn.training.sanitizers import Sample
-from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid, pixel_cost
-from dpsinkhorn.training.sanitizers.shares import softmax
 
 __all__ = ["Units", "built_in", "rows_of", "shares_of"]
 

@@ -11,18 +11,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
-from dpsinkhorn.training.sanitizers import (
-    BatchSanitizer,
-    ImageSanitizer,
-    ParameterSanitizer,
-    Sample,
-    Sanitizer,
-)
-from dpsinkhorn.training.sanitizers.base import backpropagate
-from dpsinkhorn.training.sanitizers.pairs import on_grid
 
 __all__ = ["SinkhornObserver"]
 
@@ -30,7 +26,7 @@ _EXPECTED_FROM = 512  # records that the expected gradient is computed from
 _NUMBERS = 2**22  # of shares at a time
 
 
-class SinkhornObserver(Sanitizer):
+class SinkhornObserver(GradientBarrier):
     """Stands in the place of a sanitizer of the Sinkhorn loss, which does all the work, and looks on.
 
     The released gradient, less that of other records, is multiplied with each canary's
@@ -44,7 +40,7 @@ class SinkhornObserver(Sanitizer):
 
     def __init__(
         self,
-        watched: BatchSanitizer | ImageSanitizer | ParameterSanitizer,
+        watched: Batch | Image | Parameter,
         canaries: Sample,
         others: Sample,
     ) -> None:
@@ -75,7 +71,7 @@ class SinkhornObserver(Sanitizer):
         parameters: Sequence[nn.Parameter],
         noise: NoiseSource,
     ) -> None:
-        if isinstance(self._watched, ParameterSanitizer):
+        if isinstance(self._watched, Parameter):
             surprise = self._of_parameters(self._watched, points, labels, sample, parameters, noise)
         else:
             surprise = self._of_images(self._watched, points, labels, sample, parameters, noise)
@@ -84,7 +80,7 @@ class SinkhornObserver(Sanitizer):
 
     def _of_images(
         self,
-        watched: BatchSanitizer | ImageSanitizer,
+        watched: Batch | Image,
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
@@ -101,7 +97,7 @@ class SinkhornObserver(Sanitizer):
 
     def _of_parameters(
         self,
-        watched: ParameterSanitizer,
+        watched: Parameter,
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,

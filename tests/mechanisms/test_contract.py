@@ -11,6 +11,15 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms import batch, image, parameter, record
+from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.image import Image
+from dpsinkhorn.mechanisms.none import NoPrivacy
+from dpsinkhorn.mechanisms.parameter import Parameter
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared import clipping, shares
+from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
@@ -20,8 +29,6 @@ from dpsinkhorn.privacy import (
     RecordMechanism,
     SeededNoise,
 )
-from dpsinkhorn.training import sanitizers
-from dpsinkhorn.training.sanitizers import Sample, Sanitizer, clipping, gradients, parameter, record, shares
 from support.sanitizer_oracles import digits, joined, neighbours
 
 CLASSES = 10
@@ -44,7 +51,7 @@ class Images(nn.Module):
 class Setup:
     """A sanitizer with public images to go with it."""
 
-    sanitizer: Sanitizer
+    sanitizer: GradientMechanism
     images: Tensor
     labels: Tensor | None
 
@@ -52,7 +59,7 @@ class Setup:
         """What would be noised."""
         generator = Images(self.images)
         arguments = [generator(), self.labels, sample]
-        if isinstance(self.sanitizer, sanitizers.ParameterSanitizer):
+        if isinstance(self.sanitizer, Parameter):
             arguments.append(list(generator.parameters()))
         return self.sanitizer.clipped(*arguments)
 
@@ -78,19 +85,15 @@ def setup(kind: str, *, images=None, clip=0.5, regularization=1.0, cost=None, la
     labels = torch.arange(len(images)) % CLASSES if labelled else None
     n = len(images)
     if kind == "record":
-        made = sanitizers.RecordSanitizer(
-            RecordMechanism(clip, sigma), cost, regularization, expected_batch=60, classes=classes
-        )
+        made = Record(RecordMechanism(clip, sigma), cost, regularization, expected_batch=60, classes=classes)
     elif kind == "batch":
-        made = sanitizers.BatchSanitizer(
-            BatchMechanism(clip, sigma), cost, regularization, classes=classes, max_iterations=200
-        )
+        made = Batch(BatchMechanism(clip, sigma), cost, regularization, classes=classes, max_iterations=200)
     elif kind == "image":
-        made = sanitizers.ImageSanitizer(
+        made = Image(
             ImageMechanism(clip, sigma, rows=n), cost, regularization, classes=classes, max_iterations=200
         )
     else:
-        made = sanitizers.ParameterSanitizer(
+        made = Parameter(
             ParameterMechanism(clip, sigma), cost, regularization, classes=classes, max_iterations=200
         )
     return Setup(made, images, labels)
@@ -153,7 +156,7 @@ class TestSensitivity:
 
         if kind == "record":
             monkeypatch.setattr(shares.SumOfShares, "bound", lambda *_, **__: math.inf)
-        for module in (gradients, parameter):
+        for module in (batch, image, parameter):
             for name in ("clip_whole", "clip_rows"):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, unclipped)
@@ -161,7 +164,7 @@ class TestSensitivity:
             farthest(setup(kind, clip=1e-3))
 
     def test_rows_clipped_one_by_one_are_noticed(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(gradients, "clip_whole", clipping.clip_rows)
+        monkeypatch.setattr(batch, "clip_whole", clipping.clip_rows)
         with pytest.raises(AssertionError):
             farthest(setup("batch", clip=1e-3))
 
@@ -205,7 +208,7 @@ class TestNoise:
             check_noise(case, samples[0], scale)
 
     def test_rows_that_see_no_record_get_no_noise(self):
-        made = sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), SquaredEuclidean(), 1.0, debias=0.5)
+        made = Batch(BatchMechanism(0.5, 1.0), SquaredEuclidean(), 1.0, debias=0.5)
         case = Setup(made, generated(15), None)
         sample = Sample(digits()[0][:30])
         one, two = case.update(sample, SeededNoise(1)), case.update(sample, SeededNoise(2))
@@ -255,12 +258,12 @@ class TestNothingMovesWithTheSample:
     def test_what_gets_no_noise_is_the_same_to_the_last_bit(self):
         points = generated(40)
         labels = (torch.arange(20) % CLASSES).repeat(2)
-        made = sanitizers.RecordSanitizer(
+        made = Record(
             RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=60, self_weight=0.5, classes=CLASSES
         )
         own = [made.clipped_sums(points, labels, self.sample(size))[1] for size in self.samples]
         assert all(torch.equal(other, own[0]) for other in own)
-        made = sanitizers.BatchSanitizer(BatchMechanism(1.0, 1.0), L1L2(), 1.0, debias=1.0, classes=CLASSES)
+        made = Batch(BatchMechanism(1.0, 1.0), L1L2(), 1.0, debias=1.0, classes=CLASSES)
         rows = [made._gradient(points, labels, self.sample(size))[20:] for size in self.samples]
         assert all(torch.equal(other, rows[0]) for other in rows)
 
@@ -270,10 +273,8 @@ class TestNothingMovesWithTheSample:
 
     def test_resampled_images(self):
         mechanism = BatchMechanism(0.5, 1.0)
-        assert sanitizers.BatchSanitizer(mechanism, L1L2(), 0.05, debias=0.29).resampled(100) == 29
-        own = sanitizers.RecordSanitizer(
-            RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=4, self_weight=0.3
-        )
+        assert Batch(mechanism, L1L2(), 0.05, debias=0.29).resampled(100) == 29
+        own = Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=4, self_weight=0.3)
         assert own.resampled(100) == 100
 
 
@@ -294,7 +295,7 @@ class TestInterface:
         assert charge.event.event.event.noise_multiplier == pytest.approx(multiplier)
 
     def test_non_private_says_so(self):
-        made = sanitizers.NonPrivateSanitizer(L1L2(), 1.0)
+        made = NoPrivacy(NonPrivate(), L1L2(), 1.0)
         assert isinstance(made.mechanism, NonPrivate)
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -318,20 +319,20 @@ class TestInterface:
     @pytest.mark.parametrize(
         "build",
         [
-            lambda: sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 0.0),
-            lambda: sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, debias=1.5),
-            lambda: sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=-1),
-            lambda: sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, label_weight=-1),
-            lambda: sanitizers.BatchSanitizer(BatchMechanism(0.5, 1.0), L1L2(), 1.0, tolerance=0),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1e-200, 4),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 0),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, 1.1),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, classes=-1),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(-1.0), 1.0, 4),
-            lambda: sanitizers.RecordSanitizer(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, max_sample=0),
+            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 0.0),
+            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, debias=1.5),
+            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=-1),
+            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, label_weight=-1),
+            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, tolerance=0),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1e-200, 4),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 0),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, 1.1),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, classes=-1),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(-1.0), 1.0, 4),
+            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, max_sample=0),
         ],
     )
-    def test_bad_settings(self, build: Callable[[], Sanitizer]):
+    def test_bad_settings(self, build: Callable[[], GradientMechanism]):
         with pytest.raises(ValueError, match=r"expected|appended"):
             build()
 

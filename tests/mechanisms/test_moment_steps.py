@@ -13,14 +13,15 @@ from sklearn.linear_model import LogisticRegression
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.generators import Mixture, MixtureConfig
+from dpsinkhorn.mechanisms.moments import Moments, Sums
+from dpsinkhorn.mechanisms.shared.covariances import Coordinates
+from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, loop, make_plan, records
-from dpsinkhorn.training.building import build_sanitizer
+from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.sanitizers.moments import Moments, Sums
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps import MomentSteps, make_steps
-from dpsinkhorn.training.steps.covariances import Coordinates
+from dpsinkhorn.training.steps import make_steps
 from dpsinkhorn.training.trial import try_plan
 from support.moment_oracles import low_frequencies, reference, scaled_coordinates
 from support.runs import (
@@ -62,7 +63,7 @@ def plan_of(data, *, seed=3, labels="uniform", accountant="rdp", records=None, *
 def steps_of(data, plan, horizon=None):
     state = TrainingState(plan, CPU)
     steps = make_steps(
-        plan, state, Records(data, CPU), build_sanitizer(plan), (), horizon=horizon or plan.steps
+        plan, state, Records(data, CPU), build_mechanism(plan), (), horizon=horizon or plan.steps
     )
     assert isinstance(steps, MomentSteps)
     return state, steps
@@ -371,7 +372,7 @@ class TestRuns:
 
     def test_private_data_are_seen_through_noised_sums_only(self, monkeypatch):
         """With fixed sums in place of noised ones, all data sets are asked the same, and teach the same."""
-        from dpsinkhorn.training.sanitizers import moments
+        from dpsinkhorn.mechanisms import moments
 
         monkeypatch.setattr(moments, "add_gaussian", lambda values, **_: torch.ones_like(values))
         asked = []
@@ -464,6 +465,6 @@ def test_blocks_are_of_one_step(monkeypatch):
             return wanted
 
     blocks = list(
-        loop.train(plan, state, Records(data, CPU), build_sanitizer(plan), Free(), (1 / 3,) * 3, horizon=6)
+        loop.train(plan, state, Records(data, CPU), build_mechanism(plan), Free(), (1 / 3,) * 3, horizon=6)
     )
     assert [block.steps for block in blocks] == [1] * 6

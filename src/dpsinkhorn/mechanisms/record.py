@@ -1,4 +1,4 @@
-"""Sanitizer `record`: Sinkhorn written as a sum over records, each record's share clipped.
+"""Mechanism `record`: Sinkhorn written as a sum over records, each record's share clipped.
 
 A record y is shared out among the generated images of its class by a(y) = softmax_i(-c(x_i, y) / λ),
 and its share of the gradient is v(y) = [a_i(y) ∇_x c(x_i, y)]_i. The sum of the clipped shares has the
@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels
+from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.layout import Tiles, arrange, cut, sort_by_class
+from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE
+from dpsinkhorn.mechanisms.shared.shares import SumOfShares
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot.costs import Cost
+from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
-from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels
-from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
-from dpsinkhorn.training.sanitizers.layout import Tiles, arrange, cut, sort_by_class
-from dpsinkhorn.training.sanitizers.pairs import on_grid, pixel_cost
-from dpsinkhorn.training.sanitizers.rounding import AT_ONCE
-from dpsinkhorn.training.sanitizers.shares import SumOfShares
 
 _LEAST_SAMPLE = 2**20
 
 
-class RecordSanitizer(Sanitizer):
+class Record(GradientMechanism):
     """Each record's share of the gradient is clipped to C, the sum noised, the self term subtracted.
 
     G = (Σ_y clip(v(y), C) + σ C ξ) / B - s Σ_x' clip(v(x'), C) / n, for the n generated images x; x' are n
@@ -48,7 +51,7 @@ class RecordSanitizer(Sanitizer):
 
     >>> from dpsinkhorn.ot import SquaredEuclidean
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = RecordSanitizer(
+    >>> sanitizer = Record(
     ...     RecordMechanism(clip=1.0, noise_multiplier=2.0), SquaredEuclidean(), regularization=1.0,
     ...     expected_batch=8, self_weight=0.0, classes=0)
     >>> images = nn.Parameter(torch.zeros(4, 2))
@@ -57,8 +60,52 @@ class RecordSanitizer(Sanitizer):
     torch.Size([4, 2])
     """
 
-    mechanism: RecordMechanism | NonPrivate
+    name = "record"
+    summary = "each record's share of the gradient is clipped, and noise is added to their sum"
+    summary_of_persons = (
+        "the shares of the gradient of all of a person's records are added up, that sum is clipped, and "
+        "noise is added to the sum over persons"
+    )
+    recipe = "grey"
+    labels_are_fixed = True
+    on_the_grid = True
+    unused_settings = frozenset({"loss.debias", "loss.label_weight"})
     resampled_learn = False
+
+    mechanism: RecordMechanism | NonPrivate
+
+    @classmethod
+    def releases(cls, terms: Terms) -> RecordMechanism:
+        return RecordMechanism(terms.clip, terms.noise_multiplier)
+
+    @classmethod
+    def build(cls, terms: Terms) -> Record:
+        facts = terms.facts
+        return cls(
+            cls.releases(terms),
+            terms.cost,
+            terms.regularization,
+            terms.expected_batch,
+            terms.self_weight,
+            facts.classes,
+            records_per_person=max(1, round(facts.records / facts.units)),
+            max_sample=terms.largest_sample,
+        )
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        super().check(terms)
+        if terms.generated < terms.facts.classes:
+            raise ValueError(
+                f"{terms.generated} generated images cannot show all {terms.facts.classes} classes; raise "
+                "loss.generated, or give loss.generated_per_class"
+            )
+
+    @classmethod
+    def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
+        settings = super().audit_settings(records)
+        settings["privacy"]["sampling_rate"] = 0.2
+        return settings
 
     def __init__(
         self,
@@ -95,6 +142,22 @@ class RecordSanitizer(Sanitizer):
         clip = mechanism.clip if isinstance(mechanism, RecordMechanism) else math.inf
         tile = _tile_length(expected_batch, classes)
         self._sum = SumOfShares(pixel_cost(cost), regularization, clip, self.max_sample, tile)
+
+    def check_step(self, terms: Terms) -> None:
+        """Take a step without any records: what is wrong whatever they are is wrong there."""
+        count = terms.generated + self.resampled(terms.generated)
+        points = nn.Parameter(torch.zeros(count, terms.facts.pixels))
+        nothing = torch.empty(0, dtype=torch.int64)
+        sample = Sample(
+            points=torch.empty(0, terms.facts.pixels),
+            labels=nothing if self.classes else None,
+            groups=nothing if terms.facts.grouped else None,
+        )
+        labels = torch.arange(count) % self.classes if self.classes else None
+        try:
+            self.backward(points * 1, labels, sample, [points], SeededNoise(0))
+        except ValueError as error:
+            raise ValueError(str(error).replace(" or lower max_sample", "")) from error
 
     def resampled(self, generated: int) -> int:
         """As many again, for the self term; none without it."""
@@ -143,8 +206,14 @@ class RecordSanitizer(Sanitizer):
             raise ValueError(f"points: {len(points)} rows are not n generated images and n resampled ones")
         return n
 
-    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
-        """What is noised: the sum of clipped shares, ``(n, d)``, in float64."""
+    def clipped(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
+    ) -> Tensor:
+        """Return what is noised: the sum of clipped shares, ``(n, d)``, in float64."""
         with torch.no_grad():
             return self.clipped_sums(points, labels, sample)[0]
 
@@ -191,7 +260,7 @@ class FixedRecord(FixedStep):
         setting: the labels must be the same at every step, the records on the grid.
     """
 
-    def __init__(self, sanitizer: RecordSanitizer, clipped_sum: SumOfShares, setting: Setting) -> None:
+    def __init__(self, sanitizer: Record, clipped_sum: SumOfShares, setting: Setting) -> None:
         generated, labels, device = setting.generated, setting.labels, setting.records.device
         self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, setting.records.read
         self._n = generated

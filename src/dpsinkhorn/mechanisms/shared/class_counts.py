@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.shared.clipping import clip_rows
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
-from dpsinkhorn.training.sanitizers.clipping import clip_rows
 
 # Clipped counts keep this many binary digits, so that float64 adds them exactly, for up to 2^30 units.
 _DIGITS = 22

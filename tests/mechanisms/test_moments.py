@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import MomentsMechanism, SeededNoise, epsilon
 from dpsinkhorn.privacy.audit import sampled_gaussian_bound, threshold_bound
-from dpsinkhorn.training.sanitizers import Sample
 from support.moment_oracles import exact_norm, in_chunks, low_frequencies, moments_of, reference
 from support.sanitizer_oracles import digits, neighbours
 
@@ -357,7 +357,7 @@ class TestNoise:
 
     def test_all_coordinates_of_a_step_are_counted_for_rounding(self, monkeypatch):
         """The lattice widens the noise by what all numbers of the release cost together."""
-        from dpsinkhorn.training.sanitizers import moments as module
+        from dpsinkhorn.mechanisms import moments as module
 
         seen = []
         original = module.add_gaussian

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from dpsinkhorn.training.sanitizers.clipping import UNIT
+from dpsinkhorn.mechanisms.shared.clipping import UNIT
 
 #: The margin may cost this part of the clipping bound, and no more.
 LARGEST_MARGIN = 1e-3

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
+from dpsinkhorn.mechanisms.shared import pairs
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.training.sanitizers import pairs
 from support import moment_attacks, moment_defects
 from support.attacks import (
     CLASSES,

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from dpsinkhorn.generators import Mixture
 from dpsinkhorn.generators.mixture import bands
-from dpsinkhorn.training.records import Drawable
-from dpsinkhorn.training.sanitizers.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
-from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps.covariances import (
+from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
+from dpsinkhorn.mechanisms.shared.covariances import (
     LEAST_VARIANCE,
     Coordinates,
     like_ranks,
@@ -27,6 +25,7 @@ from dpsinkhorn.training.steps.covariances import (
     smoothed,
     towards,
 )
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner
 
 __all__ = ["MomentSteps"]
 
@@ -51,7 +50,7 @@ class MomentSteps:
     multiple = 1
     way = "one by one"
 
-    def __init__(self, state: TrainingState, records: Drawable, moments: Moments, *, horizon: int) -> None:
+    def __init__(self, state: Learner, records: AllRecords, moments: Moments, *, horizon: int) -> None:
         assert isinstance(state.generator, Mixture)
         self._state, self._records, self._moments, self._horizon = state, records, moments, horizon
         self._mixture = state.generator

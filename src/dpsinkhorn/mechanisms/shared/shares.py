@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.training.sanitizers.base import Sample
-from dpsinkhorn.training.sanitizers.clipping import within
-from dpsinkhorn.training.sanitizers.layout import Generated, Sorted, Tiles, cut
-from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid
-from dpsinkhorn.training.sanitizers.rounding import AT_ONCE, PairwiseSum, margin
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.clipping import within
+from dpsinkhorn.mechanisms.shared.layout import Generated, Sorted, Tiles, cut
+from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid
+from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE, PairwiseSum, margin
 
 # float64 numbers held at a time, on a CPU and on a GPU.
 _WORK, _WORK_CUDA = 2**22, 2**27

@@ -1,4 +1,4 @@
-"""Sanitizer `parameter`: the generator's whole parameter gradient is clipped and noised."""
+"""Mechanism `parameter`: the generator's whole parameter gradient is clipped and noised."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.shared.base import Sample, pulled_back
+from dpsinkhorn.mechanisms.shared.clipping import clip_whole
+from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import ParameterMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
-from dpsinkhorn.training.sanitizers.base import Sample, pulled_back
-from dpsinkhorn.training.sanitizers.clipping import clip_whole
-from dpsinkhorn.training.sanitizers.gradients import SinkhornSanitizer
 
 
-class ParameterSanitizer(SinkhornSanitizer):
+class Parameter(SinkhornMechanism):
     """The gradient of Eq. 6 in all parameters together is clipped to Δ; noise 2Δσ. Accounted as `batch`.
 
     >>> from dpsinkhorn.ot import SquaredEuclidean
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = ParameterSanitizer(
+    >>> sanitizer = Parameter(
     ...     ParameterMechanism(clip=1.0, noise_multiplier=1.1), SquaredEuclidean(), 0.05)
     >>> generator, sample = nn.Linear(3, 2), Sample(torch.rand(5, 2))
     >>> images = generator(torch.rand(4, 3))
@@ -28,14 +29,22 @@ class ParameterSanitizer(SinkhornSanitizer):
     torch.Size([2, 3])
     """
 
+    name = "parameter"
+    summary = "the gradient of the network's parameters is clipped, and noise is added to it"
+    recipe = "paper-parameter"
+
     mechanism: ParameterMechanism
+
+    @classmethod
+    def releases(cls, terms: Terms) -> ParameterMechanism:
+        return ParameterMechanism(terms.clip, terms.noise_multiplier)
 
     def clipped(
         self,
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter],
+        parameters: Sequence[nn.Parameter] = (),
         *,
         keep_graph: bool = False,
     ) -> Tensor:

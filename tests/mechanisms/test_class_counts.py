@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from dpsinkhorn.mechanisms.shared import class_counts
+from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
-from dpsinkhorn.training.sanitizers import class_counts, release_label_frequencies
 from support.sanitizer_oracles import digits
 
 

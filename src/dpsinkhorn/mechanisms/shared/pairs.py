@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpsinkhorn.mechanisms.shared.base import tidy
 from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.training.sanitizers.base import tidy
 
 # Elements of the largest tensor of differences (tiles, rows, records, d), on a CPU and on a GPU.
 _BLOCK, _BLOCK_CUDA = 2**18, 2**26

@@ -12,19 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsinkhorn.mechanisms.shared import base, class_counts, clipping, pairs
+from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
+from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
+from dpsinkhorn.mechanisms.shared.fixed import Drawn, Setting
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
 from dpsinkhorn.training.records import HeldRecords
-from dpsinkhorn.training.sanitizers import (
-    base,
-    class_counts,
-    clipping,
-    gradients,
-    pairs,
-    release_label_frequencies,
-)
-from dpsinkhorn.training.sanitizers.fixed import Drawn, Setting
-from dpsinkhorn.training.sanitizers.pairs import on_grid
 from support import attacks
 from support.attacks import (
     CLASSES,
@@ -210,7 +205,7 @@ class TestDefectsAreNoticed:
     def test_a_clip_that_lets_nan_pass(self, kind, monkeypatch):
         monkeypatch.setattr(clipping, "_finite", lambda values: values.detach().double())
         monkeypatch.setattr(
-            gradients.SinkhornSanitizer,
+            gradients.SinkhornMechanism,
             "_cross",
             lambda _self, x, sample: x * sample.points.double().sum(),
         )

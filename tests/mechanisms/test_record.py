@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from dpsinkhorn.mechanisms.record import Record
+from dpsinkhorn.mechanisms.shared import shares
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN, margin
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import NonPrivate, RecordMechanism, SeededNoise
-from dpsinkhorn.training.sanitizers import RecordSanitizer, Sample, shares
-from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid, pixel_cost
-from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN, margin
 from support.sanitizer_oracles import COSTS, digits, pair_costs, record_sum
 
 CLASSES = 10
@@ -37,7 +39,7 @@ def made(cost: Cost, *, clip=6.0, regularization=1.0, batch=30.0, own=0.0, class
     """A public limit of 2,000 records keeps the margin for rounding far below the tolerances here."""
     mechanism = NonPrivate() if clip is None else RecordMechanism(clip, 1.0)
     more = {"max_sample": 2000} | more
-    return RecordSanitizer(mechanism, cost, regularization, batch, own, classes, **more)
+    return Record(mechanism, cost, regularization, batch, own, classes, **more)
 
 
 def close(value: Tensor, reference: Tensor, tolerance: float = 1e-5) -> None:
@@ -164,10 +166,10 @@ class TestSum:
         close(sanitizer.clipped(x, labels, some_digits(1700)), parts, 1e-11)
 
     def test_the_normaliser_is_public(self):
-        check_normaliser(RecordSanitizer)
+        check_normaliser(Record)
 
     def test_a_realised_normaliser_is_noticed(self):
-        class Realised(RecordSanitizer):
+        class Realised(Record):
             def backward(self, points, labels, sample, parameters, noise):
                 self.expected_batch = max(1, len(sample.points))
                 super().backward(points, labels, sample, parameters, noise)
@@ -206,7 +208,7 @@ class TestSum:
             made(L1L2(), own=0.5).clipped(images(21), torch.arange(21) % 10, some_digits(30))
 
 
-def check_normaliser(kind: type[RecordSanitizer]) -> None:
+def check_normaliser(kind: type[Record]) -> None:
     """Ten times the records, ten times the update."""
     updates = []
     for copies in (1, 10):
@@ -347,7 +349,7 @@ class TestRounding:
 
 def shares_layout(x: Tensor):
     """The layout of images without classes."""
-    from dpsinkhorn.training.sanitizers.layout import arrange, sort_by_class
+    from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 
     (rows,) = sort_by_class([None], [len(x)], 0, x.device)
     return arrange(None, len(x), rows).place(x)

@@ -1,4 +1,4 @@
-"""Sanitizers `batch` and `image`: the gradient of the Sinkhorn loss in the generated images, clipped.
+"""What the mechanisms of the Sinkhorn loss share: its gradient in the generated images, clipped.
 
 The loss is Eq. 6, 2 W(X, Y) - W(A, B) with A = x[0:n] and B = x[n':n+n']. Only 2 W(X, Y) sees private
 records. Claims: docs/proofs/batch-sensitivity.md and image-sensitivity.md.
@@ -12,17 +12,19 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
+from dpsinkhorn.mechanisms.shared import _clip_triton
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels, tidy
+from dpsinkhorn.mechanisms.shared.clipping import within
+from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot import Cost, Problem, solve
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
 from dpsinkhorn.ot.kernels import MOST_COLUMNS, GroundCost, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
 from dpsinkhorn.privacy.noise.lattice import LARGEST, STEP
-from dpsinkhorn.training.sanitizers import _clip_triton
-from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels, tidy
-from dpsinkhorn.training.sanitizers.clipping import clip_rows, clip_whole, within
-from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -30,7 +32,7 @@ _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: i
 _LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 
 
-class SinkhornSanitizer(Sanitizer):
+class SinkhornMechanism(GradientMechanism):
     """What the sanitizers of the Sinkhorn loss share: the loss, and its gradient in the images.
 
     Args:
@@ -43,6 +45,8 @@ class SinkhornSanitizer(Sanitizer):
         tolerance, max_iterations: of a solve. A solve on private records that ends early is used as it is
             and says nothing, for whether it converged depends on the records.
     """
+
+    unused_settings = frozenset({"loss.self_weight"})
 
     def __init__(
         self,
@@ -74,6 +78,17 @@ class SinkhornSanitizer(Sanitizer):
         self.label_weight = label_weight
         self.tolerance = tolerance
         self.max_iterations = max_iterations
+
+    @classmethod
+    def build(cls, terms: Terms) -> Self:
+        return cls(
+            cls.releases(terms),
+            terms.cost,
+            terms.regularization,
+            terms.debias,
+            terms.facts.classes,
+            terms.label_weight,
+        )
 
     def resampled(self, generated: int) -> int:
         """n' = floor(n p)."""
@@ -132,7 +147,7 @@ class SinkhornSanitizer(Sanitizer):
         return in_x, in_y
 
 
-class _NoisedRows(SinkhornSanitizer):
+class NoisedRows(SinkhornMechanism):
     """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
 
     mechanism: BatchMechanism | ImageMechanism
@@ -142,8 +157,14 @@ class _NoisedRows(SinkhornSanitizer):
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
 
-    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
-        """What is noised: ``(n, d)``, in float64."""
+    def clipped(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
+    ) -> Tensor:
+        """Return what is noised: ``(n, d)``, in float64."""
         n, _ = split_generated(len(points), self.debias)
         return self._clip(self._gradient(points, labels, sample)[:n])
 
@@ -212,7 +233,7 @@ class FixedRows(FixedStep):
     ever, bounds it all the same.
     """
 
-    def __init__(self, sanitizer: _NoisedRows, cost: GroundCost, setting: Setting) -> None:
+    def __init__(self, sanitizer: NoisedRows, cost: GroundCost, setting: Setting) -> None:
         self._sanitizer, self._cost, self._records = sanitizer, cost, setting.records
         self._n = setting.generated
         self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
@@ -246,52 +267,3 @@ class FixedRows(FixedStep):
             resampled=len(points) - self._n,
         )
         return sanitizer._released(eq6_gradient(step, self._cost, sanitizer.regularization), cells=cells)
-
-
-class BatchSanitizer(_NoisedRows):
-    """The n x d gradient of the cross rows is clipped as a whole to Δ; noise 2Δσ (Algorithm 1).
-
-    >>> from dpsinkhorn.ot import SquaredEuclidean
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = BatchSanitizer(
-    ...     BatchMechanism(clip=0.5, noise_multiplier=1.1), SquaredEuclidean(), 0.05, debias=0.5)
-    >>> images = nn.Parameter(torch.rand(6, 2))  # n = 4, n' = 2
-    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
-    >>> images.grad.shape
-    torch.Size([6, 2])
-    """
-
-    mechanism: BatchMechanism
-    _jointly = True
-
-    def _clip(self, rows: Tensor) -> Tensor:
-        return clip_whole(rows, self.mechanism.clip)
-
-
-class ImageSanitizer(_NoisedRows):
-    """Each row of the gradient is clipped to Δ on its own; noise 2Δσ. One event of multiplier σ/√n.
-
-    >>> from dpsinkhorn.ot import SquaredEuclidean
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = ImageSanitizer(
-    ...     ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=4), SquaredEuclidean(), 0.05)
-    >>> images = nn.Parameter(torch.rand(4, 2))
-    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
-    >>> images.grad.shape
-    torch.Size([4, 2])
-    """
-
-    mechanism: ImageMechanism
-    _jointly = False
-
-    def _gradient(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
-        n, _ = split_generated(len(points), self.debias)
-        if n != self.mechanism.rows:
-            raise ValueError(f"points: the mechanism is for {self.mechanism.rows} generated images, not {n}")
-        return super()._gradient(points, labels, sample)
-
-    def fixed(self, setting: Setting) -> FixedRows | None:
-        return super().fixed(setting) if setting.generated == self.mechanism.rows else None
-
-    def _clip(self, rows: Tensor) -> Tensor:
-        return clip_rows(rows, self.mechanism.clip)

@@ -14,23 +14,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
-from dpsinkhorn.training.sanitizers.base import Sample
-from dpsinkhorn.training.sanitizers.pairs import grid_bits, on_grid
-from dpsinkhorn.training.sanitizers.rounding import LARGEST_MARGIN
 
 _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
+_WORST_CLIP = 1e-3  # of a worst case, far below its deviation
 _MAP_BITS = 26  # binary digits after the point that W keeps
 
 COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
@@ -47,7 +51,7 @@ class Sums:
     counts: Tensor  # (classes, K)
 
 
-class Moments:
+class Moments(TrainingMechanism):
     """Noised sums over all records of a data set.
 
     Args:
@@ -63,6 +67,78 @@ class Moments:
     >>> sums.counts.round()
     tensor([[50.]], dtype=torch.float64)
     """
+
+    name = "moments"
+    summary = "each record's deviation, count or square is clipped, and noise is added to the sums"
+    recipe = "mixture"
+    takes_persons = False
+    takes_samples = False
+    steps_are_costly = True
+    audit_recipe = "mixture"
+    unused_settings = frozenset({"loss", "optimizer"})
+
+    mechanism: MomentsMechanism
+
+    @classmethod
+    def releases(cls, terms: Terms) -> MomentsMechanism:
+        return MomentsMechanism(terms.clip, terms.noise_multiplier)
+
+    @classmethod
+    def build(cls, terms: Terms) -> Moments:
+        assert isinstance(terms.generator, MixtureConfig)  # as `check` saw to
+        return cls(cls.releases(terms), terms.generator, terms.largest_sample)
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        config = terms.generator
+        if not isinstance(config, MixtureConfig):
+            raise ValueError(
+                f"the mechanism moments cannot train a {config.kind}: moments and a generator of kind "
+                "mixture belong together"
+            )
+        least = 3 if config.components == 1 else 4
+        problems = {
+            "protects records, and these data name persons (--groups): leave the recipe to be chosen, or "
+            "leave groups out and protect records only": terms.facts.grouped,
+            "takes all records in every step; set the sampling rate to 1": terms.sampling_rate != 1,
+            f"needs at least {least} steps: means, covariance, centres, covariances": terms.steps < least,
+            "has no weights to average; leave optimizer.ema out": terms.averaged,
+        }
+        for problem, there in problems.items():
+            if there:
+                raise ValueError(f"the mechanism moments {problem}")
+
+    @classmethod
+    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
+        """No data or one record of one pixel: a clipped deviation of norm 1, and its count."""
+        pixel = MixtureConfig(image_shape=(1, 1, 1), classes=0, components=1, frequencies=1)
+        built = cls(MomentsMechanism(_WORST_CLIP, noise_multiplier), pixel, max_records=100)
+        record, origin, scaled = torch.zeros(1, 1), torch.zeros(1, 1, 1), torch.full((1, 1), 0.5)
+
+        def joined(deviations: Tensor, counts: Tensor) -> Tensor:
+            return torch.cat(
+                [deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
+            )
+
+        def clipped(present: bool) -> Tensor:
+            sample = Sample(record[: int(present)])
+            return joined(*built.clipped_deviations([sample], origin, built.radius, scaled))
+
+        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:  # noqa: ARG001
+            sample = Sample(record[: int(present)])
+            sums = built.deviations([sample], origin, built.radius, noise, coordinates=scaled)
+            return joined(sums.deviations, sums.counts)
+
+        return WorstCase(built.mechanism, clipped, release)
+
+    @classmethod
+    def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003
+        return {"privacy": {"steps": 5, "clip": 2.0}, "generator": {"components": 3, "frequencies": 4}}
+
+    def own_steps(self, learner: Learner, records: AllRecords, *, horizon: int) -> Steps:
+        from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
+
+        return MomentSteps(learner, records, self, horizon=horizon)
 
     def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
         self.mechanism = mechanism

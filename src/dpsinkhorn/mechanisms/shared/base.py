@@ -1,0 +1,276 @@
+"""What a mechanism is: it alone sees private records, and hands on nothing of them but noised numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.generators import MixtureConfig, MLPConfig
+from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Sample, Steps
+from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
+from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.privacy.mechanisms import Mechanism
+from dpsinkhorn.privacy.noise import NoiseSource
+
+__all__ = [
+    "Barrier",
+    "GradientBarrier",
+    "GradientMechanism",
+    "Sample",
+    "TrainingMechanism",
+    "WorstCase",
+    "backpropagate",
+    "check_labels",
+    "pulled_back",
+    "tidy",
+]
+
+_WORST_CLIP = 1e-3  # far below the gradients of a worst case, so that everything is clipped
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The pair of data sets, none and one record, that a mechanism tells apart the most.
+
+    Attributes:
+        mechanism: clip, sensitivity, noise and cost of a step.
+        clipped: what is noised, without and with the record, as a vector.
+        release: what a step hands out, given whether the record is there, the sampling rate and the noise.
+    """
+
+    mechanism: Any
+    clipped: Callable[[bool], Tensor]
+    release: Callable[[bool, float, NoiseSource], Tensor]
+
+
+class Barrier(ABC):
+    """Stands between private records and everything else.
+
+    Its ``mechanism`` says what a step costs: ``mechanism.sampled(rate, steps)``. Number and shapes of all
+    outputs, and what is drawn from a source of noise, do not depend on the realised sample; an empty one is
+    an ordinary step.
+    """
+
+    mechanism: Mechanism
+
+    def own_steps(self, learner: Learner, records: AllRecords, *, horizon: int) -> Steps | None:  # noqa: ARG002
+        """Return who takes the steps, where that is not gradient descent."""
+        return None
+
+
+class TrainingMechanism(Barrier):
+    """A way of training a generator under privacy; an instance is built from public terms."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What is clipped, and where the noise goes, in a line for people."""
+    summary_of_persons: ClassVar[str] = ""
+    """The same where the unit of privacy is a person, if it differs."""
+    recipe: ClassVar[str]
+    """The recipe by default."""
+    private: ClassVar[bool] = True
+    takes_persons: ClassVar[bool] = True
+    takes_samples: ClassVar[bool] = True
+    """Whether a step sees a Poisson sample, or all records."""
+    clips_rows: ClassVar[bool] = False
+    """Whether rows are clipped one by one, and the noise multiplier is stated for one of them."""
+    steps_are_costly: ClassVar[bool] = False
+    """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
+    labels_are_fixed: ClassVar[bool] = False
+    """Whether the generated images have the same labels at every step, each class as often."""
+    on_the_grid: ClassVar[bool] = False
+    """Whether it computes with pixels that are rounded to a grid."""
+    audit_recipe: ClassVar[str] = "digits"
+    """The recipe that audits change into a small one."""
+    unused_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings of a recipe that play no part, as `section` or `section.name`."""
+
+    @classmethod
+    @abstractmethod
+    def releases(cls, terms: Terms) -> Mechanism:
+        """Return what a step releases: what is clipped, to what, with how much noise; so what it costs."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, terms: Terms) -> TrainingMechanism:
+        """Return the mechanism for these terms; `releases(terms)` is what it charges."""
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        """Refuse terms that it cannot work with, by a `ValueError`; nothing but what is public is known."""
+
+    @classmethod
+    def published_epsilon(cls, terms: Terms, delta: float) -> float | None:  # noqa: ARG003
+        """Return the ε that a paper counts for these terms where it is **not a guarantee**; else none."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
+        """Return the pair of data sets that shows the most, for audits; `rows` images are generated."""
+
+    @classmethod
+    def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
+        """Return changes, by section, that make a small recipe for an audit, in which everything is clipped.
+
+        They are changes of `audit_recipe`. Batches are small: among few records one weighs most.
+        """
+        return {
+            "privacy": {
+                "mechanism": cls.name,
+                "sampling_rate": min(1.0, 2 / records),
+                "steps": 4,
+                "clip": 0.1,
+            },
+            "loss": {"generated_per_class": 2, "generated": 12},
+            "generator": {"hidden": [16]},
+            "optimizer": {"learning_rate": 1e-3},
+        }
+
+    def check_step(self, terms: Terms) -> None:
+        """Refuse terms under which no step can be taken; nothing is spent."""
+
+
+class GradientBarrier(Barrier):
+    """A barrier whose step is one of gradient descent: ``backward`` alone sees private records."""
+
+    resampled_learn: bool = True
+    """Whether the gradient of the resampled images is used; if not, they are generated without a graph."""
+
+    @abstractmethod
+    def resampled(self, generated: int) -> int:
+        """n': how many images a step generates beyond the ``generated`` ones of the cross term."""
+
+    @abstractmethod
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        """Set ``.grad`` of the generator's parameters to the noised gradient.
+
+        Args:
+            points: ``(n + n', d)`` generated images, attached to the generator's graph.
+            labels: ``(n + n',)`` their classes; the resampled images repeat the first n'.
+            sample: the private records of this step.
+            parameters: of the generator.
+            noise: where all noise is drawn from.
+        """
+
+    def fixed(self, setting: Setting) -> FixedStep | None:  # noqa: ARG002
+        """Return the same step in shapes that never change, for a captured graph; ``None``: there is none."""
+        return None
+
+
+class GradientMechanism(GradientBarrier, TrainingMechanism):
+    """A mechanism of gradient descent."""
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        if isinstance(terms.generator, MixtureConfig):
+            raise ValueError(
+                f"the mechanism {cls.name} cannot train a mixture: moments and a generator of kind mixture "
+                "belong together"
+            )
+
+    @classmethod
+    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
+        """Images of one pixel lie at -1/2 and 1/2, in equal numbers, and the record at 0.
+
+        Without it a step of the Sinkhorn loss sees the self term alone, which drives the images apart; with
+        it the cross term outweighs that, and draws them together. Both gradients are clipped, so that all of
+        the release flips: the most that there can be. In a sum over records the one has a share of full norm.
+        """
+        pixel = Facts((1, 1, 1), 0, 1, 1)
+        terms = Terms(
+            pixel,
+            _WORST_CLIP,
+            noise_multiplier,
+            sampling_rate=1.0,
+            steps=1,
+            generated=rows,
+            cost=SquaredEuclidean(),
+            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
+        )
+        built = cls.build(terms)
+        assert isinstance(built, GradientMechanism)
+        images = nn.Parameter(torch.tensor([[-0.5], [0.5]], dtype=torch.float64).repeat(rows // 2, 1))
+        record = torch.zeros(1, 1, dtype=torch.float64)
+
+        def clipped(present: bool) -> Tensor:
+            return built.clipped(images * 1, None, Sample(record[: int(present)]), [images]).flatten()
+
+        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
+            taken = poisson_sample(int(present), rate, noise)
+            built.backward(images * 1, None, Sample(record[taken]), [images], noise)
+            assert images.grad is not None
+            return images.grad.flatten()
+
+        return WorstCase(built.mechanism, clipped, release)
+
+    @abstractmethod
+    def clipped(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter] = (),
+    ) -> Tensor:
+        """Return what is noised, in float64. Private: for audits."""
+
+
+def tidy(points: Tensor) -> Tensor:
+    """Points with NaN set to 0 and everything else brought into [-1, 1], detached, in float64.
+
+    Data are in that range already; this is for those that are not, so that no record can do more than any
+    other.
+
+    >>> tidy(torch.tensor([0.5, float("nan"), 1e9]))
+    tensor([0.5000, 0.0000, 1.0000], dtype=torch.float64)
+    """
+    return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
+
+
+def backpropagate(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    """Set ``.grad`` of the parameters, given the gradient in the points. What was there is replaced."""
+    for parameter, value in zip(parameters, pulled_back(points, gradient, parameters), strict=True):
+        parameter.grad = value
+
+
+def pulled_back(
+    points: Tensor, gradient: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """The gradient in the parameters of a loss whose gradient in the points is ``gradient``."""
+    parts = torch.autograd.grad(
+        points,
+        list(parameters),
+        gradient.to(points.dtype),
+        retain_graph=keep_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return tuple(parts)
+
+
+def check_labels(points: Tensor, labels: Tensor | None, sample: Sample, classes: int) -> None:
+    """One-line errors for what is wrong whatever the private records are."""
+    if points.ndim != 2:
+        raise ValueError(f"points: expected shape (n, d), got {tuple(points.shape)}")
+    if sample.points.ndim != 2 or sample.points.shape[1] != points.shape[1]:
+        raise ValueError(
+            f"sample: expected points of dimension {points.shape[1]}, got shape {tuple(sample.points.shape)}"
+        )
+    if classes and (labels is None or sample.labels is None):
+        raise ValueError(f"labels: missing, though there are {classes} classes")
+    if classes and labels is not None and labels.shape != points.shape[:1]:
+        raise ValueError(f"labels: expected shape ({len(points)},), got {tuple(labels.shape)}")

@@ -1,0 +1,76 @@
+"""The public numbers that a mechanism depends on. All of them are settled before any record is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpsinkhorn.generators import GeneratorConfig
+from dpsinkhorn.ot import Cost
+
+__all__ = ["Facts", "Terms"]
+
+_LEAST_LARGEST = 2**20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a data set. Its sizes count as public, and the privacy statement says so, unless
+    others were declared in their place."""
+
+    image_shape: tuple[int, int, int]
+    classes: int
+    records: int
+    units: int
+    """Persons, where records name one; else records."""
+    grouped: bool = False
+    size_is_public: bool = True
+    """Whether the sizes are the data's own; else they were declared, and nothing was derived from those."""
+    classes_stated: bool = False
+    """Whether the classes were stated; else they are those of the labels, and each has a record."""
+
+    @property
+    def unit(self) -> str:
+        """Whose data are protected: `record` or `person`."""
+        return "person" if self.grouped else "record"
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of an image."""
+        return math.prod(self.image_shape)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a mechanism is built from; settings that it has no use for play no part."""
+
+    facts: Facts
+    clip: float
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    generated: int
+    """Images generated in a step."""
+    cost: Cost
+    generator: GeneratorConfig
+    regularization: float = 1.0
+    self_weight: float = 0.0
+    debias: float = 0.0
+    label_weight: float = 15.0
+    averaged: bool = False
+    """Whether the weights are averaged over the steps."""
+
+    @property
+    def expected_batch(self) -> float:
+        """Public normaliser of a sum over a batch."""
+        return self.sampling_rate * self.facts.records
+
+    @property
+    def largest_sample(self) -> int:
+        """The most records that a step may meet: a public number, for which rounding is bounded.
+
+        It leaves ample room, for neighbouring data sets have other sizes, and a number that was declared may
+        be too low; that the data fit into it is checked before anything is spent, not when a sample turns out
+        large.
+        """
+        return max(4 * self.facts.records, _LEAST_LARGEST)
