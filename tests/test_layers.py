@@ -10,15 +10,16 @@ import pytest
 import dpsinkhorn
 
 ROOT = Path(dpsinkhorn.__file__).parent
-MIDDLE = {"data", "generators", "release"}
+MIDDLE = {"data", "generators", "release", "mechanisms"}
 UPPER = {"training", "transport", "evaluation"}
 TOP = {"cli", "report", "reproduction"}
 MAY_NOT_IMPORT = {
     "ot": {"privacy"} | MIDDLE | UPPER | TOP,
     "privacy": {"ot"} | MIDDLE | UPPER | TOP,
-    "data": {"generators", "release"} | UPPER | TOP,
-    "generators": {"data", "release"} | UPPER | TOP,
-    "release": {"data"} | UPPER | TOP,
+    "data": {"generators", "release", "mechanisms"} | UPPER | TOP,
+    "generators": {"data", "release", "mechanisms"} | UPPER | TOP,
+    "release": {"data", "mechanisms"} | UPPER | TOP,
+    "mechanisms": UPPER | TOP,
     "training": (UPPER - {"training"}) | TOP,
     "transport": (UPPER - {"transport"}) | TOP,
     "evaluation": (UPPER - {"evaluation"}) | TOP,

@@ -89,7 +89,7 @@ def test_all_records_of_a_person_or_none():
     for _ in range(50):
         sample = records.draw(0.3, noise)
         for person in set(sample.groups.tolist()):
-            assert (sample.groups == person).sum() == (groups == person).sum()
+            assert (sample.groups == person).sum() == (data.groups == person).sum()
         assert len(torch.unique(sample.points)) == len(sample.points)  # no record twice
 
 

@@ -40,13 +40,6 @@ def violations(found):
 
 
 class TestClean:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_records(self, kind):
-        found = outcomes(kind, tiny_data(records=60))
-        assert violations(found) == []
-        assert not any(outcome.refused for outcome in found)
-        assert 0.3 < max(outcome.move for outcome in found) <= 1
-
     @pytest.mark.parametrize("kind", SAMPLED)
     def test_persons_and_released_class_frequencies(self, kind):
         found = outcomes(kind, tiny_data(records=60, persons=20), labels="released")

@@ -96,10 +96,9 @@ class Moments(TrainingMechanism):
                 f"the mechanism moments cannot train a {config.kind}: moments and a generator of kind "
                 "mixture belong together"
             )
+        super().check(terms)
         least = 3 if config.components == 1 else 4
         problems = {
-            "protects records, and these data name persons (--groups): leave the recipe to be chosen, or "
-            "leave groups out and protect records only": terms.facts.grouped,
             "takes all records in every step; set the sampling rate to 1": terms.sampling_rate != 1,
             f"needs at least {least} steps: means, covariance, centres, covariances": terms.steps < least,
             "has no weights to average; leave optimizer.ema out": terms.averaged,

@@ -272,8 +272,8 @@ def choose_recipe(
         chosen = load_recipe(name)
     else:
         chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-        if mechanism not in (None, chosen.privacy.mechanism):
-            chosen = chosen.replace(privacy={"mechanism": mechanism})
+    if mechanism not in (None, chosen.privacy.mechanism):
+        chosen = chosen.replace(privacy={"mechanism": mechanism})
     return chosen.replace(**settings) if settings else chosen
 
 

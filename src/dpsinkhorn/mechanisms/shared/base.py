@@ -105,6 +105,11 @@ class TrainingMechanism(Barrier):
     @classmethod
     def check(cls, terms: Terms) -> None:
         """Refuse terms that it cannot work with, by a `ValueError`; nothing but what is public is known."""
+        if terms.facts.grouped and not cls.takes_persons:
+            raise ValueError(
+                f"the mechanism {cls.name} protects records, and these data name persons (--groups): leave "
+                "the recipe to be chosen, or leave groups out and protect records only"
+            )
 
     @classmethod
     def published_epsilon(cls, terms: Terms, delta: float) -> float | None:  # noqa: ARG003
@@ -177,6 +182,7 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
 
     @classmethod
     def check(cls, terms: Terms) -> None:
+        super().check(terms)
         if isinstance(terms.generator, MixtureConfig):
             raise ValueError(
                 f"the mechanism {cls.name} cannot train a mixture: moments and a generator of kind mixture "
@@ -201,6 +207,7 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
             generated=rows,
             cost=SquaredEuclidean(),
             generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
+            least_largest_sample=100,
         )
         built = cls.build(terms)
         assert isinstance(built, GradientMechanism)

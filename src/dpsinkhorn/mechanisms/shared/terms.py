@@ -10,8 +10,6 @@ from dpsinkhorn.ot import Cost
 
 __all__ = ["Facts", "Terms"]
 
-_LEAST_LARGEST = 2**20
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -59,6 +57,7 @@ class Terms:
     label_weight: float = 15.0
     averaged: bool = False
     """Whether the weights are averaged over the steps."""
+    least_largest_sample: int = 2**20
 
     @property
     def expected_batch(self) -> float:
@@ -73,4 +72,4 @@ class Terms:
         be too low; that the data fit into it is checked before anything is spent, not when a sample turns out
         large.
         """
-        return max(4 * self.facts.records, _LEAST_LARGEST)
+        return max(4 * self.facts.records, self.least_largest_sample)

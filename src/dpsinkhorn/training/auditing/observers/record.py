@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
-from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.shares import Units, rows_of, shares_of
 
 __all__ = ["RecordObserver"]
 
@@ -53,7 +53,7 @@ class RecordObserver(GradientBarrier):
         assert canaries.groups is not None
         self.mechanism: RecordMechanism = watched.mechanism
         self._watched, self._rate, self._others = watched, rate, others
-        self._cost = built_in(watched.cost)
+        self._cost = pixel_cost(watched.cost)
         self._evidence = Evidence(int(canaries.groups.max()) + 1)
         self._classes = [self._class(kind, canaries) for kind in range(max(1, watched.classes))]
 

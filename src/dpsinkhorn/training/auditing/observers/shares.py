@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
-from dpsinkhorn.ot.costs import Cost
-from dpsinkhorn.privacy.audit import AuditError
 
-__all__ = ["Units", "built_in", "rows_of", "shares_of"]
+__all__ = ["Units", "rows_of", "shares_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +39,6 @@ class Units:
         """Return these units with others after them."""
         owners = torch.cat([self.owners, others.owners + self.count])
         return Units(torch.cat([self.points, others.points]), owners, self.count + others.count)
-
-
-def built_in(cost: Cost) -> PixelCost:
-    """Return a cost in the form in which shares can be written down."""
-    found = pixel_cost(cost)
-    if found is None:
-        raise AuditError("only a training with a built-in cost can be watched")
-    return found
 
 
 def rows_of(labels: Tensor | None, kind: int, count: int) -> Tensor:

@@ -15,10 +15,10 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.shares import Units, built_in, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.shares import Units, rows_of, shares_of
 
 __all__ = ["SinkhornObserver"]
 
@@ -48,7 +48,7 @@ class SinkhornObserver(GradientBarrier):
         self.mechanism = watched.mechanism
         self.resampled_learn = watched.resampled_learn
         self._watched = watched
-        self._cost = built_in(watched.cost)
+        self._cost = pixel_cost(watched.cost)
         self._others = _some(others)
         self._scores = torch.zeros(int(canaries.groups.max()) + 1, dtype=torch.float64)
         self._classes = [

@@ -1,0 +1,51 @@
+"""A mechanism of somebody's own, all of it. The contract suite takes it like ours."""
+
+from __future__ import annotations
+
+import torch
+
+from dpsinkhorn.mechanisms import register
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, backpropagate, tidy
+from dpsinkhorn.mechanisms.shared.clipping import clip_whole
+from dpsinkhorn.privacy import RecordMechanism, add_gaussian
+
+
+@register
+class Pull(GradientMechanism):
+    """Every record pulls the generated images of its class towards itself."""
+
+    name = "pull"
+    summary = "each record's pull on the images of its class is clipped, and noise is added to the sum"
+    recipe = "digits"
+    takes_persons = False
+
+    def __init__(self, mechanism, expected_batch):
+        self.mechanism, self.expected_batch = mechanism, expected_batch
+
+    @classmethod
+    def releases(cls, terms):
+        return RecordMechanism(terms.clip, terms.noise_multiplier)
+
+    @classmethod
+    def build(cls, terms):
+        return cls(cls.releases(terms), terms.expected_batch)
+
+    def resampled(self, generated):  # noqa: ARG002
+        return 0
+
+    def clipped(self, points, labels, sample, parameters=()):  # noqa: ARG002
+        x, records = tidy(points), tidy(sample.points)
+        total = torch.zeros_like(x)
+        for row, record in enumerate(records):
+            mine = torch.ones(len(x), 1) if labels is None else (labels == sample.labels[row]).unsqueeze(1)
+            total += clip_whole((x - record) * mine, self.mechanism.clip)
+        return total
+
+    def backward(self, points, labels, sample, parameters, noise):
+        released = add_gaussian(
+            self.clipped(points, labels, sample),
+            sensitivity=self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+        )
+        backpropagate(points, released / self.expected_batch, parameters)
