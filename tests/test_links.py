@@ -67,7 +67,9 @@ def test_links(page: Path):
 
 def test_broken_links_are_noticed(tmp_path: Path):
     page = tmp_path / "page.md"
-    page.write_text("# A `b`\n## A b\n[1](#a-b) [2](#a-b-1) [3](#a-b-2) [4](no.md) [5](page.md#c)", encoding="utf-8")
+    page.write_text(
+        "# A `b`\n## A b\n[1](#a-b) [2](#a-b-1) [3](#a-b-2) [4](no.md) [5](page.md#c)", encoding="utf-8"
+    )
     assert broken(page) == ["#a-b-2", "no.md", "page.md#c"]
 
 

@@ -1,4 +1,4 @@
-"""Commands that the README and the docs show run, and print what is shown; tables have the figures on file."""
+"""Commands shown in the README and the docs run and print what is shown; tables have the figures on file."""
 
 from __future__ import annotations
 
