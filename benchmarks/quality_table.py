@@ -1,4 +1,4 @@
-"""The table of results in the README, from what `quality.py --paper-protocol --out FOLDER` wrote.
+"""The table of results in docs/results.md, from what `quality.py --paper-protocol --out FOLDER` wrote.
 
     python benchmarks/quality_table.py                            # of benchmarks/results/evaluated.json
     python benchmarks/quality_table.py FOLDER/quality.json ...    # of these, which are kept there

@@ -1,4 +1,4 @@
-"""Commands that the README shows run, and print what it says they print."""
+"""Commands shown in the README and the docs run and print what is shown; tables have the figures on file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README, RESULTS = ROOT / "README.md", ROOT / "docs" / "results.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def shown_commands() -> list[tuple[str, list[str]]]:
-    """Every ``$ dpsinkhorn ...`` of a console block, with the lines of output shown below it."""
+    """Return every ``$ dpsinkhorn ...`` of a console block, with the lines of output shown below it."""
     commands: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
                 commands.append((line[2:], []))
@@ -40,11 +43,21 @@ def test_command(command: str, output: list[str], tmp_path: Path):
 
 
 def test_table_of_results():
-    """The rows of the README are those that `benchmarks/quality_table.py` prints."""
-    script = README.parent / "benchmarks" / "quality_table.py"
+    """The rows of `docs/results.md` are those that `benchmarks/quality_table.py` prints."""
+    script = ROOT / "benchmarks" / "quality_table.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     printed = [line for line in done.stdout.splitlines() if line.startswith("| `")]
     assert printed
-    written = README.read_text(encoding="utf-8").replace("**", "")
+    written = RESULTS.read_text(encoding="utf-8").replace("**", "").splitlines()
     for line in printed:
         assert line in written
+
+
+def test_the_readme_has_rows_of_that_table():
+    rows = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 5
+    assert set(rows) <= set(RESULTS.read_text(encoding="utf-8").splitlines())
+
+
+def test_the_readme_is_read_in_two_minutes():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 100
