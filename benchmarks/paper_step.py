@@ -111,7 +111,6 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
         "last layer and tanh": ("last_",),
         "norms and activations": ("moments_", "apply_kernel", "sums_", "norm_gradient"),
         "transport": ("costs_kernel", "plans_kernel", "gradient_kernel"),
-        "clip and noise": ("_squares_kernel", "_release_kernel"),
         "convolutions and products": ("xmma", "cutlass", "gemm", "nvjet", "splitK", "grad_"),
     }
     images, shape = N + plan.generated * 2 // 5, (28, 28)
@@ -123,7 +122,6 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
     pairs = N * (50 + N) * pixels
     floors = {
         "transport": 3 * 3 * pairs / _FLOAT32,
-        "clip and noise": images * pixels * (4 + 8 + 8 + 8) / _BYTES,
         "optimizer": 7 * 4 * config.parameters / _BYTES,
         "norms and activations": 8 * 2 * activations / _BYTES,  # bfloat16: three passes forward, five back
         "last layer and tanh": 3 * 2 * third * pixels * images / _BYTES,  # its input twice, its gradient once

@@ -17,11 +17,9 @@ from dpsinkhorn.ot import Cost, Problem, solve
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
 from dpsinkhorn.ot.kernels import MOST_COLUMNS, GroundCost, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
-from dpsinkhorn.privacy.noise.lattice import LARGEST, STEP
-from dpsinkhorn.training.sanitizers import _clip_triton
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels, tidy
-from dpsinkhorn.training.sanitizers.clipping import clip_rows, clip_whole, within
+from dpsinkhorn.training.sanitizers.clipping import clip_rows, clip_whole
 from dpsinkhorn.training.sanitizers.fixed import Drawn, FixedStep, Setting
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
@@ -136,8 +134,6 @@ class _NoisedRows(SinkhornSanitizer):
     """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
 
     mechanism: BatchMechanism | ImageMechanism
-    _jointly: bool
-    """Whether rows are clipped together, or each by itself."""
 
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
@@ -173,9 +169,7 @@ class _NoisedRows(SinkhornSanitizer):
         self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None
     ) -> Tensor:
         """All n + n' rows clipped, and the first n of them noised, in float64."""
-        n, extra = split_generated(len(gradient), self.debias)
-        if cells is not None and _clip_triton.available(gradient):
-            return self._released_at_once(gradient, n, extra, cells)
+        n, _ = split_generated(len(gradient), self.debias)
         released = add_gaussian(
             self._clip(gradient[:n]),
             sensitivity=self.mechanism.sensitivity,
@@ -184,24 +178,6 @@ class _NoisedRows(SinkhornSanitizer):
             cells=cells,
         )
         return torch.cat([released, self._clip(gradient[n:])])
-
-    def _released_at_once(self, gradient: Tensor, n: int, extra: int, cells: Tensor) -> Tensor:
-        """The same by fused kernels, to the same bounds."""
-        pixels = gradient.shape[1]
-        clip, mechanism = self.mechanism.clip, self.mechanism
-        std = gaussian_std(mechanism.sensitivity, mechanism.noise_multiplier, n * pixels)
-        return _clip_triton.clip_and_noise(
-            gradient,
-            cells,
-            noised_rows=n,
-            bounds=(
-                within(clip, pixels + n * self._jointly),
-                within(clip, pixels + extra * self._jointly),
-            ),
-            whole=self._jointly,
-            step=std * STEP,
-            largest=LARGEST,
-        )
 
 
 class FixedRows(FixedStep):
@@ -262,7 +238,6 @@ class BatchSanitizer(_NoisedRows):
     """
 
     mechanism: BatchMechanism
-    _jointly = True
 
     def _clip(self, rows: Tensor) -> Tensor:
         return clip_whole(rows, self.mechanism.clip)
@@ -282,7 +257,6 @@ class ImageSanitizer(_NoisedRows):
     """
 
     mechanism: ImageMechanism
-    _jointly = False
 
     def _gradient(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         n, _ = split_generated(len(points), self.debias)
