@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot.costs import Cost
+from dpsinkhorn.ot.costs import Cost, PixelCost
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.sanitizers import Sample
-from dpsinkhorn.training.sanitizers.pairs import PixelCost, on_grid, pixel_cost
+from dpsinkhorn.training.sanitizers.pairs import measure, on_grid
 from dpsinkhorn.training.sanitizers.shares import softmax
 
 __all__ = ["Units", "built_in", "rows_of", "shares_of"]
@@ -45,7 +45,7 @@ class Units:
 
 def built_in(cost: Cost) -> PixelCost:
     """Return a cost in the form in which shares can be written down."""
-    found = pixel_cost(cost)
+    found = PixelCost.of(cost)
     if found is None:
         raise AuditError("only a training with a built-in cost can be watched")
     return found
@@ -58,7 +58,7 @@ def rows_of(labels: Tensor | None, kind: int, count: int) -> Tensor:
 
 def shares_of(units: Units, x: Tensor, cost: PixelCost, regularization: float) -> Tensor:
     """Return each unit's share of the gradient in the images x of its class, ``(units, n d)``."""
-    costs, _ = cost.measure(x[None], units.points[None])
+    costs, _ = measure(cost, x[None], units.points[None])
     weights = softmax(costs, torch.ones_like(costs, dtype=torch.bool), regularization)
     difference = x[None] - units.points[:, None]  # (records, n, d)
     slopes = 2.0 * cost.squared * difference + cost.absolute * difference.sign()
