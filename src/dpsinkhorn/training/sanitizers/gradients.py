@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.kernels.launch import available
+from dpsinkhorn.kernels.transport import MOST_COLUMNS, Step, eq6_gradient, supported
 from dpsinkhorn.ot import Cost, Problem, solve
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
-from dpsinkhorn.ot.kernels import MOST_COLUMNS, GroundCost, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.training.sanitizers.base import Sample, Sanitizer, backpropagate, check_labels, tidy
@@ -156,12 +158,11 @@ class _NoisedRows(SinkhornSanitizer):
 
     def fixed(self, setting: Setting) -> FixedRows | None:
         """The same step in fixed shapes, by fused kernels, where there are any for its size and cost."""
-        cost = GroundCost.of(self.cost, self.classes, self.label_weight)
+        cost = PixelCost.of(self.cost)
         if cost is None or not available(setting.records.device):
             return None
-        moderate = (
-            max(cost.of_label, cost.l1_weight) < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
-        )
+        largest = max(cost.of_difference(self.label_weight), cost.absolute)
+        moderate = largest < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
         fits = moderate and supported(setting.generated, setting.room)
         return FixedRows(self, cost, setting) if fits else None
 
@@ -188,7 +189,7 @@ class FixedRows(FixedStep):
     ever, bounds it all the same.
     """
 
-    def __init__(self, sanitizer: _NoisedRows, cost: GroundCost, setting: Setting) -> None:
+    def __init__(self, sanitizer: _NoisedRows, cost: PixelCost, setting: Setting) -> None:
         self._sanitizer, self._cost, self._records = sanitizer, cost, setting.records
         self._n = setting.generated
         self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
@@ -220,8 +221,12 @@ class FixedRows(FixedStep):
             inputs["kinds"] if classes else None,
             inputs["count"],
             resampled=len(points) - self._n,
+            squared=self._cost.squared,
+            absolute=self._cost.absolute,
+            classes=sanitizer.classes,
+            label_cost=self._cost.of_difference(sanitizer.label_weight),
         )
-        return sanitizer._released(eq6_gradient(step, self._cost, sanitizer.regularization), cells=cells)
+        return sanitizer._released(eq6_gradient(step, sanitizer.regularization), cells=cells)
 
 
 class BatchSanitizer(_NoisedRows):
