@@ -20,13 +20,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dpsinkhorn.kernels.launch import available
+from dpsinkhorn.kernels.transport import Schedule, Step, eq6_gradient
 from dpsinkhorn.ot import L1L2, Problem, solve
-from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient
 from graph_time import microseconds
 from workloads import CLASSES, LABEL_WEIGHT, images, synthetic_images
 
 REGULARIZATION, GENERATED, RESAMPLED = 0.05, 50, 20
-COST = GroundCost(l1_weight=1.0, classes=CLASSES, label_weight=LABEL_WEIGHT)
+COST = {"absolute": 1.0, "classes": CLASSES, "label_cost": LABEL_WEIGHT**2 + LABEL_WEIGHT}
 LAUNCHES = 50  # in a graph
 
 
@@ -45,7 +46,7 @@ def make_step(count: int, capacity: int, seed: int, blur: float) -> Step:
     y, y_labels = (part.cuda() for part in clouds(capacity, seed + 1000, 0.0))
     y[count:] = float("nan")
     number = torch.tensor([count], dtype=torch.int32, device="cuda")
-    return Step(x, labels, y, y_labels, number, RESAMPLED)
+    return Step(x, labels, y, y_labels, number, RESAMPLED, **COST)
 
 
 def report(name: str, launch: Callable[[], object]) -> None:
@@ -112,7 +113,7 @@ def launches(step: Step, schedule: Schedule, warps: list[int]) -> None:
     costs, plans = step.buffer(), step.buffer()
     errors, out = torch.empty(2, device="cuda"), torch.empty_like(step.x)
     for number in warps:
-        report(f"costs, {number} warps", lambda number=number: step.costs(COST, costs, warps=number))
+        report(f"costs, {number} warps", lambda number=number: step.costs(costs, warps=number))
     for number in warps:
 
         def solve_both(number: int = number) -> None:
@@ -120,16 +121,14 @@ def launches(step: Step, schedule: Schedule, warps: list[int]) -> None:
 
         report(f"plans, {schedule.iterations} iterations, {number} warps", solve_both)
     for number in warps:
-        report(
-            f"gradient, {number} warps", lambda number=number: step.gradient(COST, plans, out, warps=number)
-        )
-    report("all three", lambda: eq6_gradient(step, COST, REGULARIZATION, schedule))
+        report(f"gradient, {number} warps", lambda number=number: step.gradient(plans, out, warps=number))
+    report("all three", lambda: eq6_gradient(step, REGULARIZATION, schedule))
 
 
 def accuracy(step: Step, reference: Tensor, schedule: Schedule) -> tuple[list[float], float]:
     """Marginal errors, and the gradient's distance from the exact one relative to its norm."""
     errors = torch.empty(2, device="cuda")
-    got = eq6_gradient(step, COST, REGULARIZATION, schedule, errors=errors)
+    got = eq6_gradient(step, REGULARIZATION, schedule, errors=errors)
     return errors.tolist(), float((got - reference).norm() / reference.norm())
 
 

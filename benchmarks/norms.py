@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsinkhorn.generators.kernels import Tiling, available, fused_norm
-from dpsinkhorn.generators.kernels.norm import Cut
+from dpsinkhorn.kernels.launch import available
+from dpsinkhorn.kernels.norm import Cut, Tiling, fused_norm
 from graph_time import microseconds
 
 LAYERS = [(256, 7, 7), (128, 14, 14), (64, 28, 28)]

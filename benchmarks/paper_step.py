@@ -111,7 +111,6 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
         "last layer and tanh": ("last_",),
         "norms and activations": ("moments_", "apply_kernel", "sums_", "norm_gradient"),
         "transport": ("costs_kernel", "plans_kernel", "gradient_kernel"),
-        "clip and noise": ("_squares_kernel", "_release_kernel"),
         "convolutions and products": ("xmma", "cutlass", "gemm", "nvjet", "splitK", "grad_"),
     }
     images, shape = N + plan.generated * 2 // 5, (28, 28)
@@ -123,7 +122,6 @@ def where(kernels: list[tuple[str, float, float]], plan: Plan) -> dict[str, dict
     pairs = N * (50 + N) * pixels
     floors = {
         "transport": 3 * 3 * pairs / _FLOAT32,
-        "clip and noise": images * pixels * (4 + 8 + 8 + 8) / _BYTES,
         "optimizer": 7 * 4 * config.parameters / _BYTES,
         "norms and activations": 8 * 2 * activations / _BYTES,  # bfloat16: three passes forward, five back
         "last layer and tanh": 3 * 2 * third * pixels * images / _BYTES,  # its input twice, its gradient once
@@ -180,27 +178,28 @@ def our_loss(
     """The gradient of Eq. 6 as a step of ours takes it: captured on a GPU."""
     if fixed is None:
         return lambda: sanitizer._gradient(x, labels, Sample(y, kinds))  # type: ignore[attr-defined]
-    from dpsinkhorn.ot.kernels import GroundCost, eq6_gradient
+    from dpsinkhorn.kernels.transport import eq6_gradient
 
-    step, cost = kernel_step(x, labels, y, kinds), GroundCost(True, 1.0, CLASSES, ALPHA)
-    eq6_gradient(step, cost, LAMBDA)
+    step = kernel_step(x, labels, y, kinds)
+    eq6_gradient(step, LAMBDA)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        eq6_gradient(step, cost, LAMBDA)
+        eq6_gradient(step, LAMBDA)
     return graph.replay
 
 
 def kernel_step(x: Tensor, labels: Tensor, y: Tensor, kinds: Tensor) -> Any:
     """The clouds with room for 128 records."""
-    from dpsinkhorn.ot.kernels import Step
+    from dpsinkhorn.kernels.transport import Step
 
     room = y.new_zeros(128, y.shape[1])
     room[: len(y)] = y
     padded = kinds.new_zeros(128)
     padded[: len(y)] = kinds
     count = torch.tensor([len(y)], dtype=torch.int32, device=y.device)
-    return Step(x.contiguous(), labels, room, padded, count, resampled=len(x) - N)
+    cost = {"absolute": 1.0, "classes": CLASSES, "label_cost": ALPHA**2 + ALPHA}
+    return Step(x.contiguous(), labels, room, padded, count, resampled=len(x) - N, **cost)
 
 
 def augmented(points: Tensor, labels: Tensor) -> Tensor:
@@ -262,12 +261,10 @@ def our_error(fixed: FixedStep | None, x: Tensor, labels: Tensor, y: Tensor, kin
 
         problem = Problem(augmented(x[:N], labels[:N]).double(), augmented(y, kinds).double(), L1L2(1.0))
         return float(solve(problem, LAMBDA, tolerance=1e-6).marginal_error)
-    from dpsinkhorn.ot.kernels import GroundCost, eq6_gradient
+    from dpsinkhorn.kernels.transport import eq6_gradient
 
     errors = x.new_zeros(2)
-    eq6_gradient(
-        kernel_step(x, labels, y, kinds), GroundCost(True, 1.0, CLASSES, ALPHA), LAMBDA, errors=errors
-    )
+    eq6_gradient(kernel_step(x, labels, y, kinds), LAMBDA, errors=errors)
     return float(errors[0])
 
 

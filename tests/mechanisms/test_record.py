@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared import shares
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.pairs import grid_bits, measure, on_grid, pixel_cost, slope_bound
 from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN, margin
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import NonPrivate, RecordMechanism, SeededNoise
@@ -245,7 +245,7 @@ class TestRounding:
         y[0] = x[0]
         scale = 2 ** grid_bits(d)
         for cost in (SquaredEuclidean(), Cityblock()):
-            values, slopes = pixel_cost(cost).measure(x[None], y[None])
+            values, slopes = measure(pixel_cost(cost), x[None], y[None])
             for i in range(4):
                 for j in range(3):
                     steps = [round(step) for step in (scale * x[i] - scale * y[j]).tolist()]
@@ -260,11 +260,11 @@ class TestRounding:
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_costs_do_not_depend_on_the_company(self, cost: Cost):
         x, y = on_grid(images(33)), on_grid(some_digits(97).points)
-        values, slopes = pixel_cost(cost).measure(x[None], y[None])
+        values, slopes = measure(pixel_cost(cost), x[None], y[None])
         torch.testing.assert_close(values[0], pair_costs(cost, x, y), rtol=1e-14, atol=0)
         order = torch.randperm(97)
         for rows in (order, order[:41], order[:1]):
-            again, slopes_again = pixel_cost(cost).measure(x[None], y[rows][None])
+            again, slopes_again = measure(pixel_cost(cost), x[None], y[rows][None])
             assert torch.equal(again[0], values[0][:, rows])
             assert torch.equal(slopes_again[0], slopes[0][:, rows])
 
@@ -308,7 +308,7 @@ class TestRounding:
         sanitizer = made(cost, clip=clip, classes=0, max_sample=most)
         record = Sample(torch.ones(1, d), None, torch.tensor([5]) if persons else None)
         norm = float(sanitizer.clipped(-torch.ones(n, d), None, record).norm())
-        slope = pixel_cost(cost).slope
+        slope = slope_bound(pixel_cost(cost))
         tau = margin(
             records=most, generated=n, dimension=d, clip=clip, slope=slope, tile=1024, persons=persons
         )

@@ -27,7 +27,7 @@ from dpsinkhorn.ot import (
     transport_loss,
     with_labels,
 )
-from dpsinkhorn.ot.costs import BUILT_IN
+from dpsinkhorn.ot.costs import BUILT_IN, PixelCost
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "torch"])
@@ -302,3 +302,21 @@ class TestNames:
         own = Own()
         assert as_cost(own) is own
         assert Problem(self.X, self.Y, own).cost is own
+
+
+def test_which_costs_loops_and_kernels_know():
+    class Other(SquaredEuclidean):
+        """A cost of one's own, which may have another rule."""
+
+    assert PixelCost.of(SquaredEuclidean()) == PixelCost(squared=True, absolute=0.0)
+    assert PixelCost.of(Cityblock()) == PixelCost(squared=False, absolute=1.0)
+    assert PixelCost.of(L1L2(0.5)) == PixelCost(squared=True, absolute=0.5)
+    assert PixelCost.of(Euclidean()) is None
+    assert PixelCost.of(Other()) is None
+
+
+@pytest.mark.parametrize("cost", [SquaredEuclidean(), Cityblock(), L1L2(3.0)], ids=str)
+def test_labels_cost_what_their_difference_costs(cost):
+    labelled = [with_labels(torch.zeros(1, 2), torch.tensor([kind]), 3, 1.5) for kind in (0, 2)]
+    found = float(cost.pairwise(*labelled))
+    assert found == 2 * cost.pixels.of_difference(1.5)

@@ -24,6 +24,7 @@ from dpsinkhorn.ot import (
     solve,
     transport_loss,
 )
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.iterate import TorchIterate
 from dpsinkhorn.ot.native.state import NativeIterate
 from dpsinkhorn.ot.semidual import SemiDual
@@ -149,7 +150,7 @@ def test_costs_and_gradients_by_definition(cost: Cost, dtype: torch.dtype, shape
         slopes = 2 * weights["l2"] * difference + weights["l1"] * difference.sign()
         expected = (plan.double().unsqueeze(-1) * slopes).sum(1)
         scale = (plan.double().unsqueeze(-1) * slopes.abs()).sum(1).max()
-        found = native.gradient(x, y, plan, squared=weights["l2"] > 0, l1_weight=weights["l1"])
+        found = native.gradient(x, y, plan, PixelCost(weights["l2"] > 0, weights["l1"]))
         assert found is not None
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=float(rounding * scale))
 

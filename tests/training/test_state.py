@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dpsinkhorn._files import replace_file
+from dpsinkhorn.files import replace_file
 from dpsinkhorn.training import Facts, Run, TrainingError, load_recipe, make_plan
 from dpsinkhorn.training import state as state_module
 from dpsinkhorn.training.state import TrainingState, read_extra

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from dpsinkhorn._files import new_file
 from dpsinkhorn.data.cifar import CIFAR_FILES
 from dpsinkhorn.data.errors import DataError, DownloadError
 from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, advice, data_folder, find_known
+from dpsinkhorn.files import new_file
 
 __all__ = ["BytesProgress", "download_file", "get"]
 

@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from dpsinkhorn.generators.base import Generator, activation
 from dpsinkhorn.generators.configs import DCGANConfig
-from dpsinkhorn.generators.kernels import available, fused_last, fused_norm, last_supported, supported
+from dpsinkhorn.kernels.last_layer import fused_last, last_supported
+from dpsinkhorn.kernels.launch import available
+from dpsinkhorn.kernels.norm import fused_norm, supported
 
 __all__ = ["DCGAN"]
 

@@ -36,7 +36,6 @@ class Batch(NoisedRows):
     recipe = "paper-first-mnist"
 
     mechanism: BatchMechanism
-    _jointly = True
 
     @classmethod
     def releases(cls, terms: Terms) -> BatchMechanism:

@@ -41,7 +41,6 @@ class Image(NoisedRows):
     clips_rows = True
 
     mechanism: ImageMechanism
-    _jointly = False
 
     @classmethod
     def releases(cls, terms: Terms) -> ImageMechanism:

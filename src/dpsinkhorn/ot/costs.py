@@ -62,6 +62,35 @@ class Cost(ABC):
 
 
 @dataclass(frozen=True)
+class PixelCost:
+    """``squared * |x - y|^2 + absolute * |x - y|_1``: what loops and kernels know of a built-in cost.
+
+    Labels are coordinates too (:func:`with_labels`): points of two classes differ by the label weight in two.
+
+    >>> PixelCost.of(L1L2(2.0))
+    PixelCost(squared=True, absolute=2.0)
+    """
+
+    squared: bool
+    absolute: float
+
+    @classmethod
+    def of(cls, cost: Cost) -> PixelCost | None:
+        """Return a cost in this form; None for one that has no such form, or may have a rule of its own."""
+        if type(cost) is SquaredEuclidean or type(cost) is Cityblock or type(cost) is L1L2:
+            return cost.pixels
+        return None
+
+    def of_difference(self, difference: float) -> float:
+        """Return the cost of one coordinate that differs by so much, which is not negative.
+
+        >>> PixelCost(squared=True, absolute=1.0).of_difference(15.0)
+        240.0
+        """
+        return self.squared * difference**2 + self.absolute * difference
+
+
+@dataclass(frozen=True)
 class SquaredEuclidean(Cost):
     """``c(x, y) = |x - y|^2`` (no factor 1/2).
 
@@ -71,11 +100,12 @@ class SquaredEuclidean(Cost):
     """
 
     symmetric = True
+    pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         work = x.shape[-2] * y.shape[-2] * x.shape[-1]
         if work <= _DIRECT_SUMS:
-            costs = native.pairwise(x, y, squared=True, l1_weight=0.0)
+            costs = native.pairwise(x, y, SquaredEuclidean.pixels)
             if costs is not None:
                 return costs
         if x.dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
@@ -113,7 +143,7 @@ class Euclidean(Cost):
     symmetric = True
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        squares = native.pairwise(x, y, squared=True, l1_weight=0.0)
+        squares = native.pairwise(x, y, SquaredEuclidean.pixels)
         if squares is not None:
             return squares.sqrt_()
         return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
@@ -131,9 +161,10 @@ class Cityblock(Cost):
     """
 
     symmetric = True
+    pixels = PixelCost(squared=False, absolute=1.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        costs = native.pairwise(x, y, squared=False, l1_weight=1.0)
+        costs = native.pairwise(x, y, Cityblock.pixels)
         if costs is not None:
             return costs
         if x.device.type != "cpu":
@@ -147,7 +178,7 @@ class Cityblock(Cost):
         return out
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        gradient = native.gradient(x, y, plan, squared=False, l1_weight=1.0)
+        gradient = native.gradient(x, y, plan, Cityblock.pixels)
         if gradient is not None:
             return gradient
         # Entries whose sum is below the rounding of the row's total can be left out; at the small
@@ -171,10 +202,15 @@ class L1L2(Cost):
     symmetric = True
     l1_weight: float = 1.0
 
+    @property
+    def pixels(self) -> PixelCost:
+        """The same cost for loops and kernels."""
+        return PixelCost(squared=True, absolute=float(self.l1_weight))
+
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.l1_weight:
             return SquaredEuclidean().pairwise(x, y)
-        costs = native.pairwise(x, y, squared=True, l1_weight=self.l1_weight)
+        costs = native.pairwise(x, y, self.pixels)
         if costs is not None:
             return costs
         squared = SquaredEuclidean().pairwise(x, y)
@@ -186,7 +222,7 @@ class L1L2(Cost):
         prepared: list[Callable[[Tensor], Tensor]] = []
 
         def costs(x: Tensor) -> Tensor:
-            fused = native.pairwise(x, y, squared=True, l1_weight=self.l1_weight)
+            fused = native.pairwise(x, y, self.pixels)
             if fused is not None:
                 return fused
             if not prepared:
@@ -199,7 +235,7 @@ class L1L2(Cost):
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         if not self.l1_weight:
             return SquaredEuclidean().gradient(x, y, plan)
-        gradient = native.gradient(x, y, plan, squared=True, l1_weight=self.l1_weight)
+        gradient = native.gradient(x, y, plan, self.pixels)
         if gradient is not None:
             return gradient
         squared = SquaredEuclidean().gradient(x, y, plan)

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpsinkhorn._files import sync_folder
 from dpsinkhorn.errors import DPSinkhornError
+from dpsinkhorn.files import sync_folder
 
 try:
     import fcntl

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from dpsinkhorn import __version__
-from dpsinkhorn._files import replace_file
+from dpsinkhorn.files import replace_file
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpsinkhorn._files import replace_file
+from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.reproduction.errors import ReproductionError

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsinkhorn._files import replace_file
 from dpsinkhorn.evaluation import compare_images, downstream_utility, images_of
 from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.files import replace_file
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
 from dpsinkhorn.release import Release, load

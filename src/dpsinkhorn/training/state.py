@@ -19,13 +19,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from dpsinkhorn._files import replace_file
+from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import Generator, build_generator
+from dpsinkhorn.kernels.adam import FlatAdam
+from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training import flat_adam
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.flat_adam import FlatAdam
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import OptimizerSettings
 
@@ -224,7 +224,7 @@ def _optimizer(
         return torch.optim.Adam(parameters, lr=settings.learning_rate, foreach=True, **options)
     # On a GPU it can be captured in a graph, and its rate is on the device.
     rate = torch.tensor(settings.learning_rate, device=device)
-    if not flat_adam.AVAILABLE:
+    if not available(device):
         return torch.optim.Adam(parameters, lr=rate, fused=True, capturable=True, **options)
     leading = [generator.get_parameter(name) for name in generator.products]
     return FlatAdam(parameters, rate, leading, **options)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean, as_cost, native
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["CappedCost", "checked_cost"]
@@ -47,13 +48,13 @@ class CappedCost(Cost):
         base = self.base
         rule = type(base).pairwise  # a subclass may have its own
         if rule is SquaredEuclidean.pairwise:
-            costs = _by_differences(x, y, squared=True, l1_weight=0.0)
+            costs = _by_differences(x, y, SquaredEuclidean.pixels)
         elif rule is Euclidean.pairwise:
-            costs = _by_differences(x, y, squared=True, l1_weight=0.0).sqrt_()
+            costs = _by_differences(x, y, SquaredEuclidean.pixels).sqrt_()
         elif rule is Cityblock.pairwise:
-            costs = _by_differences(x, y, squared=False, l1_weight=1.0)
+            costs = _by_differences(x, y, Cityblock.pixels)
         elif isinstance(base, L1L2) and rule is L1L2.pairwise:
-            costs = _by_differences(x, y, squared=True, l1_weight=base.l1_weight)
+            costs = _by_differences(x, y, base.pixels)
         else:
             costs = base.pairwise(x, y)
         return costs.nan_to_num_(nan=self.bound).clamp_(0.0, self.bound)
@@ -86,16 +87,16 @@ def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Co
     return found
 
 
-def _by_differences(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor:
+def _by_differences(x: Tensor, y: Tensor, cost: PixelCost) -> Tensor:
     """Sums of (squared) differences, each pair on its own: nothing cancels, nothing else is looked at."""
-    costs = native.pairwise(x, y, squared=squared, l1_weight=l1_weight)
+    costs = native.pairwise(x, y, cost)
     if costs is not None:
         return costs
     costs = x.new_zeros(x.shape[-2], y.shape[-2])
     for k in range(x.shape[-1]):
         difference = (x[:, k, None] - y[None, :, k]).abs_()
-        if squared:
+        if cost.squared:
             costs.addcmul_(difference, difference)
-        if l1_weight:
-            costs.add_(difference, alpha=l1_weight)
+        if cost.absolute:
+            costs.add_(difference, alpha=cost.absolute)
     return costs

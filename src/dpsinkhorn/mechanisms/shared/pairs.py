@@ -10,13 +10,11 @@ Shapes: ``x`` is ``(tiles, rows, d)``, ``y`` is ``(tiles, records, d)``, all in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import tidy
-from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
+from dpsinkhorn.ot.costs import Cost, PixelCost
 
 # Elements of the largest tensor of differences (tiles, rows, records, d), on a CPU and on a GPU.
 _BLOCK, _BLOCK_CUDA = 2**18, 2**26
@@ -44,56 +42,47 @@ def on_grid(points: Tensor) -> Tensor:
     return tidy(points).mul_(scale).round_().mul_(1 / scale)
 
 
-@dataclass(frozen=True)
-class PixelCost:
-    """``squared * |x - y|^2 + absolute * |x - y|_1``, the form of every built-in cost."""
+def slope_bound(cost: PixelCost) -> float:
+    """A bound on every partial derivative in x, for points in [-1, 1]."""
+    return 4.0 * cost.squared + cost.absolute
 
-    squared: bool
-    absolute: float
 
-    @property
-    def slope(self) -> float:
-        """A bound on every partial derivative in x, for points in [-1, 1]."""
-        return 4.0 * self.squared + self.absolute
+def measure(cost: PixelCost, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``c(x_i, y_j)`` and ``|grad_x c(x_i, y_j)|^2``, both ``(tiles, rows, records)``.
 
-    def measure(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """``c(x_i, y_j)`` and ``|grad_x c(x_i, y_j)|^2``, both ``(tiles, rows, records)``.
+    Sums of one kind are exact; what combines them is entry by entry, one operation at a time.
+    """
+    if not cost.absolute:
+        costs = _squares(x, y)
+        return costs, 4 * costs
+    absolute, count = _absolutes(x, y)
+    if not cost.squared:
+        return absolute * cost.absolute, count * cost.absolute**2  # sign(0) = 0: count x != y only
+    squared = _squares(x, y)
+    costs = squared + absolute * cost.absolute
+    return costs, 4 * squared + absolute * (4 * cost.absolute) + count * cost.absolute**2
 
-        Sums of one kind are exact; what combines them is entry by entry, one operation at a time.
-        """
-        if not self.absolute:
-            costs = _squares(x, y)
-            return costs, 4 * costs
-        absolute, count = _absolutes(x, y)
-        if not self.squared:
-            return absolute * self.absolute, count * self.absolute**2  # sign(0) = 0: count x != y only
-        squared = _squares(x, y)
-        costs = squared + absolute * self.absolute
-        return costs, 4 * squared + absolute * (4 * self.absolute) + count * self.absolute**2
 
-    def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """``sum_j weights[i, j] grad_x c(x_i, y_j)``, of the shape of ``x``."""
-        total: Tensor | None = None
-        if self.squared:
-            total = torch.baddbmm(weights.sum(-1, keepdim=True) * x, weights, y, beta=2, alpha=-2)
-        if self.absolute:
-            signs = _signs(x, y, weights) * self.absolute
-            total = signs if total is None else total + signs
-        assert total is not None
-        return total
+def gradient(cost: PixelCost, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """``sum_j weights[i, j] grad_x c(x_i, y_j)``, of the shape of ``x``."""
+    total: Tensor | None = None
+    if cost.squared:
+        total = torch.baddbmm(weights.sum(-1, keepdim=True) * x, weights, y, beta=2, alpha=-2)
+    if cost.absolute:
+        signs = _signs(x, y, weights) * cost.absolute
+        total = signs if total is None else total + signs
+    assert total is not None
+    return total
 
 
 def pixel_cost(cost: Cost) -> PixelCost:
     """The cost in this form; no other cost is free of rounding."""
-    if type(cost) is SquaredEuclidean:
-        return PixelCost(True, 0.0)
-    if type(cost) is Cityblock:
-        return PixelCost(False, 1.0)
-    if type(cost) is L1L2:
-        if not 0 <= cost.l1_weight < 2**20:
-            raise ValueError(f"l1_weight: expected a number from 0 to 2^20, got {cost.l1_weight}")
-        return PixelCost(True, float(cost.l1_weight))
-    raise ValueError(f"cost: expected SquaredEuclidean, Cityblock or L1L2, got {cost!r}")
+    found = PixelCost.of(cost)
+    if found is None:
+        raise ValueError(f"cost: expected SquaredEuclidean, Cityblock or L1L2, got {cost!r}")
+    if not 0 <= found.absolute < 2**20:
+        raise ValueError(f"l1_weight: expected a number from 0 to 2^20, got {found.absolute}")
+    return found
 
 
 def _squares(x: Tensor, y: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import within
 from dpsinkhorn.mechanisms.shared.layout import Generated, Sorted, Tiles, cut
-from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid
+from dpsinkhorn.mechanisms.shared.pairs import gradient, measure, on_grid, slope_bound
 from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE, PairwiseSum, margin
+from dpsinkhorn.ot.costs import PixelCost
 
 # float64 numbers held at a time, on a CPU and on a GPU.
 _WORK, _WORK_CUDA = 2**22, 2**27
@@ -46,7 +47,7 @@ class SumOfShares:
             generated=n,
             dimension=d,
             clip=self.clip,
-            slope=self.cost.slope,
+            slope=slope_bound(self.cost),
             tile=self.tile,
             persons=persons,
         )
@@ -74,11 +75,11 @@ class SumOfShares:
         total = PairwiseSum()
         for tiles in pieces:
             x, y = generated.tiled[tiles.classes], read(tiles.rows)
-            costs, squared_slopes = self.cost.measure(x, y)  # (tiles, width, records)
+            costs, squared_slopes = measure(self.cost, x, y)  # (tiles, width, records)
             shares = softmax(costs, generated.filled[tiles.classes], self.regularization)
             norms = (shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()
             factors = (bound / norms).clamp(max=1.0) * tiles.filled
-            sums = self.cost.gradient(x, y, shares * factors)  # (tiles, width, d)
+            sums = gradient(self.cost, x, y, shares * factors)  # (tiles, width, d)
             # One product in place of an index_add, whose order of summation is left open on a GPU.
             total.add((tiles.classes == every).double() @ sums.flatten(1))
         sums_by_class = total.value()
@@ -109,8 +110,8 @@ class SumOfShares:
         meets = (rows >= 0).unsqueeze(1)
         if generated.labels is not None and sample.labels is not None:
             meets = meets & (sample.labels[there].unsqueeze(1) == generated.labels.unsqueeze(-1))
-        costs, _ = self.cost.measure(x, y)
-        return self.cost.gradient(x, y, softmax(costs, meets, self.regularization))
+        costs, _ = measure(self.cost, x, y)
+        return gradient(self.cost, x, y, softmax(costs, meets, self.regularization))
 
 
 def softmax(costs: Tensor, meets: Tensor, regularization: float) -> Tensor:

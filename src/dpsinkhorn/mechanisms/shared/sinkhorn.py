@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from dpsinkhorn.mechanisms.shared import _clip_triton
+from dpsinkhorn.kernels.launch import available
+from dpsinkhorn.kernels.transport import MOST_COLUMNS, Step, eq6_gradient, supported
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels, tidy
-from dpsinkhorn.mechanisms.shared.clipping import within
 from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot import Cost, Problem, solve
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
-from dpsinkhorn.ot.kernels import MOST_COLUMNS, GroundCost, Step, available, eq6_gradient, supported
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
-from dpsinkhorn.privacy.noise.lattice import LARGEST, STEP
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -151,8 +150,6 @@ class NoisedRows(SinkhornMechanism):
     """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
 
     mechanism: BatchMechanism | ImageMechanism
-    _jointly: bool
-    """Whether rows are clipped together, or each by itself."""
 
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
@@ -181,12 +178,11 @@ class NoisedRows(SinkhornMechanism):
 
     def fixed(self, setting: Setting) -> FixedRows | None:
         """The same step in fixed shapes, by fused kernels, where there are any for its size and cost."""
-        cost = GroundCost.of(self.cost, self.classes, self.label_weight)
+        cost = PixelCost.of(self.cost)
         if cost is None or not available(setting.records.device):
             return None
-        moderate = (
-            max(cost.of_label, cost.l1_weight) < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
-        )
+        largest = max(cost.of_difference(self.label_weight), cost.absolute)
+        moderate = largest < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
         fits = moderate and supported(setting.generated, setting.room)
         return FixedRows(self, cost, setting) if fits else None
 
@@ -194,9 +190,7 @@ class NoisedRows(SinkhornMechanism):
         self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None
     ) -> Tensor:
         """All n + n' rows clipped, and the first n of them noised, in float64."""
-        n, extra = split_generated(len(gradient), self.debias)
-        if cells is not None and _clip_triton.available(gradient):
-            return self._released_at_once(gradient, n, extra, cells)
+        n, _ = split_generated(len(gradient), self.debias)
         released = add_gaussian(
             self._clip(gradient[:n]),
             sensitivity=self.mechanism.sensitivity,
@@ -205,24 +199,6 @@ class NoisedRows(SinkhornMechanism):
             cells=cells,
         )
         return torch.cat([released, self._clip(gradient[n:])])
-
-    def _released_at_once(self, gradient: Tensor, n: int, extra: int, cells: Tensor) -> Tensor:
-        """The same by fused kernels, to the same bounds."""
-        pixels = gradient.shape[1]
-        clip, mechanism = self.mechanism.clip, self.mechanism
-        std = gaussian_std(mechanism.sensitivity, mechanism.noise_multiplier, n * pixels)
-        return _clip_triton.clip_and_noise(
-            gradient,
-            cells,
-            noised_rows=n,
-            bounds=(
-                within(clip, pixels + n * self._jointly),
-                within(clip, pixels + extra * self._jointly),
-            ),
-            whole=self._jointly,
-            step=std * STEP,
-            largest=LARGEST,
-        )
 
 
 class FixedRows(FixedStep):
@@ -233,7 +209,7 @@ class FixedRows(FixedStep):
     ever, bounds it all the same.
     """
 
-    def __init__(self, sanitizer: NoisedRows, cost: GroundCost, setting: Setting) -> None:
+    def __init__(self, sanitizer: NoisedRows, cost: PixelCost, setting: Setting) -> None:
         self._sanitizer, self._cost, self._records = sanitizer, cost, setting.records
         self._n = setting.generated
         self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
@@ -265,5 +241,9 @@ class FixedRows(FixedStep):
             inputs["kinds"] if classes else None,
             inputs["count"],
             resampled=len(points) - self._n,
+            squared=self._cost.squared,
+            absolute=self._cost.absolute,
+            classes=sanitizer.classes,
+            label_cost=self._cost.of_difference(sanitizer.label_weight),
         )
-        return sanitizer._released(eq6_gradient(step, self._cost, sanitizer.regularization), cells=cells)
+        return sanitizer._released(eq6_gradient(step, sanitizer.regularization), cells=cells)

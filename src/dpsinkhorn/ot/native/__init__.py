@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from dpsinkhorn.ot.costs import PixelCost
+
 _VERSION = 1  # of the functions and their arguments; that of kernels.c
 _THREADED = 2**26  # sums of more terms than this are shared out to threads
 
@@ -129,8 +132,8 @@ def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularizati
     return out
 
 
-def pairwise(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor | None:
-    """``squared * |x_i - y_j|^2 + l1_weight * |x_i - y_j|_1`` of clouds ``(..., n, d)``, ``(..., m, d)``."""
+def pairwise(x: Tensor, y: Tensor, cost: PixelCost) -> Tensor | None:
+    """Costs ``(..., n, m)`` of clouds ``(..., n, d)``, ``(..., m, d)``."""
     if library is None or not _sound(x, y):
         return None
     function = library.pairwise_32 if x.dtype == torch.float32 else library.pairwise_64
@@ -142,14 +145,14 @@ def pairwise(x: Tensor, y: Tensor, *, squared: bool, l1_weight: float) -> Tensor
     def rows(k: int, first: int, last: int) -> None:
         function(
             start_x + (k * n + first) * d * size, start_y + k * m * d * size,
-            start_out + (k * n + first) * m * size, last - first, m, d, squared, l1_weight,
+            start_out + (k * n + first) * m * size, last - first, m, d, cost.squared, cost.absolute,
         )  # fmt: skip
 
     _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
     return out
 
 
-def gradient(x: Tensor, y: Tensor, plan: Tensor, *, squared: bool, l1_weight: float) -> Tensor | None:
+def gradient(x: Tensor, y: Tensor, plan: Tensor, cost: PixelCost) -> Tensor | None:
     """Gradient in x of the costs of :func:`pairwise` under a plan ``(..., n, m)``, of the shape of ``x``."""
     if library is None or not _sound(x, y, plan):
         return None
@@ -164,7 +167,7 @@ def gradient(x: Tensor, y: Tensor, plan: Tensor, *, squared: bool, l1_weight: fl
         at = k * n + first
         failed = function(
             starts[0] + at * d * size, starts[1] + k * m * d * size, starts[2] + at * m * size,
-            starts[3] + at * d * size, last - first, m, d, squared, l1_weight,
+            starts[3] + at * d * size, last - first, m, d, cost.squared, cost.absolute,
         )  # fmt: skip
         if failed:
             raise MemoryError

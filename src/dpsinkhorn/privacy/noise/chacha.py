@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from dpsinkhorn.privacy.noise import _chacha_triton
+from dpsinkhorn.kernels.chacha import stream
+from dpsinkhorn.kernels.launch import available
 
 __all__ = ["KEY_BYTES", "key_stream"]
 
@@ -37,8 +38,8 @@ def key_stream(key: bytes, nonce: int, words: int, device: torch.device) -> torc
     if device.type == "cpu":
         return _on_cpu(key, nonce, words)
     setup = _initial_state(key, nonce)
-    if device.type == "cuda" and _chacha_triton.AVAILABLE:
-        return _chacha_triton.stream(setup, blocks, device)[:words]
+    if available(device):
+        return stream(setup, blocks, device)[:words]
     return _in_torch(setup, blocks, device)[:words]
 
 

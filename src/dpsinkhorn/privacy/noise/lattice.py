@@ -14,15 +14,14 @@ import math
 
 import torch
 
-from dpsinkhorn.privacy.noise import _lattice_triton
 from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS, NoiseSource, laplace_cells, normal_cells
 
-__all__ = ["LARGEST", "STEP", "add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
+__all__ = ["add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
 
-STEP = 2.0**-LATTICE_BITS  # lattice step / std
+_STEP = 2.0**-LATTICE_BITS  # lattice step / std
 _ROUNDING = 2.0  # by how many steps rounding can move two neighbours apart, per coordinate
-LARGEST = 2.0**50  # lattice values are clamped to this: below it float64 division errs by less than 1/2
+_LARGEST = 2.0**50  # lattice values are clamped to this: below it float64 division errs by less than 1/2
 _UP = 1 + 2.0**-40  # more than all rounding errors in computing a scale
 
 
@@ -33,14 +32,14 @@ def gaussian_std(sensitivity: float, noise_multiplier: float, coordinates: int) 
     1.0000037...
     """
     _check_positive(sensitivity=sensitivity, noise_multiplier=noise_multiplier)
-    lost = _ROUNDING * STEP * math.sqrt(coordinates) * noise_multiplier
+    lost = _ROUNDING * _STEP * math.sqrt(coordinates) * noise_multiplier
     return _enlarged(sensitivity * noise_multiplier, lost)
 
 
 def laplace_scale(sensitivity: float, epsilon: float, coordinates: int) -> float:
     """The Laplace scale that `add_laplace` uses: sensitivity / epsilon and a trifle for rounding."""
     _check_positive(sensitivity=sensitivity, epsilon=epsilon)
-    return _enlarged(sensitivity / epsilon, _ROUNDING * STEP * coordinates / epsilon)
+    return _enlarged(sensitivity / epsilon, _ROUNDING * _STEP * coordinates / epsilon)
 
 
 def add_gaussian(
@@ -69,7 +68,7 @@ def add_gaussian(
     std = gaussian_std(sensitivity, noise_multiplier, together)
     if cells is None:
         cells = normal_cells(_given(noise), tuple(values.shape), device=values.device)
-    released = _on_lattice(values, cells, std * STEP)
+    released = _on_lattice(values, cells, std * _STEP)
     if isinstance(noise, ObservedNoise):
         query = Query("gaussian", tuple(values.shape), sensitivity, noise_multiplier, together)
         return noise.release(query, values, released)
@@ -98,7 +97,7 @@ def add_laplace(
     scale = laplace_scale(sensitivity, epsilon, together)
     if cells is None:
         cells = laplace_cells(_given(noise), tuple(values.shape), device=values.device)
-    released = _on_lattice(values, cells, scale * STEP)
+    released = _on_lattice(values, cells, scale * _STEP)
     if isinstance(noise, ObservedNoise):
         query = Query("laplace", tuple(values.shape), sensitivity, 1 / epsilon, together)
         return noise.release(query, values, released)
@@ -109,10 +108,8 @@ def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch
     """(round(values / step) + cells + 1/2) * step: whole numbers until both are added."""
     if cells.shape != values.shape:
         raise ValueError(f"noise of shape {tuple(cells.shape)} for values of shape {tuple(values.shape)}")
-    if values.is_cuda and values.dtype == torch.float64 and _lattice_triton.AVAILABLE:
-        return _lattice_triton.on_lattice(values, cells, step, LARGEST)
     finite = torch.nan_to_num(values.double(), nan=0.0, posinf=0.0, neginf=0.0)
-    whole = (finite / step).round_().clamp_(-LARGEST, LARGEST).long()
+    whole = (finite / step).round_().clamp_(-_LARGEST, _LARGEST).long()
     # From here on the data are seen through a whole number plus noise only: rounding is post-processing.
     released = ((whole + cells).double() + 0.5) * step
     return released.to(values.dtype if values.dtype.is_floating_point else torch.float64)

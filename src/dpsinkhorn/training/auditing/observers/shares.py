@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.pairs import PixelCost, on_grid
+from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
+from dpsinkhorn.ot.costs import PixelCost
 
 __all__ = ["Units", "rows_of", "shares_of"]
 
@@ -48,7 +49,7 @@ def rows_of(labels: Tensor | None, kind: int, count: int) -> Tensor:
 
 def shares_of(units: Units, x: Tensor, cost: PixelCost, regularization: float) -> Tensor:
     """Return each unit's share of the gradient in the images x of its class, ``(units, n d)``."""
-    costs, _ = cost.measure(x[None], units.points[None])
+    costs, _ = measure(cost, x[None], units.points[None])
     weights = softmax(costs, torch.ones_like(costs, dtype=torch.bool), regularization)
     difference = x[None] - units.points[:, None]  # (records, n, d)
     slopes = 2.0 * cost.squared * difference + cost.absolute * difference.sign()

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators import DCGANConfig, GeneratorError, build_generator, dcgan
-from dpsinkhorn.generators.kernels import LastTiling, fused_last, last_supported
+from dpsinkhorn.generators import DCGANConfig, build_generator, dcgan
+from dpsinkhorn.kernels import _triton_last_layer
+from dpsinkhorn.kernels.last_layer import LastTiling, fused_last, last_supported
 from support.kernels import (
     DEVICE,
     compile_for_a_gpu,
@@ -303,8 +304,6 @@ def test_replays_from_a_graph():
 def test_compile_for_a_gpu(
     kind: str, channels: int, outputs: int, weight: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from dpsinkhorn.generators.kernels import _fold_triton
-
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tiling = LastTiling()
     types = dict.fromkeys(("images", "of_images"), f"*{kind}") | dict.fromkeys(("count", "number"), "i32")
@@ -330,9 +329,9 @@ def test_compile_for_a_gpu(
         "last_gradient_kernel": tiling.gradient_warps,
         "last_totals_kernel": 8,
     }
-    assert set(warps) == set(_fold_triton.__all__)
+    assert set(warps) == set(_triton_last_layer.__all__)
     for name, number in warps.items():
-        kernel = getattr(_fold_triton, name)
+        kernel = getattr(_triton_last_layer, name)
         constants = {key: value for key, value in sizes.items() if key in kernel.arg_names}
         compile_for_a_gpu(kernel, dict.fromkeys(kernel.arg_names, "*fp32") | types, constants, warps=number)
 
@@ -364,13 +363,13 @@ def test_what_they_do_not_have():
         (torch.empty(2**17, 16, 32, 32, device="meta"), layer.to("meta")),
     ]:
         assert not last_supported(images, other)
-        with pytest.raises(GeneratorError, match="use the module itself"):
+        with pytest.raises(ValueError, match="use the module itself"):
             fused_last(images, other, (3, 3))
 
 
 @pytest.mark.parametrize("size", [(4, 3), (3, 4), (0, 3)])
 def test_sizes_that_are_not_there(size: tuple[int, int]):
-    with pytest.raises(GeneratorError, match="size: expected at most 3 x 3"):
+    with pytest.raises(ValueError, match="size: expected at most 3 x 3"):
         fused_last(torch.rand(4, 16, 3, 3), nn.ConvTranspose2d(16, 3, 3, padding=1), size)
 
 
@@ -383,5 +382,5 @@ def test_bad_tilings():
         {"gradient_warps": 6},
         {"parts": 0},
     ):
-        with pytest.raises(GeneratorError, match=next(iter(wrong))):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
             LastTiling(**wrong)

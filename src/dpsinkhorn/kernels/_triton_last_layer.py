@@ -1,4 +1,4 @@
-"""The three GPU kernels of a generator's last layer and its tanh. Host code is in ``fold.py``.
+"""The three GPU kernels of a generator's last layer and its tanh. Host code is in ``last_layer.py``.
 
 The layer is a 3 x 3 transposed convolution of stride 1 and padding 1, from C channels to OUT, of which the
 middle OUT_HEIGHT x OUT_WIDTH pixels are kept: those that begin at (TOP, LEFT). It is a product of every pixel
@@ -9,12 +9,12 @@ float32.
 
 from __future__ import annotations
 
-from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.kernels.launch import AVAILABLE
 
 __all__: list[str] = []
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     __all__ += ["last_gradient_kernel", "last_kernel", "last_totals_kernel"]
 

@@ -1,4 +1,4 @@
-"""The GPU kernel that solves both transport problems of a step. Host code is in ``step.py``.
+"""The GPU kernel that solves both transport problems of a step. Host code is in ``transport.py``.
 
 A matrix is held as ``[lanes, rows, columns / lanes / 4, 4]``: entry ``[l, i, q, r]`` is that of row i and
 column ``l * columns / lanes + 4 * q + r``. The first two axes are spread over threads, the last two lie in a
@@ -8,12 +8,12 @@ take exchanges between warps; so the transposed matrix is held as well, in the s
 
 from __future__ import annotations
 
-from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.kernels.launch import AVAILABLE
 
 __all__: list[str] = []
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     __all__ += ["plans_kernel"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.kernels import _triton_costs, _triton_plans
+from dpsinkhorn.kernels.launch import AVAILABLE, available
+from dpsinkhorn.kernels.transport import Schedule, Step, eq6_gradient, supported
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
-from dpsinkhorn.ot.kernels import GroundCost, Schedule, Step, available, eq6_gradient, supported
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.privacy.mechanisms import BatchMechanism
 from support.kernels import (
     DEVICE,
@@ -26,11 +29,7 @@ from support.kernels import (
 )
 
 LONG = Schedule(stages=60, iterations=1000, relaxation=1.8, tolerance=2e-4)
-COSTS: dict[str, tuple[Cost, GroundCost]] = {
-    "both": (L1L2(0.5), GroundCost(squared=True, l1_weight=0.5)),
-    "squared": (SquaredEuclidean(), GroundCost(squared=True, l1_weight=0.0)),
-    "cityblock": (Cityblock(), GroundCost(squared=False, l1_weight=1.0)),
-}
+COSTS: dict[str, Cost] = {"both": L1L2(0.5), "squared": SquaredEuclidean(), "cityblock": Cityblock()}
 
 
 def test_in_the_interpreter():
@@ -58,6 +57,14 @@ def make_step(
     return Step(x.to(DEVICE), labels, y.to(DEVICE), y_labels, number, resampled)
 
 
+def priced(step: Step, cost: Cost, classes: int = 0, label_weight: float = 15.0) -> Step:
+    """The same clouds under this cost."""
+    pixels = PixelCost.of(cost)
+    assert pixels is not None
+    label_cost = pixels.of_difference(label_weight)
+    return replace(step, **vars(pixels), classes=classes, label_cost=label_cost)
+
+
 def plain(step: Step, cost: Cost, regularization: float, classes: int, label_weight: float) -> Tensor:
     """What the sanitizer computes."""
     mechanism = BatchMechanism(clip=1.0, noise_multiplier=1.0)
@@ -70,11 +77,10 @@ def plain(step: Step, cost: Cost, regularization: float, classes: int, label_wei
 
 
 def assert_alike(step: Step, kind: str = "both", regularization: float = 0.05, classes: int = 0) -> None:
-    cost, ground = COSTS[kind]
-    ground = GroundCost(ground.squared, ground.l1_weight, classes, label_weight=2.0)
+    step = priced(step, COSTS[kind], classes, label_weight=2.0)
     errors = torch.full((2,), -1.0, device=DEVICE)
-    got = eq6_gradient(step, ground, regularization, LONG, errors=errors)
-    expected = plain(step, cost, regularization, classes, label_weight=2.0)
+    got = eq6_gradient(step, regularization, LONG, errors=errors)
+    expected = plain(step, COSTS[kind], regularization, classes, label_weight=2.0)
     assert got.dtype == torch.float32
     assert errors.min() >= 0
     assert errors.max() < 1e-3
@@ -123,8 +129,8 @@ def test_unused_room_changes_nothing():
     for capacity in (8, 40, 100, 200):
         y = torch.full((capacity, 5), float("inf"), device=DEVICE)
         y[:8] = small.y
-        step = Step(small.x, None, y, None, small.count, 3)
-        results.append(eq6_gradient(step, GroundCost(l1_weight=1.0), 0.1))
+        step = Step(small.x, None, y, None, small.count, 3, absolute=1.0)
+        results.append(eq6_gradient(step, 0.1))
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], rtol=1e-3, atol=1e-5)
 
@@ -132,10 +138,10 @@ def test_unused_room_changes_nothing():
 @runs_kernels
 @pytest.mark.parametrize("kind", COSTS)
 def test_costs(kind: str):
-    cost, ground = COSTS[kind]
-    step = make_step(10, 3, capacity=20, count=17, d=150)
+    cost = COSTS[kind]
+    step = priced(make_step(10, 3, capacity=20, count=17, d=150), cost)
     out = step.buffer()
-    step.costs(ground, out)
+    step.costs(out)
     x, y = step.x.cpu().double(), step.y[:17].cpu().double()
     torch.testing.assert_close(out[0, :, :17].cpu().double(), cost.pairwise(x[:10], y), rtol=1e-6, atol=0)
     own = cost.pairwise(x[:10], x[3:])
@@ -196,16 +202,21 @@ def test_plans_of_digits_after_many_iterations():
 
 @needs_compiler
 def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from dpsinkhorn.ot.kernels import _plans, _triton
-
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     sizes = {"N": 50, "CAPACITY": 128, "WIDTH": 128}
     tiles = {"ROWS": 64, "NARROW": 64, "WIDE": 128, "LENGTH": 6}
     pixels = {"D": 784, "RESAMPLED": 20, "SQUARED": True, "PIXELS": 64}
     constants = {
-        _triton.costs_kernel: {**sizes, **pixels, "CLASSES": 10, "ROWS": 8, "COLUMNS": 8},
-        _plans.plans_kernel: {**sizes, **tiles, "LANES": 2, "HOLD": True, "STOPS": False, "FAST": True},
-        _triton.gradient_kernel: {**sizes, **pixels, "POINTS": 64},
+        _triton_costs.costs_kernel: {**sizes, **pixels, "CLASSES": 10, "ROWS": 8, "COLUMNS": 8},
+        _triton_plans.plans_kernel: {
+            **sizes,
+            **tiles,
+            "LANES": 2,
+            "HOLD": True,
+            "STOPS": False,
+            "FAST": True,
+        },
+        _triton_costs.gradient_kernel: {**sizes, **pixels, "POINTS": 64},
     }
     integers = {"x_labels": "*i64", "y_labels": "*i64", "count": "*i32"}
     integers |= dict.fromkeys(("falls", "rounds"), "i32")
@@ -266,17 +277,16 @@ def test_plans_of_any_costs_are_bounded(kinds: tuple[str, str], schedule: Schedu
 
 @needs_cuda
 def test_replays_from_a_graph_with_another_count():
-    step = make_step(50, 20, capacity=128, count=53, d=784, classes=10)
-    cost = GroundCost(l1_weight=1.0, classes=10)
-    eq6_gradient(step, cost, 0.05)
+    step = priced(make_step(50, 20, capacity=128, count=53, d=784, classes=10), L1L2(1.0), classes=10)
+    eq6_gradient(step, 0.05)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = eq6_gradient(step, cost, 0.05)
+        out = eq6_gradient(step, 0.05)
     for count in (47, 0, 53):
         step.count.fill_(count)
         graph.replay()
-        torch.testing.assert_close(out, eq6_gradient(step, cost, 0.05), rtol=0, atol=0)
+        torch.testing.assert_close(out, eq6_gradient(step, 0.05), rtol=0, atol=0)
 
 
 def test_bad_input():
@@ -292,7 +302,7 @@ def test_bad_input():
         with pytest.raises(ValueError, match=words):
             Step(*arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="regularization"):
-        eq6_gradient(Step(x, None, y, None, count, 1), GroundCost(), 0.0)
+        eq6_gradient(Step(x, None, y, None, count, 1), 0.0)
     for wrong in (
         {"stages": 0},
         {"stages": 200},
@@ -304,15 +314,6 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Schedule(**wrong)  # type: ignore[arg-type]
-
-
-def test_which_costs_they_have():
-    class Other(SquaredEuclidean):
-        """A cost of one's own."""
-
-    for cost, ground in COSTS.values():
-        assert GroundCost.of(cost) == ground
-    assert GroundCost.of(Other()) is None
 
 
 def test_where_they_run():

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn._kernels import AVAILABLE, ceil_div, on
+from dpsinkhorn.kernels.launch import AVAILABLE, ceil_div, on
 
-__all__ = ["AVAILABLE", "FlatAdam"]
+__all__ = ["FlatAdam"]
 
 _ALIGNED = 64  # numbers: every parameter begins at a multiple of it, as libraries like it
 _BLOCK = 1024
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def adam_kernel(  # type: ignore[no-untyped-def]

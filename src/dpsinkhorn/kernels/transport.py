@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn._kernels import ceil_div, on, power_of_2
-from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.ot.kernels import _plans, _triton
+from dpsinkhorn.kernels import _triton_costs, _triton_plans
+from dpsinkhorn.kernels.launch import ceil_div, on, power_of_2
+
+__all__ = ["MOST_COLUMNS", "Schedule", "Step", "eq6_gradient", "supported"]
 
 # Largest matrix that a program holds in its registers.
 MOST_ROWS, MOST_COLUMNS = 128, 256
@@ -73,46 +74,9 @@ class Schedule:
         return min(ceil_div(self.stages, self.per_round), self.rounds - 1)
 
 
-@dataclass(frozen=True)
-class GroundCost:
-    """``|x - y|^2`` (where ``squared``) ``+ l1_weight * |x - y|_1`` on pixels beside scaled one-hot labels.
-
-    ``classes`` 0 leaves labels out.
-
-    >>> GroundCost(l1_weight=1.0, classes=10, label_weight=15.0).of_label
-    240.0
-    """
-
-    squared: bool = True
-    l1_weight: float = 0.0
-    classes: int = 0
-    label_weight: float = 15.0
-
-    @property
-    def of_label(self) -> float:
-        """Cost of one entry in which two one-hot labels differ."""
-        return self.squared * self.label_weight**2 + self.l1_weight * self.label_weight
-
-    @classmethod
-    def of(cls, cost: Cost, classes: int = 0, label_weight: float = 15.0) -> GroundCost | None:
-        """The same cost for the kernels; None for one that they do not have.
-
-        >>> GroundCost.of(L1L2(2.0))
-        GroundCost(squared=True, l1_weight=2.0, classes=0, label_weight=15.0)
-        """
-        parts = None
-        if type(cost) is L1L2:  # a subclass may have another rule
-            parts = (True, cost.l1_weight)
-        elif type(cost) is SquaredEuclidean:
-            parts = (True, 0.0)
-        elif type(cost) is Cityblock:
-            parts = (False, 1.0)
-        return None if parts is None else cls(*parts, classes, label_weight)
-
-
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The clouds of one step on the device, and the three launches.
+    """The clouds of one step on the device, their cost, and the three launches.
 
     Args:
         x: generated images, ``(n + n', d)``, float32, n' of them ``resampled``.
@@ -122,6 +86,9 @@ class Step:
         count: how many rows of ``y`` are records, one integer on the device. What the other rows hold
             does not matter.
         resampled: n'.
+        squared, absolute: the cost of pixels, ``squared * |x - y|^2 + absolute * |x - y|_1``.
+        classes: how many there are; 0 leaves labels out.
+        label_cost: cost of an entry in which two one-hot labels differ.
     """
 
     x: Tensor
@@ -130,6 +97,10 @@ class Step:
     y_labels: Tensor | None
     count: Tensor
     resampled: int
+    squared: bool = True
+    absolute: float = 0.0
+    classes: int = 0
+    label_cost: float = 0.0
 
     def __post_init__(self) -> None:
         x, y = self.x, self.y
@@ -177,22 +148,22 @@ class Step:
         """Room for the costs or plans of both problems, ``(2, n, width)``."""
         return self.x.new_empty(2, self.rows, self.width)
 
-    def costs(self, cost: GroundCost, out: Tensor, *, warps: int = 8) -> None:
+    def costs(self, out: Tensor, *, warps: int = 8) -> None:
         """Launch 1: costs of the cross problem and of the self problem, without an n x m x d tensor."""
-        labelled = cost.classes > 0 and self.labels is not None and self.y_labels is not None
+        labelled = self.classes > 0 and self.labels is not None and self.y_labels is not None
         grid = (ceil_div(self.rows, _TILE), ceil_div(self.width, _TILE), 2)
         with on(self.x.device):
-            _triton.costs_kernel[grid](
+            _triton_costs.costs_kernel[grid](
                 self.x.contiguous(),
                 self.y.contiguous(),
                 self.labels.contiguous() if labelled and self.labels is not None else self.x,
                 self.y_labels.contiguous() if labelled and self.y_labels is not None else self.y,
                 self.count,
                 out,
-                float(cost.l1_weight),
-                float(cost.of_label),
-                CLASSES=cost.classes if labelled else 0,
-                SQUARED=cost.squared,
+                float(self.absolute),
+                float(self.label_cost),
+                CLASSES=self.classes if labelled else 0,
+                SQUARED=self.squared,
                 RESAMPLED=self.resampled,
                 D=self.x.shape[1],
                 ROWS=_TILE,
@@ -220,7 +191,7 @@ class Step:
         wide = max(_NARROW, power_of_2(self.width))
         warps = warps or (4 if rows * wide <= 64 * 128 else 16)
         with on(self.x.device):
-            _plans.plans_kernel[(2,)](
+            _triton_plans.plans_kernel[(2,)](
                 costs,
                 out,
                 errors,
@@ -243,18 +214,18 @@ class Step:
                 **self._sizes,
             )
 
-    def gradient(self, cost: GroundCost, plans: Tensor, out: Tensor, *, warps: int = 4) -> None:
+    def gradient(self, plans: Tensor, out: Tensor, *, warps: int = 4) -> None:
         """Launch 3: rows of Eq. 6 from both plans."""
         grid = (len(self.x), ceil_div(self.x.shape[1], _PIXELS))
         with on(self.x.device):
-            _triton.gradient_kernel[grid](
+            _triton_costs.gradient_kernel[grid](
                 self.x.contiguous(),
                 self.y.contiguous(),
                 plans,
                 self.count,
                 out,
-                float(cost.l1_weight),
-                SQUARED=cost.squared,
+                float(self.absolute),
+                SQUARED=self.squared,
                 RESAMPLED=self.resampled,
                 D=self.x.shape[1],
                 POINTS=_POINTS,
@@ -265,12 +236,7 @@ class Step:
 
 
 def eq6_gradient(
-    step: Step,
-    cost: GroundCost,
-    regularization: float,
-    schedule: Schedule | None = None,
-    *,
-    errors: Tensor | None = None,
+    step: Step, regularization: float, schedule: Schedule | None = None, *, errors: Tensor | None = None
 ) -> Tensor:
     """Gradient of Eq. 6, ``2 W(X, Y) - W(A, B)``, in all n + n' images: ``(n + n', d)``, float32.
 
@@ -284,7 +250,7 @@ def eq6_gradient(
 
     >>> images, records = torch.rand(6, 4), torch.rand(8, 4)  # n = 4, n' = 2
     >>> step = Step(images, None, records, None, torch.tensor(5), resampled=2)
-    >>> eq6_gradient(step, GroundCost(), regularization=0.05).shape  # doctest: +SKIP
+    >>> eq6_gradient(step, regularization=0.05).shape  # doctest: +SKIP
     torch.Size([6, 4])
     """
     if not 1e-30 < regularization < 1e30:
@@ -293,9 +259,9 @@ def eq6_gradient(
         errors = step.x.new_empty(2)
     costs, plans = step.buffer(), step.buffer()
     out = torch.empty_like(step.x, memory_format=torch.contiguous_format)
-    step.costs(cost, costs)
+    step.costs(costs)
     step.plans(costs, regularization, schedule or Schedule(), plans, errors)
-    step.gradient(cost, plans, out)
+    step.gradient(plans, out)
     return out
 
 

@@ -15,12 +15,12 @@ before the first one started; so the first one must be launched the ordinary way
 
 from __future__ import annotations
 
-from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.kernels.launch import AVAILABLE
 
 __all__: list[str] = []
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     __all__ += ["apply_kernel", "moments_kernel", "norm_gradient_kernel", "sums_kernel"]
 

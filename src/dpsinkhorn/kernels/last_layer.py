@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn._kernels import ceil_div, on, power_of_2
-from dpsinkhorn.generators.errors import GeneratorError
-from dpsinkhorn.generators.kernels import _fold_triton
-from dpsinkhorn.generators.kernels.norm import _channels_last, _check_power
+from dpsinkhorn.kernels import _triton_last_layer
+from dpsinkhorn.kernels.launch import ceil_div, channels_last, check_power, on, power_of_2
 
 MOST_OUTPUTS = 4  # channels of images
 MOST_NUMBERS = 2**31
@@ -46,9 +44,9 @@ class LastTiling:
         least = {"side": 4, "pixels": 16}
         for name, value in vars(self).items():
             if value < least.get(name, 1):
-                raise GeneratorError(f"{name}: expected {least.get(name, 1)} or more, got {value}")
+                raise ValueError(f"{name}: expected {least.get(name, 1)} or more, got {value}")
             if name != "parts":
-                _check_power(name, value)
+                check_power(name, value)
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class _Launches:
         within = self.tiling.side - 2
         squares = ceil_div(self.out[2], within) * ceil_div(self.out[3], within)
         with on(images.device):
-            _fold_triton.last_kernel[(len(out) * squares,)](
+            _triton_last_layer.last_kernel[(len(out) * squares,)](
                 images,
                 weight,
                 bias,
@@ -119,7 +117,7 @@ class _Launches:
         parts = torch.empty(self._parts, self._entries, dtype=torch.float32, device=images.device)
         layer = self._layer(images, weight)
         with on(images.device):
-            _fold_triton.last_gradient_kernel[(self._parts, ceil_div(self.images[3], layer["BLOCK"]))](
+            _triton_last_layer.last_gradient_kernel[(self._parts, ceil_div(self.images[3], layer["BLOCK"]))](
                 images,
                 weight,
                 out,
@@ -133,7 +131,7 @@ class _Launches:
                 num_stages=2,
                 **layer,
             )
-            _fold_triton.last_totals_kernel[(ceil_div(self._entries, _ENTRIES),)](
+            _triton_last_layer.last_totals_kernel[(ceil_div(self._entries, _ENTRIES),)](
                 parts,
                 of_weight,
                 of_bias,
@@ -153,7 +151,7 @@ class _FusedLast(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], tiling: LastTiling
     ) -> Tensor:
-        images = _channels_last(x)
+        images = channels_last(x)
         launches = _Launches(images.shape, torch.Size((len(x), weight.shape[1], *size)), tiling)
         out = launches.forward(images, weight, bias)
         ctx.save_for_backward(images, weight, out)
@@ -186,11 +184,11 @@ def fused_last(
     torch.Size([5, 1, 7, 7])
     """
     if not last_supported(x, layer):
-        raise GeneratorError(
+        raise ValueError(
             f"the kernels do not have this layer of a {x.dtype} {tuple(x.shape)}: use the module itself"
         )
     if not (1 <= size[0] <= x.shape[2] and 1 <= size[1] <= x.shape[3]):
-        raise GeneratorError(f"size: expected at most {x.shape[2]} x {x.shape[3]}, got {size[0]} x {size[1]}")
+        raise ValueError(f"size: expected at most {x.shape[2]} x {x.shape[3]}, got {size[0]} x {size[1]}")
     arguments = (x, layer.weight, layer.bias, (int(size[0]), int(size[1])), tiling or LastTiling())
     out: Tensor = _FusedLast.apply(*arguments)  # type: ignore[no-untyped-call]
     return out

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpsinkhorn.training import flat_adam
-from dpsinkhorn.training.flat_adam import FlatAdam
+from dpsinkhorn.kernels import adam
+from dpsinkhorn.kernels.adam import FlatAdam
 from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
 
 OPTIONS = {"betas": (0.9, 0.999), "weight_decay": 2e-5}
@@ -131,7 +131,7 @@ def test_parameters_begin_at_whole_256_bytes():
 @needs_compiler
 def test_compile_for_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = flat_adam.adam_kernel
+    kernel = adam.adam_kernel
     tensors = ("parameters", "others", "means", "squares", "step", "rate")
     numbers = ("first", "second", "first_log", "second_log", "decay", "least")
     types = dict.fromkeys(tensors, "*fp32") | dict.fromkeys(numbers, "fp32")

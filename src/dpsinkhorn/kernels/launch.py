@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch import Tensor
 
 try:
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -17,7 +18,7 @@ except ImportError:  # torch for the CPU comes without it, and this module must 
 else:
     AVAILABLE = True
 
-__all__ = ["AVAILABLE", "available", "ceil_div", "on", "power_of_2"]
+__all__ = ["AVAILABLE", "available", "ceil_div", "channels_last", "check_power", "on", "power_of_2"]
 
 if AVAILABLE:
     __all__ += ["tl", "triton"]
@@ -53,3 +54,14 @@ def power_of_2(size: int) -> int:
     (8, 16)
     """
     return 1 << (size - 1).bit_length()
+
+
+def check_power(name: str, value: int) -> None:
+    """Refuse an argument that is no power of 2."""
+    if value < 1 or value != power_of_2(value):
+        raise ValueError(f"{name}: expected a power of 2, got {value}")
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Return images ``(n, C, height, width)`` as ``(n, height, width, C)``, contiguous."""
+    return images.permute(0, 2, 3, 1).contiguous()

@@ -9,19 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn._kernels import ceil_div, on, power_of_2
-from dpsinkhorn.generators.errors import GeneratorError
-from dpsinkhorn.generators.kernels import _triton
+from dpsinkhorn.kernels import _triton_norm
+from dpsinkhorn.kernels.launch import ceil_div, channels_last, check_power, on, power_of_2
 
 MOST_CHANNELS = 512
 MOST_ROWS = 2**30
 _LEAST_ROWS = 4  # of a tile
 _MOST_PROGRAMS = 2048
-
-
-def _check_power(name: str, value: int) -> None:
-    if value < 1 or value != power_of_2(value):
-        raise GeneratorError(f"{name}: expected a power of 2, got {value}")
 
 
 @dataclass(frozen=True)
@@ -43,10 +37,10 @@ class Cut:
     programs: int
 
     def __post_init__(self) -> None:
-        _check_power("elements", self.elements)
-        _check_power("warps", self.warps)
+        check_power("elements", self.elements)
+        check_power("warps", self.warps)
         if not 1 <= self.programs <= _MOST_PROGRAMS:
-            raise GeneratorError(f"programs: expected 1 to {_MOST_PROGRAMS}, got {self.programs}")
+            raise ValueError(f"programs: expected 1 to {_MOST_PROGRAMS}, got {self.programs}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class Tiling:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        _check_power("channels", self.channels)
+        check_power("channels", self.channels)
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,9 @@ class _Launches:
         grid = self._sums
         parts = self._floats(2, grid.sharing, self.channels)
         with on(self.device):
-            _triton.moments_kernel[grid.programs](x, parts, self.count, OVERLAP=self._overlap, **grid.options)
+            _triton_norm.moments_kernel[grid.programs](
+                x, parts, self.count, OVERLAP=self._overlap, **grid.options
+            )
         return parts
 
     def apply(
@@ -160,7 +156,7 @@ class _Launches:
         running = [buffer for buffer in tracked if buffer is not None]
         grid = self._grid(self.tiling.apply)
         with on(self.device):
-            _triton.apply_kernel[grid.programs](
+            _triton_norm.apply_kernel[grid.programs](
                 x,
                 out,
                 parts,
@@ -189,7 +185,7 @@ class _Launches:
         grid = self._sums
         parts = self._floats(2, grid.sharing, self.channels)
         with on(self.device):
-            _triton.sums_kernel[grid.programs](
+            _triton_norm.sums_kernel[grid.programs](
                 x,
                 dy,
                 parts,
@@ -217,7 +213,7 @@ class _Launches:
         of_x, of_weight, of_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         grid = self._grid(self.tiling.gradient)
         with on(self.device):
-            _triton.norm_gradient_kernel[grid.programs](
+            _triton_norm.norm_gradient_kernel[grid.programs](
                 x,
                 dy,
                 of_x,
@@ -249,7 +245,7 @@ class _FusedNorm(torch.autograd.Function):
         slope: float,
         tiling: Tiling,
     ) -> Tensor:
-        rows = _channels_last(x)
+        rows = channels_last(x)
         launches = _Launches(rows.numel() // rows.shape[-1], rows.shape[-1], rows.device, tiling)
         out, statistics = launches.apply(rows, launches.moments(rows), weight, bias, norm, slope)
         ctx.save_for_backward(rows, statistics, weight, bias)
@@ -261,7 +257,7 @@ class _FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, statistics, weight, bias = ctx.saved_tensors
         launches: _Launches = ctx.launches
-        rows = _channels_last(dy)
+        rows = channels_last(dy)
         parts = launches.sums(x, rows, statistics, weight, bias, ctx.slope)
         of_x, of_weight, of_bias = launches.gradients(x, rows, parts, statistics, weight, bias, ctx.slope)
         return of_x.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None
@@ -281,7 +277,7 @@ def fused_norm(x: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling | N
     torch.Size([5, 64, 7, 7])
     """
     if not supported(x, norm):
-        raise GeneratorError(
+        raise ValueError(
             f"the kernels do not have this BatchNorm of a {x.dtype} {tuple(x.shape)}: use the module itself"
         )
     arguments = (x, norm.weight, norm.bias, norm, float(slope), tiling or Tiling())
@@ -323,8 +319,3 @@ def _can_overlap(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    """Images as (n, height, width, C), contiguous."""
-    return images.permute(0, 2, 3, 1).contiguous()

@@ -1,4 +1,4 @@
-"""The GPU kernels of a step's costs and gradient. Plans are in ``_plans.py``, host code is in ``step.py``.
+"""The GPU kernels of a step's costs and gradient. Plans are in ``_triton_plans.py``.
 
 Everything that depends on the data (the number of real columns, when to stop) is decided on the device.
 Buffers: ``costs`` and ``plans`` are ``(2, n, width)``; entry 0 is the cross problem, entry 1 the self
@@ -7,12 +7,12 @@ problem. Columns from the number of real ones on are neither written nor read.
 
 from __future__ import annotations
 
-from dpsinkhorn._kernels import AVAILABLE
+from dpsinkhorn.kernels.launch import AVAILABLE
 
 __all__: list[str] = []
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     __all__ += ["costs_kernel", "gradient_kernel"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from dpsinkhorn._kernels import AVAILABLE, ceil_div, on
+from dpsinkhorn.kernels.launch import AVAILABLE, ceil_div, on
 
-__all__ = ["AVAILABLE", "stream"]
+__all__ = ["stream"]
 
 _PER_PROGRAM = 128
 
 if AVAILABLE:
-    from dpsinkhorn._kernels import tl, triton
+    from dpsinkhorn.kernels.launch import tl, triton
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _rotate(word, shift: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -1,0 +1,30 @@
+"""The key stream by a GPU kernel beside that of a library: on a CUDA device, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpsinkhorn.kernels import chacha
+from dpsinkhorn.privacy.noise.chacha import _initial_state, key_stream
+from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
+
+KEY = bytes(range(32))
+
+
+def test_in_the_interpreter():
+    run_in_interpreter(__file__)
+
+
+@runs_kernels
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter: words wrap around
+@pytest.mark.parametrize("blocks", [0, 1, 128, 300])
+def test_the_same_stream_as_the_library(blocks: int):
+    found = chacha.stream(_initial_state(KEY, 7), blocks, torch.device(DEVICE))
+    assert torch.equal(found.cpu(), key_stream(KEY, 7, 8 * blocks, torch.device("cpu")))
+
+
+@needs_compiler
+def test_compile_for_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compile_for_a_gpu(chacha._kernel, {"setup": "*i32", "out": "*i32", "blocks": "i32"}, {"size": 128})
