@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators.config_base import NetworkConfig
-from dpsinkhorn.generators.configs import GeneratorConfig
+from dpsinkhorn.generators.config_base import Config, NetworkConfig
 from dpsinkhorn.generators.errors import GeneratorError
 
-__all__ = ["Generator"]
+__all__ = ["Generator", "ModuleClass"]
+
+ModuleClass = Callable[..., nn.Module]
+"""A subclass of `nn.Module`, or a function that makes one; it is called with the settings of a config."""
 
 
 class Generator(nn.Module):
@@ -19,14 +23,21 @@ class Generator(nn.Module):
     them. What is no network has its own `images`.
     """
 
-    config: GeneratorConfig
+    config: Config
+    module_class: ModuleClass | None = None
+    """The user's own class, of whose inside nothing is known: it is neither folded nor laid out anew."""
 
-    def __init__(self, config: GeneratorConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         self.embedding: nn.Embedding | None = None
         if isinstance(config, NetworkConfig) and config.classes:
             self.embedding = nn.Embedding(config.classes, config.embedding)
+
+    @property
+    def stored(self) -> nn.Module:
+        """The module whose tensors a release holds."""
+        return self
 
     @property
     def products(self) -> list[str]:

@@ -1,22 +1,65 @@
-"""What all configs of generators share, and the checks of their fields."""
+"""What all configs of generators share: their fields are declared with the values that they may take."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+from dpsinkhorn import _checks
 from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.variation import Variation
 
-__all__ = ["ACTIVATIONS", "Config", "NetworkConfig", "check_activation", "check_bool", "check_int"]
+__all__ = [
+    "LARGEST_LATENT",
+    "LARGEST_PARAMETERS",
+    "Config",
+    "NetworkConfig",
+    "checked",
+    "nonlinearity",
+    "truth",
+    "whole",
+]
 
-ACTIVATIONS = ("relu", "leaky_relu")
+LARGEST_LATENT = 4096
+LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 
 _LARGEST_SIDE = 512
-_LARGEST_LATENT = 4096
-_LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 _LARGEST_ACTIVATIONS = 2**26  # of one layer and one image, in numbers
+
+
+def checked(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+    """Declare a field whose value is checked by `check(value, name, GeneratorError, **bounds)`."""
+    metadata = {"check": partial(check, error=GeneratorError, **bounds)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def whole(least: int, most: int, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that is a whole number within bounds."""
+    return checked(_checks.whole, default, least=least, most=most)
+
+
+def truth(default: bool) -> Any:
+    """Declare a field that is true or false."""
+    return checked(_checks.truth, default)
+
+
+def nonlinearity() -> Any:
+    """Declare the field for the nonlinearity of a network."""
+    return checked(_checks.choice, "relu", choices=("relu", "leaky_relu"))
+
+
+def _shape(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or len(value) != 3 or not all(type(size) is int for size in value):
+        raise error(f"{name} must be three whole numbers: channels, height, width")
+    channels, height, width = value
+    if channels not in (1, 3):
+        raise error(f"images have 1 or 3 channels, not {channels}")
+    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
+        raise error(f"images are from 1 x 1 to {_LARGEST_SIDE} x {_LARGEST_SIDE}, not {height} x {width}")
 
 
 @dataclass(frozen=True)
@@ -29,19 +72,19 @@ class Config:
 
     kind: ClassVar[str]
 
-    image_shape: tuple[int, int, int]
-    classes: int
+    image_shape: tuple[int, int, int] = checked(_shape)
+    classes: int = whole(0, 2**16)
     warp: float = 0.0
     sharpen: float = 0.0
     grain: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_shape(self.image_shape)
-        check_int(self, "classes", 0, 2**16)
+        for field in dataclasses.fields(self):
+            if check := field.metadata.get("check"):
+                check(getattr(self, field.name), field.name)
         _ = self.variation  # which checks its fields
-        self._check_own_fields()
-        check_int(self, "latent", 1, _LARGEST_LATENT)
-        if self.parameters > _LARGEST_PARAMETERS:
+        _checks.whole(self.latent, "latent", GeneratorError, least=1, most=LARGEST_LATENT)
+        if self.parameters > LARGEST_PARAMETERS:
             raise GeneratorError(
                 f"this {self.kind} would have {self.parameters:,} parameters; make it smaller"
             )
@@ -59,6 +102,11 @@ class Config:
         return math.prod(self.image_shape)
 
     @property
+    def latent(self) -> int:
+        """How many numbers, uniform on (0, 1), an image is made from."""
+        raise NotImplementedError
+
+    @property
     def parameters(self) -> int:
         """How many numbers are trained."""
         raise NotImplementedError
@@ -68,16 +116,13 @@ class Config:
         """How many numbers the largest layer has per image: what decides the memory of a batch."""
         raise NotImplementedError
 
-    def _check_own_fields(self) -> None:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class NetworkConfig(Config):
     """What every network has: a latent, and beside it the label's embedding."""
 
-    latent: int = 12
-    embedding: int = 4
+    latent: int = whole(1, LARGEST_LATENT, 12)
+    embedding: int = whole(1, 4096, 4)
 
     @property
     def inputs(self) -> int:
@@ -92,42 +137,3 @@ class NetworkConfig(Config):
     @property
     def _network_parameters(self) -> int:
         raise NotImplementedError
-
-    def _check_own_fields(self) -> None:
-        check_int(self, "latent", 1, _LARGEST_LATENT)
-        check_int(self, "embedding", 1, 4096)
-        self._check_network()
-
-    def _check_network(self) -> None:
-        raise NotImplementedError
-
-
-def _check_shape(shape: Any) -> None:
-    if type(shape) is not tuple or len(shape) != 3 or not all(type(size) is int for size in shape):
-        raise GeneratorError("image_shape must be three whole numbers: channels, height, width")
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise GeneratorError(f"images have 1 or 3 channels, not {channels}")
-    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise GeneratorError(
-            f"images are from 1 x 1 to {_LARGEST_SIDE} x {_LARGEST_SIDE}, not {height} x {width}"
-        )
-
-
-def check_int(config: Config, name: str, least: int, most: int) -> None:
-    """Refuse a field that is not a whole number within bounds."""
-    value = getattr(config, name)
-    if type(value) is not int or not least <= value <= most:
-        raise GeneratorError(f"{name} must be a whole number from {least} to {most}, not {str(value)[:40]}")
-
-
-def check_bool(config: Config, name: str) -> None:
-    """Refuse a field that is neither true nor false."""
-    if type(getattr(config, name)) is not bool:
-        raise GeneratorError(f"{name} must be true or false")
-
-
-def check_activation(value: Any) -> None:
-    """Refuse an unknown nonlinearity."""
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise GeneratorError(f"activation must be one of {', '.join(ACTIVATIONS)}")

@@ -1,4 +1,4 @@
-"""What a generator is made of: one small frozen config per kind, and its JSON form.
+"""What a generator is made of: one small frozen config per kind.
 
 A config may come from a stranger's file, so every field is checked, and so are the parameters and
 activations that it asks for, before anything is allocated.
@@ -6,34 +6,24 @@ activations that it asks for, before anything is allocated.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
+from dpsinkhorn import _checks
 from dpsinkhorn.generators.config_base import (
-    ACTIVATIONS,
+    LARGEST_LATENT,
     Config,
     NetworkConfig,
-    check_activation,
-    check_bool,
-    check_int,
+    nonlinearity,
+    checked,
+    truth,
+    whole,
 )
 from dpsinkhorn.generators.errors import GeneratorError
 
-__all__ = [
-    "ACTIVATIONS",
-    "BigGANConfig",
-    "DCGANConfig",
-    "GeneratorConfig",
-    "GeneratorError",
-    "MLPConfig",
-    "MixtureConfig",
-    "config_from_json",
-    "config_to_json",
-]
+__all__ = ["BigGANConfig", "DCGANConfig", "MLPConfig", "MixtureConfig"]
 
 _LARGEST_CENTRES = 2**27  # pixels of all components of a mixture: sampling keeps two numbers for each
 
@@ -53,9 +43,9 @@ class DCGANConfig(NetworkConfig):
 
     kind: ClassVar[str] = "dcgan"
 
-    width: int = 64
-    batch_norm: bool = True
-    activation: str = "relu"
+    width: int = whole(1, 1024, 64)
+    batch_norm: bool = truth(True)
+    activation: str = nonlinearity()
 
     @property
     def start(self) -> tuple[int, int]:
@@ -67,11 +57,6 @@ class DCGANConfig(NetworkConfig):
     def channels(self) -> tuple[int, int, int, int]:
         """Channels after each layer."""
         return 4 * self.width, 2 * self.width, self.width, self.image_shape[0]
-
-    def _check_network(self) -> None:
-        check_int(self, "width", 1, 1024)
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -100,11 +85,11 @@ class BigGANConfig(NetworkConfig):
 
     kind: ClassVar[str] = "biggan"
 
-    latent: int = 32
-    depth: int = 256
-    blocks: int = 4
-    batch_norm: bool = True
-    activation: str = "relu"
+    latent: int = whole(1, LARGEST_LATENT, 32)
+    depth: int = whole(1, 1024, 256)
+    blocks: int = whole(1, 16, 4)
+    batch_norm: bool = truth(True)
+    activation: str = nonlinearity()
 
     @property
     def upsamplings(self) -> int:
@@ -118,12 +103,6 @@ class BigGANConfig(NetworkConfig):
         factor = 2**self.upsamplings
         _, height, width = self.image_shape
         return math.ceil(height / factor), math.ceil(width / factor)
-
-    def _check_network(self) -> None:
-        check_int(self, "depth", 1, 1024)
-        check_int(self, "blocks", 1, 16)
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -139,6 +118,13 @@ class BigGANConfig(NetworkConfig):
         return self.depth * height * width * int(4**self.upsamplings)
 
 
+def _sizes(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or not 1 <= len(value) <= 16:
+        raise error(f"{name} must be a list of 1 to 16 layer sizes")
+    for size in value:
+        _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
+
+
 @dataclass(frozen=True)
 class MLPConfig(NetworkConfig):
     """Fully connected layers, for small images such as 8 x 8 digits.
@@ -149,18 +135,9 @@ class MLPConfig(NetworkConfig):
 
     kind: ClassVar[str] = "mlp"
 
-    hidden: tuple[int, ...] = (256, 256)
-    batch_norm: bool = True
-    activation: str = "relu"
-
-    def _check_network(self) -> None:
-        sizes = self.hidden
-        if type(sizes) is not tuple or not 1 <= len(sizes) <= 16:
-            raise GeneratorError("hidden must be a tuple of 1 to 16 layer sizes")
-        if not all(type(size) is int and 1 <= size <= 65536 for size in sizes):
-            raise GeneratorError("hidden layer sizes must be whole numbers from 1 to 65536")
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
+    hidden: tuple[int, ...] = checked(_sizes, (256, 256))
+    batch_norm: bool = truth(True)
+    activation: str = nonlinearity()
 
     @property
     def _network_parameters(self) -> int:
@@ -191,8 +168,13 @@ class MixtureConfig(Config):
 
     kind: ClassVar[str] = "mixture"
 
-    components: int = 32
-    frequencies: int = 20
+    components: int = whole(1, 4096, 32)
+    frequencies: int = whole(1, 4096, 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kinds * self.components * self.points > _LARGEST_CENTRES:
+            raise GeneratorError("this mixture would need too much memory for its centres; make it smaller")
 
     @property
     def kinds(self) -> int:
@@ -216,12 +198,6 @@ class MixtureConfig(Config):
         """One number chooses the component, the others the deviation."""
         return self.coefficients + 1
 
-    def _check_own_fields(self) -> None:
-        check_int(self, "components", 1, 4096)
-        check_int(self, "frequencies", 1, 4096)
-        if self.kinds * self.components * self.points > _LARGEST_CENTRES:
-            raise GeneratorError("this mixture would need too much memory for its centres; make it smaller")
-
     @property
     def parameters(self) -> int:
         k = self.coefficients
@@ -230,52 +206,3 @@ class MixtureConfig(Config):
     @property
     def activations(self) -> int:
         return 4 * max(self.points, self.latent, self.components)
-
-
-GeneratorConfig: TypeAlias = DCGANConfig | BigGANConfig | MLPConfig | MixtureConfig
-
-_KINDS: dict[str, type[GeneratorConfig]] = {
-    kind.kind: kind for kind in (DCGANConfig, BigGANConfig, MLPConfig, MixtureConfig)
-}
-
-
-def config_to_json(config: GeneratorConfig) -> dict[str, Any]:
-    """Plain JSON values, every field included.
-
-    >>> config_to_json(MLPConfig(image_shape=(1, 8, 8), classes=10))["kind"]
-    'mlp'
-    """
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    return {"kind": config.kind, **plain}
-
-
-def config_from_json(data: Any) -> GeneratorConfig:
-    """Read back `config_to_json`. Unknown fields, wrong types and absurd sizes raise `GeneratorError`.
-
-    Fields that have a default may be left out.
-
-    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10}).width
-    64
-    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
-    Traceback (most recent call last):
-    dpsinkhorn.generators.errors.GeneratorError: a dcgan has no field 'heads'
-    """
-    if not isinstance(data, Mapping):
-        raise GeneratorError("the config of a generator must be a table of fields")
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise GeneratorError(f"kind must be one of {', '.join(_KINDS)}")
-    config = _KINDS[kind]
-    fields = {field.name: field for field in dataclasses.fields(config)}
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name == "kind":
-            continue
-        if name not in fields:
-            raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name, field in fields.items():
-        if name not in values and field.default is dataclasses.MISSING:
-            raise GeneratorError(f"the config of a {kind} needs {name}")
-    return config(**values)

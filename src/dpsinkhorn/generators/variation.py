@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dpsinkhorn import _checks
 from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Variation"]
@@ -42,9 +43,7 @@ class Variation:
 
     def __post_init__(self) -> None:
         for name, most in (("warp", 8), ("sharpen", 16), ("grain", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-                raise GeneratorError(f"{name} must be a number from 0 to {most}, not {str(value)[:40]}")
+            _checks.number(getattr(self, name), name, GeneratorError, least=0, most=most)
 
     def __bool__(self) -> bool:
         return bool(self.warp or self.sharpen or self.grain)
