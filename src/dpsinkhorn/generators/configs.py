@@ -16,8 +16,8 @@ from dpsinkhorn.generators.config_base import (
     LARGEST_LATENT,
     Config,
     NetworkConfig,
-    nonlinearity,
     checked,
+    nonlinearity,
     truth,
     whole,
 )

@@ -38,7 +38,7 @@ def _table(value: Any, name: str, error: type[Exception]) -> None:
 
 @dataclass(frozen=True)
 class CustomConfig(Config):
-    """A module of the user's own: `module` is its class, in words, and `settings` what that is called with."""
+    """A module of the user's own: `module` names its class, which is called with `settings`."""
 
     kind: ClassVar[str] = "custom"
 
@@ -125,7 +125,7 @@ def register_module(
 
 
 def outline(config: CustomConfig, module_class: ModuleClass) -> nn.Module:
-    """Return the module without memory for its tensors: what settings of a stranger ask for, before it is given."""
+    """Return the module without memory for its tensors, to see what a stranger's settings ask for."""
     with torch.random.fork_rng(devices=[]):
         made = _made(module_class, config.settings, "meta")
     _check_fit(made, config)

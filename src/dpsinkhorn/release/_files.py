@@ -64,13 +64,13 @@ def read_file(path: Path, limit: int) -> bytes:
         if state.st_size > limit:
             raise ReleaseError(f"{path} has {state.st_size:,} bytes; at most {limit:,} are expected")
         with open(handle, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
+            data = file.read(state.st_size + 1)
     except OSError as error:
         raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
     finally:
         os.close(handle)
-    if len(data) > limit:
-        raise ReleaseError(f"{path} grew while it was read; at most {limit:,} bytes are expected")
+    if len(data) > state.st_size:
+        raise ReleaseError(f"{path} grew while it was read; is it still being written?")
     return data
 
 

@@ -39,7 +39,10 @@ VERSION = 1
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
 
 _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
-_CONFIG_KEYS = "format version title generator generator_sha256 label_probabilities class_names".split()
+_CONFIG_KEYS = (
+    *("format", "version", "title"),
+    *("generator", "generator_sha256", "label_probabilities", "class_names"),
+)
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
 _LONGEST_NAME = 200

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpsinkhorn.generators import GeneratorConfig, MixtureConfig, config_from_json
+from dpsinkhorn.generators import CustomConfig, GeneratorConfig, MixtureConfig, config_from_json
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
@@ -242,9 +242,10 @@ def check_generator(plan: Plan) -> None:
     config, privacy, facts = plan.generator_config, plan.recipe.privacy, plan.facts
     moments = privacy.mechanism == "moments"
     if moments != isinstance(config, MixtureConfig):
+        what = config.module if isinstance(config, CustomConfig) else f"a {config.kind}"
         raise TrainingError(
-            f"the mechanism {privacy.mechanism} cannot train a {config.kind}: moments and a generator of "
-            "kind mixture belong together"
+            f"the mechanism {privacy.mechanism} cannot train {what}: moments and a generator of kind mixture "
+            "belong together"
         )
     if not moments:
         return
