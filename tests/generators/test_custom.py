@@ -69,19 +69,24 @@ class Wrong(nn.Module):
 
     latent = 4
 
-    def __init__(self, images="layer", latent=4):
+    def __init__(self, images="frozen", latent=4):
         super().__init__()
         self.images, self.latent = images, latent
         self.layer = nn.Linear(4, 64)
         if images == "lazy":
             self.more = nn.LazyLinear(3)
+        if images == "frozen":
+            self.layer.bias.requires_grad_(False)
+        if images == "unused":
+            self.unused = nn.Linear(1, 1)
         if images == "double":
             self.layer.double()
 
     def forward(self, latents, _):
         made = torch.tanh(self.layer(latents)).view(-1, *SHAPE)
         return {
-            "layer": made,
+            "frozen": made,
+            "unused": made,
             "flat": made.flatten(1),
             "one more": torch.cat([made, made[:1]]),
             "large": 3 + made,
@@ -100,7 +105,9 @@ class TestRefused:
             ({"images": "list"}, "not list"),
             ({"images": "large"}, "from -1 to 1"),
             ({"images": "nan"}, "from -1 to 1"),
-            ({"images": "detached"}, "no gradient"),
+            ({"images": "detached"}, "layer.weight that gets no gradient"),
+            ({"images": "frozen"}, "layer.bias that gets no gradient"),
+            ({"images": "unused"}, "unused.weight that gets no gradient"),
             ({"images": "lazy"}, "sizes of all its layers"),
             ({"images": "double"}, "float64"),
             ({"images": "other"}, "fails on latents.*KeyError"),
@@ -118,6 +125,10 @@ class TestRefused:
             registered(Wrong, settings)
         assert "\n" not in str(error.value)
         assert len(str(error.value)) < 400
+
+    def test_labels_that_it_does_not_know(self):
+        with pytest.raises(GeneratorError, match=r"fails on latents.*IndexError"):
+            registered(classes=7)
 
     def test_not_a_class(self):
         for module_class in (OwnNet(), 3, "support.modules.OwnNet"):

@@ -8,8 +8,8 @@ torch.Size([2, 1, 28, 28])
 """
 
 from dpsinkhorn.generators.base import Generator, ModuleClass
-from dpsinkhorn.generators.config_base import Config as GeneratorConfig
 from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
 from dpsinkhorn.generators.devices import choose_device
 from dpsinkhorn.generators.errors import GeneratorError

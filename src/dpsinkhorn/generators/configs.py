@@ -1,31 +1,138 @@
 """What a generator is made of: one small frozen config per kind.
 
-A config may come from a stranger's file, so every field is checked, and so are the parameters and
-activations that it asks for, before anything is allocated.
+A config may come from a stranger's file, so every field is declared with the values that it may take, and the
+parameters and activations that it asks for are checked, before anything is allocated.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from dpsinkhorn import _checks
-from dpsinkhorn.generators.config_base import (
-    LARGEST_LATENT,
-    Config,
-    NetworkConfig,
-    checked,
-    nonlinearity,
-    truth,
-    whole,
-)
 from dpsinkhorn.generators.errors import GeneratorError
+from dpsinkhorn.generators.variation import Variation
 
-__all__ = ["BigGANConfig", "DCGANConfig", "MLPConfig", "MixtureConfig"]
+__all__ = ["BigGANConfig", "Config", "DCGANConfig", "MLPConfig", "MixtureConfig", "NetworkConfig"]
+
+LARGEST_LATENT = 4096
+LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 
 _LARGEST_CENTRES = 2**27  # pixels of all components of a mixture: sampling keeps two numbers for each
+_LARGEST_SIDE = 512
+_LARGEST_ACTIVATIONS = 2**26  # of one layer and one image, in numbers
+
+
+def checked(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+    """Declare a field whose value is checked by `check(value, name, GeneratorError, **bounds)`."""
+    metadata = {"check": partial(check, error=GeneratorError, **bounds)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def whole(least: int, most: int, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that is a whole number within bounds."""
+    return checked(_checks.whole, default, least=least, most=most)
+
+
+def _shape(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or len(value) != 3 or not all(type(size) is int for size in value):
+        raise error(f"{name} must be three whole numbers: channels, height, width")
+    channels, height, width = value
+    if channels not in (1, 3):
+        raise error(f"images have 1 or 3 channels, not {channels}")
+    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
+        raise error(f"images are from 1 x 1 to {_LARGEST_SIDE} x {_LARGEST_SIDE}, not {height} x {width}")
+
+
+def _sizes(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or not 1 <= len(value) <= 16:
+        raise error(f"{name} must be a list of 1 to 16 layer sizes")
+    for size in value:
+        _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
+
+    `warp`, `sharpen` and `grain` are what sampling adds to images, see `Variation`: public numbers, nothing
+    of it is learned.
+    """
+
+    kind: ClassVar[str]
+
+    image_shape: tuple[int, int, int] = checked(_shape)
+    classes: int = whole(0, 2**16)
+    warp: float = 0.0
+    sharpen: float = 0.0
+    grain: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if check := field.metadata.get("check"):
+                check(getattr(self, field.name), field.name)
+        _ = self.variation  # which checks its fields
+        _checks.whole(self.latent, "latent", GeneratorError, least=1, most=LARGEST_LATENT)
+        if self.parameters > LARGEST_PARAMETERS:
+            raise GeneratorError(
+                f"this {self.kind} would have {self.parameters:,} parameters; make it smaller"
+            )
+        if self.activations > _LARGEST_ACTIVATIONS:
+            raise GeneratorError(f"this {self.kind} would need too much memory per image; make it smaller")
+
+    @property
+    def variation(self) -> Variation:
+        """What sampling adds to images."""
+        return Variation(self.warp, self.sharpen, self.grain)
+
+    @property
+    def points(self) -> int:
+        """Numbers per image: channels x height x width."""
+        return math.prod(self.image_shape)
+
+    @property
+    def latent(self) -> int:
+        """How many numbers, uniform on (0, 1), an image is made from."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        raise NotImplementedError
+
+    @property
+    def activations(self) -> int:
+        """How many numbers the largest layer has per image: what decides the memory of a batch."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Config):
+    """What every network has: a latent, the label's embedding, and what stands between layers."""
+
+    latent: int = whole(1, LARGEST_LATENT, 12)
+    embedding: int = whole(1, 4096, 4)
+    batch_norm: bool = checked(_checks.truth, True)
+    activation: str = checked(_checks.choice, "relu", choices=("relu", "leaky_relu"))
+
+    @property
+    def inputs(self) -> int:
+        """Numbers per image that enter the network: the latent and, with classes, the embedded label."""
+        return self.latent + (self.embedding if self.classes else 0)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        return self.classes * self.embedding + self._network_parameters
+
+    @property
+    def _network_parameters(self) -> int:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -44,8 +151,6 @@ class DCGANConfig(NetworkConfig):
     kind: ClassVar[str] = "dcgan"
 
     width: int = whole(1, 1024, 64)
-    batch_norm: bool = truth(True)
-    activation: str = nonlinearity()
 
     @property
     def start(self) -> tuple[int, int]:
@@ -88,8 +193,6 @@ class BigGANConfig(NetworkConfig):
     latent: int = whole(1, LARGEST_LATENT, 32)
     depth: int = whole(1, 1024, 256)
     blocks: int = whole(1, 16, 4)
-    batch_norm: bool = truth(True)
-    activation: str = nonlinearity()
 
     @property
     def upsamplings(self) -> int:
@@ -118,13 +221,6 @@ class BigGANConfig(NetworkConfig):
         return self.depth * height * width * int(4**self.upsamplings)
 
 
-def _sizes(value: Any, name: str, error: type[Exception]) -> None:
-    if type(value) is not tuple or not 1 <= len(value) <= 16:
-        raise error(f"{name} must be a list of 1 to 16 layer sizes")
-    for size in value:
-        _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
-
-
 @dataclass(frozen=True)
 class MLPConfig(NetworkConfig):
     """Fully connected layers, for small images such as 8 x 8 digits.
@@ -136,8 +232,6 @@ class MLPConfig(NetworkConfig):
     kind: ClassVar[str] = "mlp"
 
     hidden: tuple[int, ...] = checked(_sizes, (256, 256))
-    batch_norm: bool = truth(True)
-    activation: str = nonlinearity()
 
     @property
     def _network_parameters(self) -> int:
@@ -159,7 +253,7 @@ class MixtureConfig(Config):
     An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
     coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel: all of them, where
     that is height + width - 1 or more. All components of a class have the same covariance. Pixels are clamped
-    to [0, 1] in a way that leaves their means and variances, see `rectified`.
+    to [0, 1] in a way that keeps their means and variances, see `rectified`.
 
     >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
     >>> config.coefficients, config.latent

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn import _checks
 from dpsinkhorn.generators.base import Generator, ModuleClass
-from dpsinkhorn.generators.config_base import LARGEST_LATENT, LARGEST_PARAMETERS, Config, checked, whole
+from dpsinkhorn.generators.configs import LARGEST_LATENT, LARGEST_PARAMETERS, Config, checked, whole
 from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.inputs import draw_latents
 
@@ -164,10 +164,10 @@ def _count(made: nn.Module, name: str) -> int:
 
 
 def _try(generator: Custom) -> None:
-    """Refuse images of another shape or range, or that no gradient goes through."""
+    """Refuse images of another shape or range, and parameters that no gradient reaches."""
     name, classes = generator.config.module, generator.config.classes
     latents = draw_latents(_TRIED, generator.config.latent)
-    labels = (torch.arange(_TRIED) % classes,) if classes else ()
+    labels = (torch.linspace(0, classes - 1, _TRIED).round().long(),) if classes else ()
     for training in (False, True):
         generator.train(training)
         try:
@@ -179,8 +179,13 @@ def _try(generator: Custom) -> None:
         generator(latents, *labels)
         if not raw.abs().max() <= 1 + 1e-6:
             raise GeneratorError(f"{name} must return images from -1 to 1; end it in tanh")
-    if not raw.requires_grad:
-        raise GeneratorError(f"the images of {name} carry no gradient to its parameters")
+    for key, parameter in generator.module.named_parameters():
+        reached = raw.requires_grad and parameter.requires_grad
+        if reached:
+            found = torch.autograd.grad(raw.sum(), parameter, retain_graph=True, allow_unused=True)
+            reached = found[0] is not None
+        if not reached:
+            raise GeneratorError(f"{name} has a parameter {key} that gets no gradient; a buffer needs none")
 
 
 def _reason(error: Exception) -> str:

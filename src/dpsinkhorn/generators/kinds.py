@@ -10,8 +10,7 @@ import torch
 
 from dpsinkhorn.generators.base import Generator, ModuleClass
 from dpsinkhorn.generators.biggan import BigGAN
-from dpsinkhorn.generators.config_base import Config
-from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import BigGANConfig, Config, DCGANConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.custom import Custom, CustomConfig
 from dpsinkhorn.generators.dcgan import DCGAN
 from dpsinkhorn.generators.errors import GeneratorError

@@ -17,7 +17,7 @@ from dpsinkhorn.release.errors import ReleaseError
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, may_replace: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """A draft beside `target` to write into; it takes the target's name at the end of the block.
+    """Give a draft beside `target` to write into; it takes the target's name at the end of the block.
 
     When the block raises, nothing of it remains. An existing folder that is not empty is refused, unless
     `may_replace` says yes to it.
@@ -45,7 +45,7 @@ def refuse_existing(target: Path, may_replace: Callable[[Path], bool] | None) ->
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
+    """Return the bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )

@@ -14,7 +14,7 @@ def to_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, Any]:
-    """A JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
+    """Read a JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ _NEIGHBOURS = {
 
 
 def warning_of(release: Release) -> str | None:
-    """Why this must not be passed on, in a sentence, or `None`."""
+    """Say why this must not be passed on, in a sentence, or return `None`."""
     if release.releasable:
         return None
     reasons = release.privacy.objections or ("whoever made it said so",)
@@ -24,7 +24,7 @@ def warning_of(release: Release) -> str | None:
 
 
 def model_card(release: Release) -> str:
-    """Markdown with a YAML header."""
+    """Return Markdown with a YAML header."""
     config = release.config
     channels, height, width = release.image_shape
     what = f"{height} x {width} {'grey' if channels == 1 else 'colour'} images"
@@ -148,5 +148,5 @@ def _guarantee(privacy: PrivacyStatement) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table's cell."""
+    """Escape text so that it cannot break out of a table's cell."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

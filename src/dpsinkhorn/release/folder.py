@@ -82,7 +82,10 @@ def write_release(
     config, module_class = generator.config, generator.module_class
     _check_epsilon(privacy)
     try:
-        probabilities = _probabilities(label_probabilities, config)
+        stated = None if label_probabilities is None else list(label_probabilities)
+        if stated is None and config.classes:
+            stated = [1 / config.classes] * config.classes
+        probabilities = _probabilities(stated, config.classes)
         data = _tensors.to_bytes(generator)
         network = _tensors.from_bytes(data, config, module_class)
     except GeneratorError as error:
@@ -141,7 +144,7 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         config = config_from_json(entries["generator"])
         if config_to_json(config) != entries["generator"]:
             raise ReleaseError("config.json does not have every field of its generator")
-        probabilities = _read_probabilities(entries["label_probabilities"], config)
+        probabilities = _probabilities(entries["label_probabilities"], config.classes)
         _check_module(config, generator)
         names = _class_names(entries["class_names"], config.classes)
         statement, releasable = _read_privacy(place / "privacy.json")
@@ -186,7 +189,7 @@ def _read_privacy(path: Path) -> tuple[PrivacyStatement, bool]:
 
 
 def _find(folder: Path) -> Path:
-    """The release itself, where a run's folder is given."""
+    """Return the release itself, where a run's folder is given."""
     inner = folder / "release"
     inside = not os.path.lexists(folder / "config.json") and inner.is_dir() and not inner.is_symlink()
     return inner if inside else folder
@@ -203,7 +206,7 @@ def _refuse_unfinished(place: Path) -> None:
 
 
 def is_release(folder: Path) -> bool:
-    """Whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
+    """Say whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     return "config.json" in names and names <= set(FILES)
 
@@ -232,7 +235,7 @@ def _privacy_json(release: Release) -> dict[str, Any]:
 
 
 def _picture(release: Release) -> bytes:
-    """Images from fixed latents, so that the same generator gives the same picture."""
+    """Draw images from fixed latents, so that the same generator gives the same picture."""
     count, labels = _PICTURE_ROWS * _PICTURE_COLUMNS // 2, None
     if release.classes:
         labels = np.repeat(np.arange(min(release.classes, _PICTURE_ROWS)), _PICTURE_COLUMNS)
@@ -274,26 +277,18 @@ def _read_json(path: Path, form: str) -> dict[str, Any]:
     return value
 
 
-def _probabilities(values: Sequence[float] | None, config: GeneratorConfig) -> tuple[float, ...] | None:
-    if not config.classes:
-        if values is not None:
-            raise ReleaseError("a generator without classes has no label probabilities")
-        return None
-    return check_probabilities(
-        [1 / config.classes] * config.classes if values is None else values, config.classes
-    )
-
-
-def _read_probabilities(values: Any, config: GeneratorConfig) -> tuple[float, ...] | None:
-    if values is None and config.classes:
-        raise ReleaseError("config.json has no label probabilities, but its generator has classes")
-    if values is not None and not isinstance(values, list):
-        raise ReleaseError("label_probabilities in config.json must be a list or null")
-    return _probabilities(values, config)
+def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
+    if classes and isinstance(values, list):
+        return check_probabilities(values, classes)
+    if classes:
+        raise ReleaseError("label_probabilities must be a list with a probability for each class")
+    if values is not None:
+        raise ReleaseError("a generator without classes has no label probabilities")
+    return None
 
 
 def _printable(name: str) -> str:
-    """A name from a file system may hold anything; it must not fail what was trained for hours."""
+    """Mend a name that may hold anything, rather than fail what was trained for hours."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
 
 

@@ -127,15 +127,15 @@ class PrivacyStatement:
         return tuple(found)
 
     def recomputed_epsilon(self) -> float:
-        """ε computed afresh from the charges, by the accountant that the statement names."""
+        """Compute ε afresh from the charges, by the accountant that the statement names."""
         return epsilon(self.total(), self.delta, cast(Accountant, self.accountant))
 
     def group_epsilon(self, size: int) -> float:
-        """ε at the same δ for so many records of one person, or so many persons where these are the unit."""
+        """Return ε at the same δ for so many records of one person; persons, where these are the unit."""
         return group_epsilon(self.total(), self.delta, size, cast(Accountant, self.accountant))
 
     def total(self) -> Charge:
-        """All charges as one."""
+        """Return all charges as one."""
         return compose(*self._parsed(), adjacency=Adjacency(self.adjacency))
 
     def _parsed(self) -> tuple[Charge, ...]:
@@ -145,7 +145,7 @@ class PrivacyStatement:
             raise ReleaseError("the charges of the privacy statement are not what training writes") from None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; an infinite ε is the text `infinite`."""
+        """Return plain JSON values; an infinite ε is the text `infinite`."""
         value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ("epsilon", "published_epsilon"):
             value[name] = _INFINITE if value[name] == math.inf else value[name]
