@@ -14,12 +14,14 @@ from torch import nn
 
 import dpsinkhorn
 from dpsinkhorn.cli import main
-from dpsinkhorn.generators import config_from_json, register_module
+from dpsinkhorn.generators import config_from_json, custom, register_module
 from dpsinkhorn.release import ReleaseError, load, write_release
 from dpsinkhorn.report import write_report
+from dpsinkhorn.training import Run, TrainingError, make_plan
+from dpsinkhorn.training.records import facts_of
 from support.modules import OwnNet
 from support.releases import CONFIGS, statement, trained, write_small_release
-from support.runs import tiny_arrays, tiny_recipe
+from support.runs import tiny_arrays, tiny_data, tiny_recipe
 
 
 @pytest.fixture
@@ -201,6 +203,20 @@ class TestTraining:
             self.model(ledger=tmp_path / "ledger.jsonl", **changes).fit(images, labels)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "ledger.jsonl").exists()
+
+    def test_a_run_goes_on_once_the_class_is_registered(self, tmp_path, monkeypatch):
+        dataset = tiny_data()
+        facts = facts_of(dataset)
+        settings = {"size": 4}
+        section = register_module(OwnNet, settings, image_shape=facts.image_shape, classes=facts.classes)
+        plan = make_plan(tiny_recipe(steps=3).with_generator(section), facts, accountant="rdp", seed=0)
+        Run.create(tmp_path / "run", plan)
+        monkeypatch.setattr(custom, "_registered", {})  # as in another process
+        with pytest.raises(TrainingError, match="trained in Python"):
+            Run.resume(tmp_path / "run").train(dataset)
+        register_module(OwnNet, settings, image_shape=facts.image_shape, classes=facts.classes)
+        assert Run.resume(tmp_path / "run").train(dataset)
+        assert load(tmp_path / "run", generator=OwnNet).sample(3)[0].shape == (3, 4, 4)
 
     def test_images_of_another_shape(self):
         images, labels, _ = tiny_arrays()
