@@ -68,7 +68,7 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
     """
     import numpy as np
 
-    from dpsinkhorn._files import new_file
+    from dpsinkhorn.files import new_file
 
     check_file(path, ".npz", "--output")
     if os.path.lexists(path):

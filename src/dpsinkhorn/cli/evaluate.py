@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsinkhorn._files import new_file
 from dpsinkhorn.cli._evaluate_output import progress_bar, show_evaluation
 from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
@@ -29,6 +28,7 @@ from dpsinkhorn.cli.data import (
     load_data,
 )
 from dpsinkhorn.errors import DPSinkhornError
+from dpsinkhorn.files import new_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset

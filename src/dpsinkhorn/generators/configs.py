@@ -1,7 +1,7 @@
-"""What a generator is made of: one small frozen config per kind, and its JSON form.
+"""What a generator is made of: one small frozen config per kind.
 
-A config may come from a stranger's file, so every field is checked, and so are the parameters and
-activations that it asks for, before anything is allocated.
+A config may come from a stranger's file, so every field is declared with the values that it may take, and the
+parameters and activations that it asks for are checked, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -9,33 +9,130 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from functools import partial
+from typing import Any, ClassVar
 
-from dpsinkhorn.generators.config_base import (
-    ACTIVATIONS,
-    Config,
-    NetworkConfig,
-    check_activation,
-    check_bool,
-    check_int,
-)
+from dpsinkhorn import _checks
 from dpsinkhorn.generators.errors import GeneratorError
+from dpsinkhorn.generators.variation import Variation
 
-__all__ = [
-    "ACTIVATIONS",
-    "BigGANConfig",
-    "DCGANConfig",
-    "GeneratorConfig",
-    "GeneratorError",
-    "MLPConfig",
-    "MixtureConfig",
-    "config_from_json",
-    "config_to_json",
-]
+__all__ = ["BigGANConfig", "Config", "DCGANConfig", "MLPConfig", "MixtureConfig", "NetworkConfig"]
+
+LARGEST_LATENT = 4096
+LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 
 _LARGEST_CENTRES = 2**27  # pixels of all components of a mixture: sampling keeps two numbers for each
+_LARGEST_SIDE = 512
+_LARGEST_ACTIVATIONS = 2**26  # of one layer and one image, in numbers
+
+
+def checked(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+    """Declare a field whose value is checked by `check(value, name, GeneratorError, **bounds)`."""
+    metadata = {"check": partial(check, error=GeneratorError, **bounds)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def whole(least: int, most: int, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that is a whole number within bounds."""
+    return checked(_checks.whole, default, least=least, most=most)
+
+
+def _shape(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or len(value) != 3 or not all(type(size) is int for size in value):
+        raise error(f"{name} must be three whole numbers: channels, height, width")
+    channels, height, width = value
+    if channels not in (1, 3):
+        raise error(f"images have 1 or 3 channels, not {channels}")
+    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
+        raise error(f"images are from 1 x 1 to {_LARGEST_SIDE} x {_LARGEST_SIDE}, not {height} x {width}")
+
+
+def _sizes(value: Any, name: str, error: type[Exception]) -> None:
+    if type(value) is not tuple or not 1 <= len(value) <= 16:
+        raise error(f"{name} must be a list of 1 to 16 layer sizes")
+    for size in value:
+        _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
+
+    `warp`, `sharpen` and `grain` are what sampling adds to images, see `Variation`: public numbers, nothing
+    of it is learned.
+    """
+
+    kind: ClassVar[str]
+
+    image_shape: tuple[int, int, int] = checked(_shape)
+    classes: int = whole(0, 2**16)
+    warp: float = 0.0
+    sharpen: float = 0.0
+    grain: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if check := field.metadata.get("check"):
+                check(getattr(self, field.name), field.name)
+        _ = self.variation  # which checks its fields
+        _checks.whole(self.latent, "latent", GeneratorError, least=1, most=LARGEST_LATENT)
+        if self.parameters > LARGEST_PARAMETERS:
+            raise GeneratorError(
+                f"this {self.kind} would have {self.parameters:,} parameters; make it smaller"
+            )
+        if self.activations > _LARGEST_ACTIVATIONS:
+            raise GeneratorError(f"this {self.kind} would need too much memory per image; make it smaller")
+
+    @property
+    def variation(self) -> Variation:
+        """What sampling adds to images."""
+        return Variation(self.warp, self.sharpen, self.grain)
+
+    @property
+    def points(self) -> int:
+        """Numbers per image: channels x height x width."""
+        return math.prod(self.image_shape)
+
+    @property
+    def latent(self) -> int:
+        """How many numbers, uniform on (0, 1), an image is made from."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        raise NotImplementedError
+
+    @property
+    def activations(self) -> int:
+        """How many numbers the largest layer has per image: what decides the memory of a batch."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NetworkConfig(Config):
+    """What every network has: a latent, the label's embedding, and what stands between layers."""
+
+    latent: int = whole(1, LARGEST_LATENT, 12)
+    embedding: int = whole(1, 4096, 4)
+    batch_norm: bool = checked(_checks.truth, True)
+    activation: str = checked(_checks.choice, "relu", choices=("relu", "leaky_relu"))
+
+    @property
+    def inputs(self) -> int:
+        """Numbers per image that enter the network: the latent and, with classes, the embedded label."""
+        return self.latent + (self.embedding if self.classes else 0)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        return self.classes * self.embedding + self._network_parameters
+
+    @property
+    def _network_parameters(self) -> int:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -53,9 +150,7 @@ class DCGANConfig(NetworkConfig):
 
     kind: ClassVar[str] = "dcgan"
 
-    width: int = 64
-    batch_norm: bool = True
-    activation: str = "relu"
+    width: int = whole(1, 1024, 64)
 
     @property
     def start(self) -> tuple[int, int]:
@@ -67,11 +162,6 @@ class DCGANConfig(NetworkConfig):
     def channels(self) -> tuple[int, int, int, int]:
         """Channels after each layer."""
         return 4 * self.width, 2 * self.width, self.width, self.image_shape[0]
-
-    def _check_network(self) -> None:
-        check_int(self, "width", 1, 1024)
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -100,11 +190,9 @@ class BigGANConfig(NetworkConfig):
 
     kind: ClassVar[str] = "biggan"
 
-    latent: int = 32
-    depth: int = 256
-    blocks: int = 4
-    batch_norm: bool = True
-    activation: str = "relu"
+    latent: int = whole(1, LARGEST_LATENT, 32)
+    depth: int = whole(1, 1024, 256)
+    blocks: int = whole(1, 16, 4)
 
     @property
     def upsamplings(self) -> int:
@@ -118,12 +206,6 @@ class BigGANConfig(NetworkConfig):
         factor = 2**self.upsamplings
         _, height, width = self.image_shape
         return math.ceil(height / factor), math.ceil(width / factor)
-
-    def _check_network(self) -> None:
-        check_int(self, "depth", 1, 1024)
-        check_int(self, "blocks", 1, 16)
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
 
     @property
     def _network_parameters(self) -> int:
@@ -149,18 +231,7 @@ class MLPConfig(NetworkConfig):
 
     kind: ClassVar[str] = "mlp"
 
-    hidden: tuple[int, ...] = (256, 256)
-    batch_norm: bool = True
-    activation: str = "relu"
-
-    def _check_network(self) -> None:
-        sizes = self.hidden
-        if type(sizes) is not tuple or not 1 <= len(sizes) <= 16:
-            raise GeneratorError("hidden must be a tuple of 1 to 16 layer sizes")
-        if not all(type(size) is int and 1 <= size <= 65536 for size in sizes):
-            raise GeneratorError("hidden layer sizes must be whole numbers from 1 to 65536")
-        check_bool(self, "batch_norm")
-        check_activation(self.activation)
+    hidden: tuple[int, ...] = checked(_sizes, (256, 256))
 
     @property
     def _network_parameters(self) -> int:
@@ -182,7 +253,7 @@ class MixtureConfig(Config):
     An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
     coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel: all of them, where
     that is height + width - 1 or more. All components of a class have the same covariance. Pixels are clamped
-    to [0, 1] in a way that leaves their means and variances, see `rectified`.
+    to [0, 1] in a way that keeps their means and variances, see `rectified`.
 
     >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
     >>> config.coefficients, config.latent
@@ -191,8 +262,13 @@ class MixtureConfig(Config):
 
     kind: ClassVar[str] = "mixture"
 
-    components: int = 32
-    frequencies: int = 20
+    components: int = whole(1, 4096, 32)
+    frequencies: int = whole(1, 4096, 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kinds * self.components * self.points > _LARGEST_CENTRES:
+            raise GeneratorError("this mixture would need too much memory for its centres; make it smaller")
 
     @property
     def kinds(self) -> int:
@@ -216,12 +292,6 @@ class MixtureConfig(Config):
         """One number chooses the component, the others the deviation."""
         return self.coefficients + 1
 
-    def _check_own_fields(self) -> None:
-        check_int(self, "components", 1, 4096)
-        check_int(self, "frequencies", 1, 4096)
-        if self.kinds * self.components * self.points > _LARGEST_CENTRES:
-            raise GeneratorError("this mixture would need too much memory for its centres; make it smaller")
-
     @property
     def parameters(self) -> int:
         k = self.coefficients
@@ -230,52 +300,3 @@ class MixtureConfig(Config):
     @property
     def activations(self) -> int:
         return 4 * max(self.points, self.latent, self.components)
-
-
-GeneratorConfig: TypeAlias = DCGANConfig | BigGANConfig | MLPConfig | MixtureConfig
-
-_KINDS: dict[str, type[GeneratorConfig]] = {
-    kind.kind: kind for kind in (DCGANConfig, BigGANConfig, MLPConfig, MixtureConfig)
-}
-
-
-def config_to_json(config: GeneratorConfig) -> dict[str, Any]:
-    """Plain JSON values, every field included.
-
-    >>> config_to_json(MLPConfig(image_shape=(1, 8, 8), classes=10))["kind"]
-    'mlp'
-    """
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    return {"kind": config.kind, **plain}
-
-
-def config_from_json(data: Any) -> GeneratorConfig:
-    """Read back `config_to_json`. Unknown fields, wrong types and absurd sizes raise `GeneratorError`.
-
-    Fields that have a default may be left out.
-
-    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10}).width
-    64
-    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
-    Traceback (most recent call last):
-    dpsinkhorn.generators.errors.GeneratorError: a dcgan has no field 'heads'
-    """
-    if not isinstance(data, Mapping):
-        raise GeneratorError("the config of a generator must be a table of fields")
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise GeneratorError(f"kind must be one of {', '.join(_KINDS)}")
-    config = _KINDS[kind]
-    fields = {field.name: field for field in dataclasses.fields(config)}
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name == "kind":
-            continue
-        if name not in fields:
-            raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name, field in fields.items():
-        if name not in values and field.default is dataclasses.MISSING:
-            raise GeneratorError(f"the config of a {kind} needs {name}")
-    return config(**values)

@@ -69,7 +69,7 @@ class DCGAN(Generator):
         return self._last(self._hidden(inputs))
 
     def _hidden(self, inputs: Tensor) -> Tensor:
-        """What goes into the last layer."""
+        """Return what goes into the last layer."""
         images = self._first(inputs)
         layers = iter(list(self.layers)[1:-1])
         for layer in layers:
@@ -81,7 +81,7 @@ class DCGAN(Generator):
         return images
 
     def _first(self, inputs: Tensor) -> Tensor:
-        """The first layer, whose input is one pixel, as what it is: a matrix product. Far faster on a GPU."""
+        """Apply the first layer, whose input is one pixel, as a matrix product: far faster on a GPU."""
         layer = cast(nn.ConvTranspose2d, self.layers[0])
         channels, height, width = layer.out_channels, *layer.kernel_size
         matrix = layer.weight.permute(0, 2, 3, 1).flatten(1)  # channels last, as later layers like it
@@ -89,7 +89,7 @@ class DCGAN(Generator):
         return images if layer.bias is None else images + layer.bias[:, None, None]
 
     def _last(self, images: Tensor) -> Tensor:
-        """The last layer, of few outputs. On a GPU a product and a sum of shifted images is faster."""
+        """Apply the last layer. On a GPU a product and a sum of shifted images is faster."""
         layer = cast(nn.ConvTranspose2d, self.layers[-1])
         if not images.is_cuda:
             return cast(Tensor, layer(images))
@@ -139,7 +139,7 @@ def _fused_last(images: Tensor, layer: nn.ConvTranspose2d) -> bool:
 
 
 def _keep_scale(layer: nn.ConvTranspose2d, *, first: bool) -> None:
-    """Normal weights whose variance is 2 over the number of inputs that meet in one output."""
+    """Draw normal weights whose variance is 2 over the number of inputs that meet in one output."""
     taps = 1.0 if first else math.prod(layer.kernel_size) / math.prod(layer.stride)
     nn.init.normal_(layer.weight, std=math.sqrt(2 / (layer.in_channels * taps)))
     if layer.bias is not None:

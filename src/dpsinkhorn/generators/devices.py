@@ -12,7 +12,7 @@ __all__ = ["choose_device"]
 def choose_device(
     device: torch.device | str | None = None, error: type[Exception] = GeneratorError
 ) -> torch.device:
-    """The device named, or by default a GPU where there is one; `error` where there is no such device.
+    """Return the device named, by default a GPU where there is one; raise `error` where there is none such.
 
     >>> choose_device("cpu")
     device(type='cpu')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
@@ -14,11 +16,11 @@ __all__ = ["frozen_copy"]
 
 @torch.no_grad()
 def frozen_copy(generator: Generator) -> Generator:
-    """A copy in eval mode without gradients, equal up to rounding.
+    """Return a copy in eval mode without gradients, equal up to rounding.
 
     BatchNorm moves into the layer before it, spectral normalisation into its weights, and convolutions are
     laid out channels last, which is what CPUs and GPUs are quickest at. It lies on the CPU. Its state is not
-    that of the config any more: it cannot be saved.
+    that of the config any more: it cannot be saved. Of a module of the user's own it is a plain copy.
 
     >>> from dpsinkhorn.generators import DCGANConfig, build_generator, draw_latents
     >>> generator = build_generator(DCGANConfig(image_shape=(1, 8, 8), classes=0, width=4), seed=0).eval()
@@ -26,6 +28,8 @@ def frozen_copy(generator: Generator) -> Generator:
     >>> torch.allclose(frozen_copy(generator)(latents), generator(latents), atol=1e-5)
     True
     """
+    if generator.module_class is not None:
+        return copy.deepcopy(generator).eval().requires_grad_(False)
     # Built anew, not deep-copied: copies share PyTorch's classes of parametrised layers, and taking the
     # spectral norm off one would take it off the other.
     with torch.random.fork_rng(devices=[]):

@@ -19,7 +19,7 @@ def draw_latents(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Latents (count, latent), float32, uniform on (0, 1).
+    """Draw latents (count, latent), float32, uniform on (0, 1).
 
     They are drawn on the generator's device and moved, so that a seed means the same on every device.
 
@@ -36,7 +36,7 @@ def draw_labels(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Labels (count,), int64, of the given distribution; a class of probability 0 is never drawn.
+    """Draw labels (count,), int64, of the given distribution; a class of probability 0 is never drawn.
 
     >>> draw_labels(4, [0.0, 1.0, 0.0]).tolist()
     [1, 1, 1, 1]
@@ -50,7 +50,7 @@ def draw_labels(
 
 
 def check_probabilities(probabilities: Sequence[float], classes: int | None = None) -> tuple[float, ...]:
-    """The probabilities as floats; raise `GeneratorError` unless they are a distribution on the classes."""
+    """Return the probabilities as floats; refuse what is no distribution on the classes."""
     values = tuple(probabilities)
     if not values or (classes is not None and len(values) != classes):
         need = "at least one probability" if classes is None else f"{classes} probabilities, one per class"

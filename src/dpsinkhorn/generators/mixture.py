@@ -47,7 +47,7 @@ class Mixture(Generator):
         self.register_buffer("_down", cosines(height, down).float(), persistent=False)
         self.register_buffer("_across", cosines(width, across).float(), persistent=False)
         self.register_buffer("_places", places(config), persistent=False)
-        self._kept: _Rectified | None = None
+        self._cached: _Rectified | None = None
 
     @torch.no_grad()
     def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
@@ -60,11 +60,14 @@ class Mixture(Generator):
         return (2 * pixels.clamp(0, 1) - 1).to(latents.dtype).view(-1, *self.config.image_shape)
 
     def _rectified(self) -> _Rectified:
-        """Of the parameters as they are now: kept, and found anew when they are not what it was found for."""
-        kept = self._kept
-        if kept is None or not (_same(kept.centres, self.centres) and _same(kept.factors, self.factors)):
-            kept = self._kept = self._rectify(self.centres.detach().clone(), self.factors.detach().clone())
-        return kept
+        """Return what images are made with, computed anew only when the parameters have changed."""
+        cached = self._cached
+        if cached is None or not (
+            _same(cached.centres, self.centres) and _same(cached.factors, self.factors)
+        ):
+            cached = self._rectify(self.centres.detach().clone(), self.factors.detach().clone())
+            self._cached = cached
+        return cached
 
     def _rectify(self, centres: Tensor, factors: Tensor) -> _Rectified:
         rows = (self.config.kinds, self.config.components, self.config.points)
@@ -80,25 +83,25 @@ class Mixture(Generator):
         return _Rectified(centres, factors, starts.flatten(0, 1), scales.flatten(0, 1))
 
     def _variances(self, factor: Tensor) -> Tensor:
-        """Of every pixel of F z, (points,): the squares of the columns of F, as images, added up."""
+        """Return the variance of every pixel of F z, (points,): squares of F's columns, as images, added."""
         total = torch.zeros(self.config.points, dtype=torch.float64, device=factor.device)
         for columns in self._portions(factor.T):
             total += self._pixels(columns.double()).flatten(1).square().sum(0)
         return total
 
     def _portions(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """As many rows at a time as their images fit into little memory."""
+        """Split rows into parts whose images fit into little memory."""
         return torch.split(rows, max(1, _AT_ONCE // self.config.points))
 
     def _chosen(self, uniform: Tensor, labels: Tensor) -> Tensor:
-        """The component of each image, (n,): by the inverse of the weights' distribution function."""
+        """Choose the component of each image, (n,), by the inverse of the weights' distribution function."""
         ends = self.weights.detach().double().clamp(min=0).cumsum(1)
         ends = ends / ends[:, -1:].clamp(min=torch.finfo(torch.float64).tiny)
         passed = ends.index_select(0, labels) <= uniform.double().unsqueeze(1)
         return passed.sum(1).clamp(max=self.config.components - 1)
 
     def _deviations(self, uniform: Tensor, labels: Tensor) -> Tensor:
-        """F z of each image's class, (n, k), with z standard normal."""
+        """Return F z of each image's class, (n, k), with z standard normal."""
         inside = uniform.float().clamp(_STEP, 1 - _STEP)
         normal = math.sqrt(2) * torch.erfinv(2 * inside - 1)
         order = torch.argsort(labels, stable=True)
@@ -113,7 +116,7 @@ class Mixture(Generator):
         return torch.empty_like(normal).index_copy(0, order, torch.cat(parts).float())
 
     def _pixels(self, coefficients: Tensor) -> Tensor:
-        """The inverse cosine transform, (n, channels, height, width)."""
+        """Return the inverse cosine transform, (n, channels, height, width)."""
         channels = self.config.image_shape[0]
         down, across = self.config.bands
         spectrum = coefficients.new_zeros(len(coefficients), channels, down * across)
@@ -135,12 +138,12 @@ class _Rectified(NamedTuple):
     """By what a deviation's pixels are multiplied to have their standard deviation, b."""
 
 
-def _same(kept: Tensor, now: Tensor) -> bool:
-    return kept.device == now.device and torch.equal(kept, now)
+def _same(before: Tensor, now: Tensor) -> bool:
+    return before.device == now.device and torch.equal(before, now)
 
 
 def cosines(size: int, count: int) -> Tensor:
-    """The first `count` vectors of the orthonormal cosine basis (DCT-II), (count, size), in float64.
+    """Return the first `count` vectors of the orthonormal cosine basis (DCT-II), (count, size), in float64.
 
     >>> basis = cosines(8, 8)
     >>> torch.allclose(basis @ basis.T, torch.eye(8, dtype=torch.float64))
@@ -154,7 +157,7 @@ def cosines(size: int, count: int) -> Tensor:
 
 
 def places(config: MixtureConfig) -> Tensor:
-    """Where the coefficients (i, j) with i + j < m lie in a flattened table of all in the config's bands.
+    """Return where the coefficients (i, j), i + j < m, stand in a flattened table of the config's bands.
 
     >>> places(MixtureConfig(image_shape=(1, 4, 4), classes=0, frequencies=2)).tolist()
     [0, 1, 2]
@@ -165,7 +168,7 @@ def places(config: MixtureConfig) -> Tensor:
 
 
 def bands(config: MixtureConfig) -> Tensor:
-    """The frequency i + j of every coefficient, (k,).
+    """Return the frequency i + j of every coefficient, (k,).
 
     >>> bands(MixtureConfig(image_shape=(3, 4, 4), classes=0, frequencies=2)).tolist()
     [0, 1, 1, 0, 1, 1, 0, 1, 1]

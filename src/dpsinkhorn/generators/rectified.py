@@ -26,7 +26,7 @@ _CHUNK = 2**15  # numbers at a time: what a CPU's caches hold
 
 
 def rectified_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of clamp(x, 0, 1), x normal of mean a and standard deviation b > 0; in float64.
+    """Return mean and variance of clamp(x, 0, 1), x normal of mean a and deviation b > 0; in float64.
 
     >>> mean, variance = rectified_moments(torch.tensor(0.0), torch.tensor(0.1))
     >>> print(f"{mean:.4f} {variance:.5f}")  # 0.1 / sqrt(2 pi), and 0.01 (1 / 2 - 1 / (2 pi))
@@ -39,7 +39,7 @@ def rectified_moments(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attainable(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """What is asked of a pixel: the mean within [0, 1], and a variance that fits it; in float64.
+    """Return what is asked of a pixel: a mean within [0, 1], and a variance that fits it; in float64.
 
     At a mean of m the variance is at most 0.8 q² / (q + 0.01), q = m (1 - m), and 0 within 1e-4 of black and
     white: nothing in [0, 1] has more than q, and where q is small a noisy estimate is mostly noise.
@@ -57,7 +57,7 @@ def attainable(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def latent_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean a and standard deviation b of normal numbers that, clamped to [0, 1], have what is `attainable`.
+    """Return mean a and deviation b of normal numbers that, clamped to [0, 1], have what is `attainable`.
 
     In float64, by a table and two steps of Newton's method.
 
@@ -76,7 +76,7 @@ def latent_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _latent_normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """`latent_normal` of what is attainable, (n,)."""
+    """Return `latent_normal` of what is attainable, (n,)."""
     a, b = mean.clone(), variance.sqrt()
     # black and white are alike: only the lower half is solved for
     near = torch.minimum(mean, 1 - mean)
@@ -131,7 +131,7 @@ def _density(z: Tensor) -> Tensor:
 
 
 def _newton(a: Tensor, b: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """One step towards clamped numbers of that mean and variance."""
+    """Take one step towards clamped numbers of that mean and variance."""
     now = _parts(a, b)
     far_mean, far_variance = mean - now.mean, variance - now.variance
     scale = now.mean_a * now.variance_b - now.mean_b * now.variance_a
@@ -141,7 +141,7 @@ def _newton(a: Tensor, b: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tenso
 
 
 def _from_table(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """a and b nearly, for means of at most 1/2."""
+    """Return a and b nearly, for means of at most 1/2."""
     deviation = variance.sqrt()
     across = 1 - torch.logit(mean) / _logit(_LEAST_ROOM)
     least, most = _relative_deviations(mean)

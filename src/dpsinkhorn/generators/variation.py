@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dpsinkhorn import _checks
 from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Variation"]
@@ -42,15 +43,13 @@ class Variation:
 
     def __post_init__(self) -> None:
         for name, most in (("warp", 8), ("sharpen", 16), ("grain", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-                raise GeneratorError(f"{name} must be a number from 0 to {most}, not {str(value)[:40]}")
+            _checks.number(getattr(self, name), name, GeneratorError, least=0, most=most)
 
     def __bool__(self) -> bool:
         return bool(self.warp or self.sharpen or self.grain)
 
     def __call__(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """The images, (n, channels, height, width) in [-1, 1], changed; grain can take them out of it."""
+        """Change images, (n, channels, height, width) in [-1, 1]; grain can take them out of that range."""
         if self.warp:
             images = _warped(images, self.warp, random)
         if self.sharpen:
@@ -67,7 +66,7 @@ class Variation:
 
 
 def _warped(images: Tensor, size: float, random: torch.Generator) -> Tensor:
-    """Each image displaced by a smooth field: normal numbers on a coarse grid, interpolated."""
+    """Displace each image by a smooth field: normal numbers on a coarse grid, interpolated."""
     count, _, height, width = images.shape
     cells = [math.ceil(side / _CELL) + 1 for side in (height, width)]
     coarse = size * torch.randn(count, 2, *cells, generator=random, device=images.device)
@@ -82,7 +81,7 @@ def _warped(images: Tensor, size: float, random: torch.Generator) -> Tensor:
 
 
 def _blurred(images: Tensor) -> Tensor:
-    """By the binomial kernel of 3 x 3."""
+    """Blur images by the binomial kernel of 3 x 3."""
     channels = images.shape[1]
     line = torch.tensor([0.25, 0.5, 0.25], device=images.device)
     kernel = torch.outer(line, line).expand(channels, 1, 3, 3)

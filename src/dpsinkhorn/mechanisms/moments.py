@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
@@ -92,9 +92,10 @@ class Moments(TrainingMechanism):
     def check(cls, terms: Terms) -> None:
         config = terms.generator
         if not isinstance(config, MixtureConfig):
+            what = config.module if isinstance(config, CustomConfig) else f"a {config.kind}"
             raise ValueError(
-                f"the mechanism moments cannot train a {config.kind}: moments and a generator of kind "
-                "mixture belong together"
+                f"the mechanism moments cannot train {what}: moments and a generator of kind mixture belong "
+                "together"
             )
         super().check(terms)
         least = 3 if config.components == 1 else 4

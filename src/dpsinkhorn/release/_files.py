@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dpsinkhorn._files import sync_folder, umask
+from dpsinkhorn.files import sync_folder, umask
 from dpsinkhorn.release.errors import ReleaseError
 
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, may_replace: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """A draft beside `target` to write into; it takes the target's name at the end of the block.
+    """Give a draft beside `target` to write into; it takes the target's name at the end of the block.
 
     When the block raises, nothing of it remains. An existing folder that is not empty is refused, unless
     `may_replace` says yes to it.
@@ -45,7 +45,7 @@ def refuse_existing(target: Path, may_replace: Callable[[Path], bool] | None) ->
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
+    """Return the bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )
@@ -64,13 +64,13 @@ def read_file(path: Path, limit: int) -> bytes:
         if state.st_size > limit:
             raise ReleaseError(f"{path} has {state.st_size:,} bytes; at most {limit:,} are expected")
         with open(handle, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
+            data = file.read(state.st_size + 1)
     except OSError as error:
         raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
     finally:
         os.close(handle)
-    if len(data) > limit:
-        raise ReleaseError(f"{path} grew while it was read; at most {limit:,} bytes are expected")
+    if len(data) > state.st_size:
+        raise ReleaseError(f"{path} grew while it was read; is it still being written?")
     return data
 
 

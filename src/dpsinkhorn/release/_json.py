@@ -1,15 +1,12 @@
-"""Strict JSON, and checks of single values, for files that a stranger may have written."""
+"""Strict JSON, for files that a stranger may have written."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpsinkhorn.release.errors import ReleaseError
-
-_LONGEST_TEXT = 4000
 
 
 def to_bytes(value: Mapping[str, Any]) -> bytes:
@@ -17,7 +14,7 @@ def to_bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, Any]:
-    """A JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
+    """Read a JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -44,29 +41,3 @@ def check_keys(value: Mapping[str, Any], expected: Iterable[str], name: str) -> 
         raise ReleaseError(f"{name} has an unknown entry {str(key)[:40]!r}")
     for key in sorted(wanted - value.keys()):
         raise ReleaseError(f"{name} has no entry {key!r}")
-
-
-def check_text(value: Any, what: str, longest: int = _LONGEST_TEXT) -> str:
-    """A string that can be printed on one line."""
-    if not isinstance(value, str) or not value.isprintable() or len(value) > longest:
-        raise ReleaseError(f"{what} must be one line of at most {longest} printable characters")
-    return value
-
-
-def check_bool(value: Any, what: str) -> bool:
-    if type(value) is not bool:
-        raise ReleaseError(f"{what} must be true or false")
-    return value
-
-
-def check_number(value: Any, what: str) -> float:
-    """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ReleaseError(f"{what} must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ReleaseError(f"{what} must be a finite number")
-    return number

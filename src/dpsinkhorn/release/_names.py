@@ -14,7 +14,7 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|labels\.csv", re.I
 
 
 def folder_names(class_names: Sequence[str], count: int) -> list[str]:
-    """A different, safe name of a folder for each of `count` classes: its name, else its number.
+    """Return a different, safe name of a folder for each of `count` classes: its name, else its number.
 
     >>> folder_names(["well", "ill/..", ""], 3)
     ['well', 'ill_', '2']
@@ -29,7 +29,7 @@ def folder_names(class_names: Sequence[str], count: int) -> list[str]:
 
 
 def _safe(name: str) -> str:
-    """The name with nothing in it that a file system, a shell or a reader could take for something else."""
+    """Replace what a file system, a shell or a reader could take for something else."""
     plain = unicodedata.normalize("NFC", name)
     kept = "".join(letter if _is_kept(letter) else "_" for letter in plain)
     kept = kept.lstrip("- .")[:_LONGEST].rstrip(" .")  # a leading dash reads as an option
@@ -41,5 +41,5 @@ def _is_kept(letter: str) -> bool:
 
 
 def _key(name: str) -> str:
-    """What file systems that do not tell case apart go by."""
+    """Return what file systems that ignore case go by."""
     return unicodedata.normalize("NFKC", name).casefold()

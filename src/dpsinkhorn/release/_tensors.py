@@ -10,32 +10,30 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from dpsinkhorn.generators import Generator, GeneratorConfig, build_generator
+from dpsinkhorn.generators import CustomConfig, Generator, GeneratorConfig, ModuleClass, build_generator
+from dpsinkhorn.generators.custom import outline
 from dpsinkhorn.release.errors import ReleaseError
 
 _HEADER = 2**20  # bytes, ample: names, shapes and offsets of some hundred tensors
 _TYPES: dict[torch.dtype, tuple[str, str]] = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}
 
 
-def check_size(size: int, config: GeneratorConfig) -> None:
-    """Refuse a file that cannot hold the config's generator.
+def size_limits(config: GeneratorConfig, module_class: ModuleClass | None = None) -> tuple[int, int]:
+    """Return how small and how large the file of a config's generator can be, in bytes.
 
-    After this the memory that a config can make its reader take is bounded by the file that came with it.
+    A file within them bounds the memory that its config can make a reader take.
     """
-    least = 4 * config.parameters
-    if not least <= size <= most_bytes(config):
-        raise ReleaseError(f"generator.safetensors has {size:,} bytes; that does not fit config.json")
-
-
-def most_bytes(config: GeneratorConfig) -> int:
-    """How large the file of a config's generator can be: there are fewer buffers than parameters."""
-    return 8 * config.parameters + _HEADER
+    if isinstance(config, CustomConfig) and module_class is not None:
+        state = outline(config, module_class).state_dict().values()
+        least = sum(value.numel() * value.itemsize for value in state)
+        return least, least + _HEADER
+    return 4 * config.parameters, 8 * config.parameters + _HEADER  # with fewer buffers than parameters
 
 
 def to_bytes(generator: Generator) -> bytes:
-    """All parameters and buffers, float32 and int64."""
+    """Return all parameters and buffers, float32 and int64, as safetensors bytes."""
     state = {}
-    for name, value in generator.state_dict().items():
+    for name, value in generator.stored.state_dict().items():
         value = value.detach().to("cpu", torch.float32 if value.is_floating_point() else torch.int64)
         # a copy: layers may share storage or have another layout, which the format does not know
         state[name] = value.clone(memory_format=torch.contiguous_format)
@@ -43,15 +41,20 @@ def to_bytes(generator: Generator) -> bytes:
     return save(state)
 
 
-def from_bytes(data: bytes, config: GeneratorConfig) -> Generator:
-    """The generator, in eval mode, without gradients. Names, shapes and types must be the config's own."""
-    check_size(len(data), config)
+def from_bytes(data: bytes, config: GeneratorConfig, module_class: ModuleClass | None = None) -> Generator:
+    """Return the generator, in eval mode, without gradients.
+
+    Names, shapes and types must be the config's own, or those of the user's module.
+    """
+    least, most = size_limits(config, module_class)
+    if not least <= len(data) <= most:
+        raise ReleaseError(f"generator.safetensors has {len(data):,} bytes; that does not fit config.json")
     try:
         found: dict[str, dict[str, Any]] = dict(safetensors.deserialize(data))  # type: ignore[no-untyped-call]
     except Exception:  # whatever the parser raises on a stranger's bytes means the same
         raise ReleaseError("generator.safetensors is damaged; get the release again") from None
-    generator = build_generator(config, seed=0)  # with a seed, so that no random state is touched
-    expected = generator.state_dict()
+    generator = build_generator(config, 0, module_class)  # with a seed, so that no random state is touched
+    expected = generator.stored.state_dict()
     for name in sorted(found.keys() ^ expected.keys()):
         state = "lacks" if name in expected else "has an unknown"
         raise ReleaseError(f"generator.safetensors {state} tensor {name[:80]!r}; it does not fit config.json")
@@ -64,7 +67,7 @@ def from_bytes(data: bytes, config: GeneratorConfig) -> Generator:
         array = np.frombuffer(tensor["data"], dtype=layout).astype(layout[1:]).reshape(tensor["shape"])
         state_dict[name] = torch.from_numpy(array)
     _check_values(state_dict)
-    generator.load_state_dict(state_dict)
+    generator.stored.load_state_dict(state_dict)
     return generator.eval().requires_grad_(False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpsinkhorn.generators import CustomConfig
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
@@ -15,7 +16,7 @@ _NEIGHBOURS = {
 
 
 def warning_of(release: Release) -> str | None:
-    """Why this must not be passed on, in a sentence, or `None`."""
+    """Say why this must not be passed on, in a sentence, or return `None`."""
     if release.releasable:
         return None
     reasons = release.privacy.objections or ("whoever made it said so",)
@@ -23,7 +24,7 @@ def warning_of(release: Release) -> str | None:
 
 
 def model_card(release: Release) -> str:
-    """Markdown with a YAML header."""
+    """Return Markdown with a YAML header."""
     config = release.config
     channels, height, width = release.image_shape
     what = f"{height} x {width} {'grey' if channels == 1 else 'colour'} images"
@@ -50,6 +51,11 @@ def model_card(release: Release) -> str:
             f"\nSampling changes every image a little at random ({values}), by these public numbers; "
             "`release.sample(1000, variation=Variation())` leaves that out."
         )
+    network, own_class = config.kind, ""
+    hint = "or `dpsinkhorn sample path/to/this/folder --count 60000 --output samples.npz`."
+    if isinstance(config, CustomConfig):
+        network, own_class = "a PyTorch module of its maker's own", ", generator=TheClass"
+        hint = f"`TheClass` is `{_cell(config.module)}`, which whoever made this release can give you."
     notes = "".join(f"- {note}\n" for note in release.privacy.notes)
     notes = notes and f"{notes}\n"
     return f"""---
@@ -72,11 +78,11 @@ tags:
 ```python
 import dpsinkhorn
 
-release = dpsinkhorn.load("path/to/this/folder")
+release = dpsinkhorn.load("path/to/this/folder"{own_class})
 images{labels} = release.sample(1000)                   # NumPy, uint8{one_class}
 ```
 
-or `dpsinkhorn sample path/to/this/folder --count 60000 --output samples.npz`. The files hold numbers and
+{hint} The files hold numbers and
 text only; loading them runs none of their content.
 
 ## What is guaranteed
@@ -98,7 +104,7 @@ text only; loading them runs none of their content.
 {names}
 ## The network
 
-{config.kind}, {config.parameters:,} parameters, latent of {config.latent} numbers uniform on (0, 1); \
+{network}, {config.parameters:,} parameters, latent of {config.latent} numbers uniform on (0, 1); \
 `config.json` has the rest.{varied}
 """
 
@@ -142,5 +148,5 @@ def _guarantee(privacy: PrivacyStatement) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table's cell."""
+    """Escape text so that it cannot break out of a table's cell."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dpsinkhorn._files import new_file
+from dpsinkhorn.files import new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release._names import folder_names
 from dpsinkhorn.release.errors import ReleaseError
@@ -78,7 +78,7 @@ def write_samples(
 
 
 def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """The path, if samples can go there; say so before they are drawn rather than after."""
+    """Return the path if samples can go there; raise before they are drawn rather than after."""
     target = Path(os.path.abspath(path))
     if target.suffix not in ("", ".npz", ".parquet"):
         raise ReleaseError(f"samples go to a .npz or .parquet file or to a folder, not to {target.name}")
@@ -94,7 +94,7 @@ def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False)
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder looks like one of these, so that replacing it loses nothing else."""
+    """Say whether a folder looks like one of these, so that replacing it loses nothing else."""
     listed = _listed(folder / _LIST)
     for entry in folder.iterdir():
         if entry.is_symlink():
@@ -110,7 +110,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _listed(path: Path) -> set[str]:
-    """The pictures that a labels.csv of ours names."""
+    """Return the pictures that a labels.csv of ours names."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dpsinkhorn._files import write_synced
+from dpsinkhorn import _checks
+from dpsinkhorn.files import write_synced
 from dpsinkhorn.generators import (
+    CustomConfig,
     Generator,
     GeneratorConfig,
     GeneratorError,
+    ModuleClass,
     check_probabilities,
     config_from_json,
     config_to_json,
@@ -37,14 +40,10 @@ FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "s
 
 _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
 _CONFIG_KEYS = (
-    "format",
-    "version",
-    "title",
-    "generator",
-    "generator_sha256",
-    "label_probabilities",
-    "class_names",
+    *("format", "version", "title"),
+    *("generator", "generator_sha256", "label_probabilities", "class_names"),
 )
+_PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
 _LONGEST_NAME = 200
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
@@ -80,18 +79,22 @@ def write_release(
         ReleaseError: Something is wrong with the arguments, or the disk; nothing was written.
     """
     target = Path(os.path.abspath(folder))
-    config = generator.config
+    config, module_class = generator.config, generator.module_class
+    _check_epsilon(privacy)
     try:
-        probabilities = _probabilities(label_probabilities, config)
+        stated = None if label_probabilities is None else list(label_probabilities)
+        if stated is None and config.classes:
+            stated = [1 / config.classes] * config.classes
+        probabilities = _probabilities(stated, config.classes)
+        data = _tensors.to_bytes(generator)
+        network = _tensors.from_bytes(data, config, module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
-    _check_epsilon(privacy)
-    data = _tensors.to_bytes(generator)
     release = Release(
-        generator=_tensors.from_bytes(data, config),
+        generator=network,
         privacy=privacy,
         releasable=releasable and not privacy.objections,
-        title=_json.check_text(title, "the title", 200),
+        title=_checks.text(title, "the title", ReleaseError, longest=200),
         label_probabilities=probabilities,
         class_names=_class_names([_printable(name) for name in class_names], config.classes),
     )
@@ -109,16 +112,21 @@ def write_release(
         with new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
-            load(draft)  # what cannot be read back is not handed out
+            load(draft, generator=module_class)  # what cannot be read back is not handed out
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
 
-def load(folder: str | os.PathLike[str]) -> Release:
+def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None) -> Release:
     """Read a release: the folder itself, or a run's folder with a `release` in it.
 
     Everything is checked before it is used, and nothing of the content is run. The model card and the
     picture are for people, and not read.
+
+    Args:
+        folder: Where the release is.
+        generator: The class of modules that was trained, where it was the maker's own. Only this one is
+            called, with the settings of the release; nothing is imported by a name in it.
 
     Raises:
         ReleaseError: What is wrong, in one line.
@@ -129,45 +137,59 @@ def load(folder: str | os.PathLike[str]) -> Release:
         raise ReleaseError(f"there is no release at {place}: not a folder")
     if not os.path.lexists(place / "config.json"):
         raise ReleaseError(f"{place} is not a release: it has no config.json")
-
-    config = _json.from_bytes(read_file(place / "config.json", _LARGEST_JSON), "config.json")
-    _check_version(config, _CONFIG_FORMAT, "config.json")
-    _json.check_keys(config, _CONFIG_KEYS, "config.json")
-    title = _json.check_text(config["title"], "the title in config.json", 200)
+    entries = _read_json(place / "config.json", _CONFIG_FORMAT)
+    _json.check_keys(entries, _CONFIG_KEYS, "config.json")
+    title = _checks.text(entries["title"], "the title in config.json", ReleaseError, longest=200)
     try:
-        made_of = config_from_json(config["generator"])
-        if config_to_json(made_of) != config["generator"]:
+        config = config_from_json(entries["generator"])
+        if config_to_json(config) != entries["generator"]:
             raise ReleaseError("config.json does not have every field of its generator")
-        probabilities = _read_probabilities(config["label_probabilities"], made_of)
+        probabilities = _probabilities(entries["label_probabilities"], config.classes)
+        _check_module(config, generator)
+        names = _class_names(entries["class_names"], config.classes)
+        statement, releasable = _read_privacy(place / "privacy.json")
+        largest = _tensors.size_limits(config, generator)[1]
+        data = read_file(place / "generator.safetensors", largest)
+        if hashlib.sha256(data).hexdigest() != entries["generator_sha256"]:
+            raise ReleaseError(
+                "generator.safetensors is not the one that config.json was written for; get it again"
+            )
+        network = _tensors.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
-    names = _class_names(config["class_names"], made_of.classes)
+    return Release(network, statement, releasable, title, probabilities, names)
 
-    privacy = _json.from_bytes(read_file(place / "privacy.json", _LARGEST_JSON), "privacy.json")
-    _check_version(privacy, _PRIVACY_FORMAT, "privacy.json")
-    if not {"releasable", "warning"} <= privacy.keys():
+
+def _check_module(config: GeneratorConfig, module_class: ModuleClass | None) -> None:
+    """Refuse a release of its maker's own class without that class, and any other with one."""
+    if isinstance(config, CustomConfig) and module_class is None:
+        raise ReleaseError(
+            f"the generator is {config.module!r}, a class of its maker's own: load it in Python, with that "
+            "class, by dpsinkhorn.load(folder, generator=THE_CLASS)"
+        )
+    if not isinstance(config, CustomConfig) and module_class is not None:
+        raise ReleaseError(f"the generator is a {config.kind}, which needs no class; leave generator out")
+
+
+def _read_privacy(path: Path) -> tuple[PrivacyStatement, bool]:
+    """Return the statement, and whether the release may leave the curator's hands."""
+    entries = _read_json(path, _PRIVACY_FORMAT)
+    if not {"releasable", "warning"} <= entries.keys():
         raise ReleaseError("privacy.json has no entry 'releasable' or 'warning'")
-    statement = PrivacyStatement.from_json(
-        {key: value for key, value in privacy.items() if key not in _PRIVACY_OWN_KEYS}
-    )
-    releasable = _json.check_bool(privacy["releasable"], "releasable in privacy.json")
+    own = {key: value for key, value in entries.items() if key not in _PRIVACY_OWN_KEYS}
+    statement = PrivacyStatement.from_json(own)
+    releasable = _checks.truth(entries["releasable"], "releasable in privacy.json", ReleaseError)
     if releasable and statement.objections:
         raise ReleaseError(
             "privacy.json contradicts itself: a seeded or non-private release is not releasable"
         )
-    if privacy["warning"] is not None:
-        _json.check_text(privacy["warning"], "the warning in privacy.json")
-
-    data = read_file(place / "generator.safetensors", _tensors.most_bytes(made_of))
-    if hashlib.sha256(data).hexdigest() != config["generator_sha256"]:
-        raise ReleaseError(
-            "generator.safetensors is not the one that config.json was written for; get it again"
-        )
-    return Release(_tensors.from_bytes(data, made_of), statement, releasable, title, probabilities, names)
+    if entries["warning"] is not None:
+        _checks.text(entries["warning"], "the warning in privacy.json", ReleaseError)
+    return statement, releasable
 
 
 def _find(folder: Path) -> Path:
-    """The release itself, where a run's folder is given."""
+    """Return the release itself, where a run's folder is given."""
     inner = folder / "release"
     inside = not os.path.lexists(folder / "config.json") and inner.is_dir() and not inner.is_symlink()
     return inner if inside else folder
@@ -184,12 +206,9 @@ def _refuse_unfinished(place: Path) -> None:
 
 
 def is_release(folder: Path) -> bool:
-    """Whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
+    """Say whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     return "config.json" in names and names <= set(FILES)
-
-
-_PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 
 
 def _config_json(release: Release, data: bytes) -> dict[str, Any]:
@@ -216,7 +235,7 @@ def _privacy_json(release: Release) -> dict[str, Any]:
 
 
 def _picture(release: Release) -> bytes:
-    """Images from fixed latents, so that the same generator gives the same picture."""
+    """Draw images from fixed latents, so that the same generator gives the same picture."""
     count, labels = _PICTURE_ROWS * _PICTURE_COLUMNS // 2, None
     if release.classes:
         labels = np.repeat(np.arange(min(release.classes, _PICTURE_ROWS)), _PICTURE_COLUMNS)
@@ -244,43 +263,39 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
         )
 
 
-def _check_version(value: dict[str, Any], expected: str, name: str) -> None:
-    if value.get("format") != expected:
-        raise ReleaseError(f"{name} is not of the format {expected}")
+def _read_json(path: Path, form: str) -> dict[str, Any]:
+    """Return the entries of a file that is of a format, in the version that is read here."""
+    name = path.name
+    value = _json.from_bytes(read_file(path, _LARGEST_JSON), name)
+    if value.get("format") != form:
+        raise ReleaseError(f"{name} is not of the format {form}")
     version = value.get("version")
     if type(version) is not int or version != VERSION:
         raise ReleaseError(
-            f"{name} has version {str(version)[:20]}, this dpsinkhorn reads {VERSION}; install a newer one"
+            f"{name} has version {version!r:.20}, this dpsinkhorn reads {VERSION}; install a newer one"
         )
+    return value
 
 
-def _probabilities(values: Sequence[float] | None, config: GeneratorConfig) -> tuple[float, ...] | None:
-    if not config.classes:
-        if values is not None:
-            raise ReleaseError("a generator without classes has no label probabilities")
-        return None
-    return check_probabilities(
-        [1 / config.classes] * config.classes if values is None else values, config.classes
-    )
-
-
-def _read_probabilities(values: Any, config: GeneratorConfig) -> tuple[float, ...] | None:
-    if values is None and config.classes:
-        raise ReleaseError("config.json has no label probabilities, but its generator has classes")
-    if values is not None and not isinstance(values, list):
-        raise ReleaseError("label_probabilities in config.json must be a list or null")
-    return _probabilities(values, config)
+def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
+    if classes and isinstance(values, list):
+        return check_probabilities(values, classes)
+    if classes:
+        raise ReleaseError("label_probabilities must be a list with a probability for each class")
+    if values is not None:
+        raise ReleaseError("a generator without classes has no label probabilities")
+    return None
 
 
 def _printable(name: str) -> str:
-    """A name from a file system may hold anything; it must not fail what was trained for hours."""
+    """Mend a name that may hold anything, rather than fail what was trained for hours."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
 
 
 def _class_names(names: Any, classes: int) -> tuple[str, ...]:
     if not isinstance(names, list) or len(names) not in (0, classes):
         raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
-    checked = tuple(_json.check_text(name, "a class name", _LONGEST_NAME) for name in names)
+    checked = tuple(_checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME) for name in names)
     if len(set(checked)) != len(checked):
         raise ReleaseError("class names must differ from each other")
     return checked

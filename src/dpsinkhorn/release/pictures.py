@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from dpsinkhorn._files import new_file
+from dpsinkhorn.files import new_file
 from dpsinkhorn.release.errors import ReleaseError
 
 __all__ = ["check_images", "grid_image", "grid_picture"]
@@ -64,7 +64,7 @@ def grid_image(
     rows: int = 20,
     class_names: Sequence[str] = (),
 ) -> Image.Image:
-    """The picture of `grid_picture`, in memory.
+    """Return the picture of `grid_picture`, in memory.
 
     >>> grid_image(np.zeros((4, 28, 28, 3), dtype=np.uint8), None, columns=2).size
     (114, 114)
@@ -104,7 +104,7 @@ def grid_image(
 def _lines(
     count: int, labels: NDArray[np.int64] | None, columns: int, rows: int
 ) -> Sequence[tuple[int | None, Sequence[int]]]:
-    """What each row shows: its label, and the indices of its images."""
+    """Return what each row shows: its label, and the indices of its images."""
     if labels is None:
         starts = range(0, min(count, rows * columns), columns)
         return [(None, range(start, min(start + columns, count))) for start in starts]
@@ -115,7 +115,7 @@ def _lines(
 def _titles(
     labels: Sequence[int], class_names: Sequence[str], font: ImageFont.FreeTypeFont | ImageFont.ImageFont
 ) -> list[str]:
-    """What to write beside each row: the name of the class, cut where it is long, or else its number."""
+    """Return what to write beside each row: the name of the class, cut where it is long, or its number."""
     titles = []
     for label in labels:
         name = class_names[label].strip() if label < len(class_names) else ""
@@ -138,13 +138,13 @@ def _cut(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
 
 
 def _without_accents(name: str) -> str:
-    """For a font of few letters: Pillow's own has none with accents."""
+    """Take accents off, for a font of few letters: Pillow's own has none with accents."""
     parts = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
     return "".join(letter for letter in parts if not unicodedata.combining(letter))
 
 
 def _can_draw(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> bool:
-    """Whether the font has every letter: it draws those that it lacks as the same box."""
+    """Say whether the font has every letter: it draws those that it lacks as the same box."""
     if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow without FreeType
         return name.isascii()
     missing = bytes(font.getmask(_NO_LETTER))
@@ -154,7 +154,7 @@ def _can_draw(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> 
 def check_images(
     images: NDArray[np.uint8], labels: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
-    """Images (n, height, width) or (n, height, width, 3) in uint8, and labels (n,), or `ReleaseError`."""
+    """Return images (n, height, width) or (n, height, width, 3) in uint8, and labels (n,), or raise."""
     images = np.ascontiguousarray(images)
     if images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]

@@ -194,7 +194,7 @@ def _render(network: Generator, latents: Tensor, labels: Tensor | None, device: 
 
 
 def to_uint8(images: Tensor) -> NDArray[np.uint8]:
-    """Images as users have them, of a network's (n, channels, height, width): -1 becomes 0, and 1 255.
+    """Turn a network's images (n, channels, height, width) into bytes: -1 becomes 0, and 1 255.
 
     Returns:
         (n, height, width) for one channel, else (n, height, width, channels).

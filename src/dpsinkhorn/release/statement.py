@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from dpsinkhorn import _checks
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
     Accountant,
@@ -19,7 +20,7 @@ from dpsinkhorn.privacy import (
     format_epsilon,
     group_epsilon,
 )
-from dpsinkhorn.release._json import check_bool, check_keys, check_number, check_text
+from dpsinkhorn.release._json import check_keys
 from dpsinkhorn.release.errors import ReleaseError
 
 __all__ = ["PrivacyStatement"]
@@ -73,17 +74,16 @@ class PrivacyStatement:
         _check_epsilon(self.epsilon, "epsilon")
         if self.published_epsilon is not None:
             _check_epsilon(self.published_epsilon, "published_epsilon")
-        if not 0 <= check_number(self.delta, "delta") < 1:
-            raise ReleaseError("delta must be from 0 to below 1")
-        _check_choice(self.adjacency, "adjacency", [adjacency.value for adjacency in Adjacency])
-        _check_choice(self.unit, "unit", UNITS)
-        _check_choice(self.accountant, "accountant", ACCOUNTANTS)
-        check_text(self.mechanism, "mechanism", 100)
-        check_text(self.noise, "noise")
-        check_bool(self.size_is_public, "size_is_public")
-        check_bool(self.seeded, "seeded")
-        for note in self.notes:
-            check_text(note, "a note")
+        _checks.number(self.delta, "delta", ReleaseError, least=0, most=math.nextafter(1, 0))
+        adjacencies = [adjacency.value for adjacency in Adjacency]
+        _checks.choice(self.adjacency, "adjacency", ReleaseError, choices=adjacencies)
+        _checks.choice(self.unit, "unit", ReleaseError, choices=UNITS)
+        _checks.choice(self.accountant, "accountant", ReleaseError, choices=ACCOUNTANTS)
+        _checks.text(self.mechanism, "mechanism", ReleaseError, longest=100)
+        _checks.truth(self.size_is_public, "size_is_public", ReleaseError)
+        _checks.truth(self.seeded, "seeded", ReleaseError)
+        for text in (self.noise, *self.notes):
+            _checks.text(text, "noise, and each of the notes,", ReleaseError)
         digest = self.ledger_digest
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == 64 and set(digest) <= set(string.hexdigits.lower())
@@ -127,15 +127,15 @@ class PrivacyStatement:
         return tuple(found)
 
     def recomputed_epsilon(self) -> float:
-        """ε computed afresh from the charges, by the accountant that the statement names."""
+        """Compute ε afresh from the charges, by the accountant that the statement names."""
         return epsilon(self.total(), self.delta, cast(Accountant, self.accountant))
 
     def group_epsilon(self, size: int) -> float:
-        """ε at the same δ for so many records of one person, or so many persons where these are the unit."""
+        """Return ε at the same δ for so many records of one person; persons, where these are the unit."""
         return group_epsilon(self.total(), self.delta, size, cast(Accountant, self.accountant))
 
     def total(self) -> Charge:
-        """All charges as one."""
+        """Return all charges as one."""
         return compose(*self._parsed(), adjacency=Adjacency(self.adjacency))
 
     def _parsed(self) -> tuple[Charge, ...]:
@@ -145,7 +145,7 @@ class PrivacyStatement:
             raise ReleaseError("the charges of the privacy statement are not what training writes") from None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; an infinite ε is the text `infinite`."""
+        """Return plain JSON values; an infinite ε is the text `infinite`."""
         value = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ("epsilon", "published_epsilon"):
             value[name] = _INFINITE if value[name] == math.inf else value[name]
@@ -160,26 +160,16 @@ class PrivacyStatement:
         for name in ("charges", "notes"):
             if not isinstance(value[name], list):
                 raise ReleaseError(f"{name} of the privacy statement must be a list")
+        numbers = {name: _number_from_json(value[name], name) for name in ("epsilon", "delta")}
         published = value["published_epsilon"]
-        return cls(
-            **{
-                **value,
-                "epsilon": _epsilon_from_json(value["epsilon"], "epsilon"),
-                "delta": check_number(value["delta"], "delta"),
-                "published_epsilon": published and _epsilon_from_json(published, "published_epsilon"),
-            }
-        )
+        published = published and _number_from_json(published, "published_epsilon")
+        return cls(**{**value, **numbers, "published_epsilon": published})
+
+
+def _number_from_json(value: Any, name: str) -> float:
+    return math.inf if value == _INFINITE else _checks.number(value, name, ReleaseError)
 
 
 def _check_epsilon(value: Any, name: str) -> None:
-    if value != math.inf and check_number(value, name) < 0:
+    if value != math.inf and _checks.number(value, name, ReleaseError) < 0:
         raise ReleaseError(f"{name} must be from 0 upwards")
-
-
-def _epsilon_from_json(value: Any, name: str) -> float:
-    return math.inf if value == _INFINITE else check_number(value, name)
-
-
-def _check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ReleaseError(f"{name} must be one of {', '.join(choices)}")

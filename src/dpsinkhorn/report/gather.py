@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsinkhorn.data import KNOWN
+from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import (
     Budget,
     SecureNoise,
@@ -70,20 +71,20 @@ class Findings:
         return self.release is not None and self.release.releasable
 
 
-def gather(folder: Path) -> Findings:
-    """What there is to tell of a run, finished or not, or of a release alone."""
+def gather(folder: Path, generator: ModuleClass | None = None) -> Findings:
+    """What there is to tell of a run, finished or not, or of a release alone; `generator` as for `load`."""
     if (folder / "run.json").exists():
-        return _of_run(folder)
+        return _of_run(folder, generator)
     if not folder.is_dir():
         raise ReportError(f"there is no folder {folder}; name a run or a release")
     if not (folder / "config.json").exists():
         raise ReportError(f"{folder} is neither a run nor a release: it has no run.json and no config.json")
-    return _of_release(folder)
+    return _of_release(folder, generator)
 
 
-def _of_release(folder: Path) -> Findings:
+def _of_release(folder: Path, generator: ModuleClass | None) -> Findings:
     try:
-        release = load(folder)
+        release = load(folder, generator=generator)
     except ReleaseError as error:
         raise ReportError(str(error)) from error
     if release.privacy.private and release.privacy.recomputed_epsilon() > release.privacy.epsilon * _SLACK:
@@ -92,14 +93,14 @@ def _of_release(folder: Path) -> Findings:
     return Findings(release.privacy, release, digest)
 
 
-def _of_run(folder: Path) -> Findings:
+def _of_run(folder: Path, generator: ModuleClass | None) -> Findings:
     try:
         run = Run.resume(folder)
     except TrainingError as error:
         raise ReportError(str(error)) from error
     name = run.settings["source"].get("data")
     try:
-        found = _of_finished(run) if run.done else _of_unfinished(run)
+        found = _of_finished(run, generator) if run.done else _of_unfinished(run)
     except JournalDamagedError as error:
         raise ReportError(f"the ledger of this run cannot be trusted: {error}") from error
     except UnsupportedEventError as error:
@@ -115,9 +116,9 @@ def _of_run(folder: Path) -> Findings:
     )
 
 
-def _of_finished(run: Run) -> Findings:
+def _of_finished(run: Run, generator: ModuleClass | None) -> Findings:
     """Its release, and what the ledger adds to that, where it is at hand."""
-    found, path = _of_release(run.release_folder), run.ledger_path
+    found, path = _of_release(run.release_folder, generator), run.ledger_path
     if not path.exists():
         moved = _moved(run, found.privacy)
         if moved is None:

@@ -15,6 +15,7 @@ import jinja2
 
 from dpsinkhorn import __version__
 from dpsinkhorn.files import replace_file
+from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve
@@ -55,6 +56,7 @@ def write_report(
     responsible: str | None = None,
     contact: str | None = None,
     made: datetime.date | None = None,
+    generator: ModuleClass | None = None,
 ) -> Written:
     """Write the report of a run, finished or not, or of a release alone.
 
@@ -68,12 +70,13 @@ def write_report(
         responsible: Who answers for the data, to be named at the top of the report.
         contact: Where that body can be reached.
         made: The date on the page; today's, in UTC.
+        generator: The class that was trained, where it was the curator's own; as for `dpsinkhorn.load`.
 
     Raises:
         ReportError: What is wrong, in one line.
     """
     target = check_output(folder, output)
-    found = gather(folder)
+    found = gather(folder, generator)
     tables = private_tables = None
     if evaluation is not None:
         if found.release is None:

@@ -29,8 +29,9 @@ def own_checks(found: Findings) -> list[Check]:
     privacy, checks = found.privacy, []
     if not privacy.private:
         return []
-    if found.finished:
-        code = 'import dpsinkhorn\nprivacy = dpsinkhorn.load("release").privacy\n'
+    if found.release is not None:
+        own = "" if found.release.generator.module_class is None else ", generator=TheClass"
+        code = f'import dpsinkhorn\nprivacy = dpsinkhorn.load("release"{own}).privacy\n'
         code += "print(privacy.epsilon, privacy.recomputed_epsilon())"
         stated = format_epsilon(privacy.epsilon, digits=6)
         expected = f"{stated}, rounded up, twice; the second number must not be above the first"

@@ -17,12 +17,12 @@ from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import from_arrays
-from dpsinkhorn.generators import choose_device
+from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe, choose_recipe
 from dpsinkhorn.training.records import facts_of
@@ -42,6 +42,9 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             the papers' `batch`, `image`, `parameter`; or `none` for training without privacy (then `epsilon`
             is None).
         settings: Changes to the recipe by section, such as `{"privacy": {"steps": 500}}`.
+        generator: A class of modules of your own, in place of the recipe's generator. It is called with
+            `settings["generator"]`; its `forward(latents, labels)` returns images in [-1, 1], and its
+            attribute `latent` says how many latents an image takes (docs/training.md).
         labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
             and charged) or a probability for each class.
         classes: Their public number, or their names in order. By default the number is read off `y`, and
@@ -75,6 +78,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         recipe: str | Path | Recipe | None = None,
         mechanism: str | None = None,
         settings: dict[str, dict[str, Any]] | None = None,
+        generator: ModuleClass | None = None,
         labels: str | tuple[float, ...] = "uniform",
         classes: int | Sequence[str] | None = None,
         records: int | None = None,
@@ -90,6 +94,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.recipe = recipe
         self.mechanism = mechanism
         self.settings = settings
+        self.generator = generator
         self.labels = labels
         self.classes = classes
         self.records = records
@@ -118,16 +123,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         epsilon = _number("epsilon", self.epsilon)
         facts = facts_of(dataset, records=_whole("records", self.records))
         plan = make_plan(
-            choose_recipe(
-                dataset.image_shape,
-                recipe=self.recipe,
-                mechanism=self.mechanism,
-                settings=self.settings,
-                epsilon=epsilon,
-                records=facts.records,
-                persons=facts.grouped,
-                quick=device.type == "cpu",
-            ),
+            self._recipe(facts, epsilon, quick=device.type == "cpu"),
             facts,
             budget_epsilon=epsilon,
             delta=_number("delta", self.delta),
@@ -148,7 +144,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             )
             if not finished:
                 raise TrainingError("the training was stopped: nothing was learnt that could be kept")
-            release = load(run.release_folder)
+            release = load(run.release_folder, generator=self.generator)
         names = dataset.class_names
         self.classes_ = np.array(names) if names else np.arange(dataset.classes)
         self.plan_: Plan = plan
@@ -173,6 +169,32 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             privacy=release.privacy,
             class_names=release.class_names,
         )
+
+    def _recipe(self, facts: Facts, epsilon: float | None, *, quick: bool) -> Recipe:
+        """Return the recipe that fits these facts, with the module of the caller's own where there is one."""
+        module_class, settings, own = self.generator, self.settings, {}
+        mechanism = self.mechanism
+        if module_class is not None:
+            settings = dict(settings or {})
+            own = settings.pop("generator", {})
+            mechanism = mechanism or ("record" if self.recipe is None else None)
+        recipe = choose_recipe(
+            facts.image_shape,
+            recipe=self.recipe,
+            mechanism=mechanism,
+            settings=settings,
+            epsilon=epsilon,
+            records=facts.records,
+            persons=facts.grouped,
+            quick=quick,
+        )
+        if module_class is None:
+            return recipe
+        try:
+            section = register_module(module_class, own, image_shape=facts.image_shape, classes=facts.classes)
+        except GeneratorError as error:
+            raise TrainingError(f"generator: {error}") from error
+        return recipe.with_generator(section)
 
     def _fitted(self) -> Release:
         if not hasattr(self, "release_"):

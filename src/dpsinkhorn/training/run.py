@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from dpsinkhorn import __version__
-from dpsinkhorn._files import drafts_of, write_new
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.files import drafts_of, write_new
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger

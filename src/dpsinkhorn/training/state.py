@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from dpsinkhorn.files import replace_file
-from dpsinkhorn.generators import Generator, build_generator
+from dpsinkhorn.generators import Generator, GeneratorError, build_generator
 from dpsinkhorn.kernels.adam import FlatAdam
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
@@ -53,8 +53,9 @@ class TrainingState:
         self.device = device
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
-        self.generator: Generator = build_generator(plan.generator_config, plan.seed).to(device)
-        if device.type == "cuda":  # what its convolutions work in anyway
+        self.generator = _generator(plan).to(device)
+        own = self.generator.module_class is not None
+        if device.type == "cuda" and not own:  # what its convolutions work in anyway
             self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged: AveragedModel | None = None
         if settings.ema is not None:
@@ -83,7 +84,8 @@ class TrainingState:
     @property
     def capturable(self) -> bool:
         """Whether `update` can be captured in a graph."""
-        return isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
+        ours = self.generator.module_class is None  # what others do in theirs may need the host
+        return ours and isinstance(self.optimizer, torch.optim.Adam) and self.device.type == "cuda"
 
     @property
     def reduced(self) -> bool:
@@ -209,6 +211,13 @@ class TrainingState:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         for parameter, entry in self.optimizer.state.items():
             entry.update({key: _as_laid_out(value, parameter) for key, value in entry.items()})
+
+
+def _generator(plan: Plan) -> Generator:
+    try:
+        return build_generator(plan.generator_config, plan.seed)
+    except GeneratorError as error:
+        raise TrainingError(str(error)) from error
 
 
 def _optimizer(
