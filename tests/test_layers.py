@@ -45,6 +45,6 @@ def test_arrows_point_one_way(part: str):
         assert not imported_parts(file) & MAY_NOT_IMPORT[part], file
 
 
-@pytest.mark.parametrize("name", ["_kernels.py", "_files.py", "errors.py"])
+@pytest.mark.parametrize("name", ["_kernels.py", "_files.py", "_interrupt.py", "errors.py"])
 def test_what_all_parts_share_imports_none(name: str):
     assert not imported_parts(ROOT / name)

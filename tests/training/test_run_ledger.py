@@ -11,7 +11,7 @@ from dpsinkhorn import load
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
 from dpsinkhorn.training import Run, Saving, TrainingError
-from dpsinkhorn.training.spending import epsilon_by
+from dpsinkhorn.training.account import epsilon_by
 from dpsinkhorn.transport import private_cost
 from support.runs import CrashError, finished, header_step, steps_on_record, tiny_data, tiny_plan
 

@@ -9,7 +9,7 @@ import torch
 
 from dpsinkhorn import load
 from dpsinkhorn.privacy import SecureNoise, epsilon, read_ledger
-from dpsinkhorn.training import Run, Saving, TrainingError, loop, records, state
+from dpsinkhorn.training import Run, Saving, TrainingError, records, state, trainer
 from support.runs import (
     AT_THE_END,
     CrashError,
@@ -62,7 +62,7 @@ class TestSecure:
         data = tiny_data()
         plan = tiny_plan(data, seed=None, steps=30, accountant="pld")
         folder, choices = tmp_path / "run", random.Random(trial)
-        monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: choices.randint(1, 5))
+        monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: choices.randint(1, 5))
         used = []
         real = records.Records.draw
 
@@ -109,7 +109,7 @@ class TestSecure:
             if progress.block.step == plan.steps:
                 raise CrashError
 
-        monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: plan.steps)
+        monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: plan.steps)
         run = Run.create(tmp_path / "run", plan)
         with pytest.raises(CrashError):
             run.train(data, saving=AT_THE_END, watch=crash_late)

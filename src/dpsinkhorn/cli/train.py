@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsinkhorn.cli._interrupt import stop_on_interrupt
+from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._output import BadInputError, StoppedError
 from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
 from dpsinkhorn.cli._train_request import Mechanism, Request
@@ -187,9 +187,9 @@ def train(
                 plan = request.plan(dataset, place)
             warn_about(plan, dataset, place)
             if dry_run:
-                from dpsinkhorn.training.spending import planned_room
+                from dpsinkhorn.training.shared_ledger import check_ledger
 
-                show_plan(plan, place, None if resume else planned_room(ledger, plan, budget), as_json)
+                show_plan(plan, place, None if resume else check_ledger(ledger, plan, budget), as_json)
                 return
             if not resume:
                 run = _created(out, plan, source, ledger, budget)

@@ -30,7 +30,7 @@ from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "load", "write_release"]
+__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
 
 VERSION = 1
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -61,40 +61,72 @@ def write_release(
     class_names: Sequence[str] = (),
     overwrite: bool = False,
 ) -> None:
-    """Write what an analyst receives. The folder is there complete, or not at all.
+    """Write what an analyst receives: `make_release`, then `save_release`."""
+    release = make_release(
+        generator,
+        label_probabilities=label_probabilities,
+        privacy=privacy,
+        releasable=releasable,
+        title=title,
+        class_names=class_names,
+    )
+    save_release(folder, release, overwrite=overwrite)
 
-    The same arguments give the same bytes: nothing in it tells when or where it was made.
+
+def make_release(
+    generator: Generator,
+    *,
+    label_probabilities: Sequence[float] | None,
+    privacy: PrivacyStatement,
+    releasable: bool = True,
+    title: str = "Private image generator",
+    class_names: Sequence[str] = (),
+) -> Release:
+    """Put together a copy of a generator and what goes with it.
 
     Args:
-        folder: Must not exist, or be empty; its parent folders are created.
         generator: With the batch statistics that it is to have: see `recompute_batch_statistics`.
         label_probabilities: The public distribution of labels; `None` is uniform. Without classes, `None`.
         privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
-            whatever is said here: such a folder says so, loudly.
+            whatever is said here: such a release says so, loudly.
         title: The heading of the model card.
         class_names: One per class, or none. Characters that cannot be printed become question marks.
-        overwrite: Replace an existing release; any other folder is left alone all the same.
 
     Raises:
-        ReleaseError: Something is wrong with the arguments, or the disk; nothing was written.
+        ReleaseError: Something is wrong with the arguments.
     """
-    target = Path(os.path.abspath(folder))
     config = generator.config
     try:
         probabilities = _probabilities(label_probabilities, config)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
     _check_epsilon(privacy)
-    data = _tensors.to_bytes(generator)
-    release = Release(
-        generator=_tensors.from_bytes(data, config),
+    return Release(
+        generator=_tensors.from_bytes(_tensors.to_bytes(generator), config),
         privacy=privacy,
         releasable=releasable and not privacy.objections,
         title=_json.check_text(title, "the title", 200),
         label_probabilities=probabilities,
         class_names=_class_names([_printable(name) for name in class_names], config.classes),
     )
+
+
+def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite: bool = False) -> None:
+    """Write a release to a folder. The folder is there complete, or not at all.
+
+    The same release gives the same bytes: nothing in it tells when or where it was made.
+
+    Args:
+        folder: Must not exist, or be empty; its parent folders are created.
+        release: What to write.
+        overwrite: Replace an existing release; any other folder is left alone all the same.
+
+    Raises:
+        ReleaseError: Something is wrong with the disk; nothing was written.
+    """
+    target = Path(os.path.abspath(folder))
+    data = _tensors.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
         "config.json": _json.to_bytes(_config_json(release, data)),
