@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors import safe_open
 
 from dpsinkhorn.data import from_arrays
@@ -123,6 +124,17 @@ class Everything:
 
 class CrashError(Exception):
     """As abrupt as an exception can be: nothing is written after it."""
+
+
+def crash_at(step, run, data):
+    """Train until a block ends at this step or later; only the checkpoint before the first step is there."""
+
+    def watch(progress):
+        if progress.block.step >= step:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        run.train(data, watch=watch, saving=AT_THE_END)
 
 
 def go_on(folder, plan, data, chance, choices, *, saving):

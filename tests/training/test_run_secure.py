@@ -13,6 +13,7 @@ from dpsinkhorn.training import Run, Saving, TrainingError, records, state, trai
 from support.runs import (
     AT_THE_END,
     CrashError,
+    crash_at,
     go_on,
     header_step,
     steps_on_record,
@@ -104,15 +105,8 @@ class TestSecure:
         """Budget spent, nothing kept: a release of untrained weights would help nobody."""
         data = tiny_data()
         plan = tiny_plan(data, seed=None)
-
-        def crash_late(progress):
-            if progress.block.step == plan.steps:
-                raise CrashError
-
         monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: plan.steps)
-        run = Run.create(tmp_path / "run", plan)
-        with pytest.raises(CrashError):
-            run.train(data, saving=AT_THE_END, watch=crash_late)
+        crash_at(plan.steps, Run.create(tmp_path / "run", plan), data)
         assert len(draws) == plan.steps
         with pytest.raises(TrainingError, match="allows no step, and none is kept"):
             Run.resume(tmp_path / "run").train(data)

@@ -13,18 +13,9 @@ from rich.progress import Progress
 
 from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
+from dpsinkhorn.cli._options import takes_options
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
-from dpsinkhorn.cli.data import (
-    ChannelsOption,
-    ClassesOption,
-    GroupsOption,
-    ImageOption,
-    LabelOption,
-    RangeOption,
-    SizeOption,
-    UnlabelledOption,
-    load_source,
-)
+from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     JsonOption,
@@ -37,6 +28,7 @@ from dpsinkhorn.cli.privacy import (
 )
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
+    from dpsinkhorn.data import Dataset
     from dpsinkhorn.training.auditing import RunAudit, StepAudit, StepSetting
 
 EXCEEDED = 3
@@ -55,7 +47,9 @@ class Claim(str, enum.Enum):
     published = "published"
 
 
+@takes_options()
 def audit(
+    *,
     mechanism: Annotated[
         MechanismName | None,
         typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
@@ -79,14 +73,7 @@ def audit(
     data: Annotated[
         str | None, typer.Option("--data", help="A name or a path, for run and replay. [default: digits]")
     ] = None,
-    image: ImageOption = None,
-    label: LabelOption = None,
-    unlabelled: UnlabelledOption = False,
-    groups: GroupsOption = None,
-    classes: ClassesOption = None,
-    size: SizeOption = None,
-    channels: ChannelsOption = None,
-    value_range: RangeOption = None,
+    reading: DataOptions,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
     ] = None,
@@ -121,17 +108,6 @@ def audit(
 
         dpsinkhorn audit --game replay --data scans.csv --label diagnosis --groups patient
     """
-    source = {
-        "data": data,
-        "image": image,
-        "label": label,
-        "unlabelled": unlabelled or None,
-        "groups": groups,
-        "classes": classes,
-        "size": size,
-        "channels": channels,
-        "value_range": value_range,
-    }
     if game is Game.replay:
         others: dict[str, Any] = {
             "noise_multiplier": noise_multiplier,
@@ -146,7 +122,7 @@ def audit(
         }
         _refuse_others(game, others)
         with _progress(as_json) as progress:
-            clean = audit_replay({**source, "data": data or "digits"}, mechanism, as_json, progress)
+            clean = audit_replay(data or "digits", reading, mechanism, as_json, progress)
         if not clean:
             raise typer.Exit(EXCEEDED)
         return
@@ -160,7 +136,7 @@ def audit(
     with _progress(as_json) as progress:
         result: StepResult | RunResult
         if game is Game.step:
-            _refuse_others(game, {**source, "epsilon": epsilon, "canaries": canaries})
+            _refuse_others(game, {"data": data, **reading.given(), "epsilon": epsilon, "canaries": canaries})
             setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
             if claim is Claim.published and mechanism is not MechanismName.image:
                 raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
@@ -176,9 +152,10 @@ def audit(
             if epsilon is not None and noise_multiplier is not None:
                 raise BadInputError("give --epsilon or --noise-multiplier, not both")
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
+            found = reading.load(data or "digits", quiet=progress.disable)
             count = _CANARIES if canaries is None else canaries
             result = RunResult(
-                _run(mechanism, privacy, source, epsilon, delta, count, confidence, seed, progress)
+                _run(mechanism, privacy, found, epsilon, delta, count, confidence, seed, progress)
             )
     _report(result, as_json, plot)
 
@@ -223,7 +200,7 @@ def _step(
 def _run(
     mechanism: MechanismName,
     privacy: dict[str, Any],
-    source: dict[str, Any],
+    found: Dataset,
     epsilon: float | None,
     delta: float,
     canaries: int,
@@ -234,7 +211,6 @@ def _run(
     from dpsinkhorn.training import choose_recipe
     from dpsinkhorn.training.auditing import audit_run
 
-    found = load_source({**source, "data": source["data"] or "digits"}, quiet=progress.disable)
     changes = {name: value for name, value in privacy.items() if value is not None}
     recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
     task = progress.add_task("training steps", total=recipe.privacy.steps)

@@ -51,26 +51,10 @@ _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
 def write_release(
-    folder: str | os.PathLike[str],
-    generator: Generator,
-    *,
-    label_probabilities: Sequence[float] | None,
-    privacy: PrivacyStatement,
-    releasable: bool = True,
-    title: str = "Private image generator",
-    class_names: Sequence[str] = (),
-    overwrite: bool = False,
+    folder: str | os.PathLike[str], generator: Generator, *, overwrite: bool = False, **parts: Any
 ) -> None:
-    """Write what an analyst receives: `make_release`, then `save_release`."""
-    release = make_release(
-        generator,
-        label_probabilities=label_probabilities,
-        privacy=privacy,
-        releasable=releasable,
-        title=title,
-        class_names=class_names,
-    )
-    save_release(folder, release, overwrite=overwrite)
+    """Write what an analyst receives: `save_release` of what `make_release` makes of the other arguments."""
+    save_release(folder, make_release(generator, **parts), overwrite=overwrite)
 
 
 def make_release(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from torch import Tensor
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.privacy.noise import ObservedNoise
-from dpsinkhorn.release import PrivacyStatement, Release, make_release, to_uint8
+from dpsinkhorn.release import Release, make_release, to_uint8
+from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_sanitizer, largest_sample
 from dpsinkhorn.training.errors import TrainingError
@@ -30,7 +31,7 @@ from dpsinkhorn.training.sanitizers import Moments, Sanitizer, release_label_fre
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Block", "Permit", "Trainer", "check_data"]
+__all__ = ["Block", "Trainer", "check_data"]
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
 _LARGEST_BLOCK = 10_000
@@ -53,22 +54,6 @@ class Block:
     """Of the last sanitized gradient of the parameters: noise included."""
 
 
-class Permit(Protocol):
-    """Who is asked before private data are used: an `Account`."""
-
-    def charge_frequencies(self) -> None:
-        """Charge the release of the class frequencies."""
-
-    def settle(self, step: int, *, replays: bool, promised: int | None) -> int:
-        """Return the step at which a run that stands at `step` ends."""
-
-    def reserve(self, step: int, wanted: int) -> int:
-        """Return how many steps from `step` on may be taken now; 0 where the budget is spent."""
-
-    def statement(self, noise: str) -> PrivacyStatement:
-        """Return what the run guarantees."""
-
-
 class Trainer:
     """A generator in training.
 
@@ -86,7 +71,7 @@ class Trainer:
         plan: Plan,
         dataset: Dataset,
         device: torch.device,
-        account: Permit,
+        account: Account,
         *,
         noise: ObservedNoise | None = None,
         sanitizer: Sanitizer | Moments | None = None,
