@@ -19,6 +19,7 @@ from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.steps import captured, make_steps
+from support.defects import charge_afterwards
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.runs import bits, header, tiny_data, tiny_plan
 
@@ -209,16 +210,7 @@ def check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, found
 
 def ledger_afterwards() -> None:
     """Steps are granted at once, and charged when the next are asked for."""
-
-    def reserve(self: Any, step: int, wanted: int) -> int:
-        owed = getattr(self, "owed", 0)
-        if owed:
-            self.ledger.spend(self._charge, run=self.run, steps=owed)
-        self.owed = int(self._affordable(wanted))
-        self._covered = step + self.owed
-        return self.owed
-
-    Account.reserve = reserve  # type: ignore[method-assign]
+    Account.reserve = charge_afterwards  # type: ignore[method-assign]
 
 
 def checkpoints_in_place() -> None:

@@ -32,7 +32,7 @@ from dpsinkhorn.training.sanitizers import (
 )
 from dpsinkhorn.training.steps import choice
 from support import moment_defects
-from support.defects import ROOT, failing, rewrite
+from support.defects import ROOT, charge_afterwards, failing, rewrite
 
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/training/test_sanitizers.py"
@@ -189,16 +189,7 @@ def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_afterwards(patch: pytest.MonkeyPatch) -> None:
     """Steps are granted at once, and charged when the next are asked for."""
-
-    def reserve(self, step, wanted):
-        owed = getattr(self, "owed", 0)
-        if owed:
-            self.ledger.spend(self._charge, run=self.run, steps=owed)
-        self.owed = self._affordable(wanted)
-        self._covered = step + self.owed
-        return self.owed
-
-    patch.setattr(Account, "reserve", reserve)
+    patch.setattr(Account, "reserve", charge_afterwards)
 
 
 def room_of_others(patch: pytest.MonkeyPatch) -> None:
@@ -221,11 +212,7 @@ def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
     real = Account.settle
-    patch.setattr(
-        Account,
-        "settle",
-        lambda self, step, *, replays, promised: real(self, step, replays=True, promised=promised),  # noqa: ARG005
-    )
+    patch.setattr(Account, "settle", lambda *where, **how: real(*where, **{**how, "replays": True}))
 
 
 def epsilon_of_the_last_look(patch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError
 from dpsinkhorn.cli.data import DataOptions
+from dpsinkhorn.errors import DPSinkhornError
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -45,7 +45,7 @@ class TrainedFrom:
         """The training images, or None where they are there no more."""
         try:
             return self._reading.load(self._data, quiet=self._quiet)
-        except (BadInputError, OSError, TypeError, ValueError, MemoryError):  # of a run.json that was edited
+        except (DPSinkhornError, OSError, TypeError, ValueError, MemoryError):  # run.json may be edited
             return None
 
     def holds(self, data: str, part: str, image: str | None, test: Dataset) -> bool | None:

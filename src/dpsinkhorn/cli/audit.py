@@ -28,8 +28,7 @@ from dpsinkhorn.cli.privacy import (
 )
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
-    from dpsinkhorn.data import Dataset
-    from dpsinkhorn.training.auditing import RunAudit, StepAudit, StepSetting
+    from dpsinkhorn.training.auditing import StepSetting
 
 EXCEEDED = 3
 
@@ -133,7 +132,17 @@ def audit(
     if not 0 < confidence < 1:
         raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
     rate = parse_rate(sampling_rate, None, None)
+    from dpsinkhorn.training import choose_recipe
+    from dpsinkhorn.training.auditing import audit_run, audit_step
+
     with _progress(as_json) as progress:
+        task = progress.add_task("releases" if game is Game.step else "training steps", total=None)
+        common: dict[str, Any] = {
+            "delta": delta,
+            "confidence": confidence,
+            "seed": seed,
+            "watch": lambda done: progress.advance(task, done),
+        }
         result: StepResult | RunResult
         if game is Game.step:
             _refuse_others(game, {"data": data, **reading.given(), "epsilon": epsilon, "canaries": canaries})
@@ -141,9 +150,8 @@ def audit(
             if claim is Claim.published and mechanism is not MechanismName.image:
                 raise BadInputError(f"--claim published is for --mechanism image, not {mechanism.value}")
             count = _REPETITIONS if repetitions is None else repetitions
-            result = StepResult(
-                _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
-            )
+            progress.update(task, total=2 * count)
+            result = StepResult(audit_step(setting, repetitions=count, **common), claim is Claim.published)
         else:
             others = {"repetitions": repetitions, "rows": rows}
             if claim is Claim.published:
@@ -152,11 +160,14 @@ def audit(
             if epsilon is not None and noise_multiplier is not None:
                 raise BadInputError("give --epsilon or --noise-multiplier, not both")
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
+            changes = {name: value for name, value in privacy.items() if value is not None}
             found = reading.load(data or "digits", quiet=progress.disable)
-            count = _CANARIES if canaries is None else canaries
-            result = RunResult(
-                _run(mechanism, privacy, found, epsilon, delta, count, confidence, seed, progress)
+            recipe = choose_recipe(
+                found.image_shape, mechanism=mechanism.value, settings={"privacy": changes}
             )
+            progress.update(task, total=recipe.privacy.steps)
+            count = _CANARIES if canaries is None else canaries
+            result = RunResult(audit_run(found, recipe, epsilon=epsilon, canaries=count, **common))
     _report(result, as_json, plot)
 
 
@@ -174,56 +185,6 @@ def _setting(
     given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "rows": rows}
     chosen = {name: value for name, value in given.items() if value is not None}
     return StepSetting(mechanism.value, noise, **chosen)
-
-
-def _step(
-    setting: StepSetting,
-    delta: float,
-    repetitions: int,
-    confidence: float,
-    seed: int | None,
-    progress: Progress,
-) -> StepAudit:
-    from dpsinkhorn.training.auditing import audit_step
-
-    task = progress.add_task("releases", total=2 * repetitions)
-    return audit_step(
-        setting,
-        delta=delta,
-        repetitions=repetitions,
-        confidence=confidence,
-        seed=seed,
-        watch=lambda done: progress.advance(task, done),
-    )
-
-
-def _run(
-    mechanism: MechanismName,
-    privacy: dict[str, Any],
-    found: Dataset,
-    epsilon: float | None,
-    delta: float,
-    canaries: int,
-    confidence: float,
-    seed: int | None,
-    progress: Progress,
-) -> RunAudit:
-    from dpsinkhorn.training import choose_recipe
-    from dpsinkhorn.training.auditing import audit_run
-
-    changes = {name: value for name, value in privacy.items() if value is not None}
-    recipe = choose_recipe(found.image_shape, mechanism=mechanism.value, settings={"privacy": changes})
-    task = progress.add_task("training steps", total=recipe.privacy.steps)
-    return audit_run(
-        found,
-        recipe,
-        epsilon=epsilon,
-        delta=delta,
-        canaries=canaries,
-        confidence=confidence,
-        seed=seed,
-        watch=lambda done: progress.advance(task, done),
-    )
 
 
 def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:

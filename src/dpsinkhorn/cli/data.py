@@ -112,13 +112,10 @@ class DataOptions:
 
     def load(self, source: str, *, split: SplitName = SplitName.train, quiet: bool) -> Dataset:
         """Read a data set, with a progress bar on stderr while pictures are decoded."""
-        from dpsinkhorn.data import DataError, load_dataset
+        from dpsinkhorn.data import load_dataset
 
-        try:
-            with _pictures_bar(quiet) as progress:
-                data = load_dataset(source, split=split.value, progress=progress, **self.parsed())
-        except DataError as error:
-            raise BadInputError(str(error)) from error
+        with _pictures_bar(quiet) as progress:
+            data = load_dataset(source, split=split.value, progress=progress, **self.parsed())
         if data.skipped_files:
             warn(_skipped(data))
         return data
@@ -229,13 +226,10 @@ def get_command(
 
         dpsinkhorn data get mnist
     """
-    from dpsinkhorn.data import KNOWN, DataError, get
+    from dpsinkhorn.data import KNOWN, get
 
     with _download_bar(as_json) as progress:
-        try:
-            place = get(name, folder, progress=progress)
-        except DataError as error:
-            raise BadInputError(str(error)) from error
+        place = get(name, folder, progress=progress)
     known = KNOWN[name]
     if as_json:
         print_json({"name": name, "place": str(place), "licence": known.licence, "homepage": known.homepage})

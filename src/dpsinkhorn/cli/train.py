@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,60 +36,44 @@ def train(options: TrainOptions) -> None:
     """
     begun = False
     try:
-        with _one_line_errors():
-            from dpsinkhorn.generators import choose_device
-            from dpsinkhorn.training import Run, plan_for
-            from dpsinkhorn.training.shared_ledger import check_ledger
+        from dpsinkhorn.generators import choose_device
+        from dpsinkhorn.training import Run, plan_for
+        from dpsinkhorn.training.shared_ledger import check_ledger
 
-            device, quiet, shared = choose_device(options.device, BadInputError), options.as_json, None
-            if options.resume:
-                run, dataset = _resumed(options)
-                plan = run.plan
-            else:
-                data = _need(options.data, "--data")
-                if not options.dry_run:
-                    _need(options.out, "--out, the folder of the run")
-                source = _found_again({"data": data, **options.reading.given()})
-                dataset = DataOptions.of(source).load(source["data"], quiet=quiet)
-                plan = plan_for(dataset, options.request(quick=device.type == "cpu"))
-            warn_about(plan, dataset, device)
-            if options.dry_run:
-                if not options.resume:
-                    shared = check_ledger(options.ledger, plan, options.budget)
-                show_plan(plan, device, shared, quiet)
-                return
+        device, quiet = choose_device(options.device, BadInputError), options.as_json
+        if options.resume:
+            run, dataset = _resumed(options)
+            plan, shared = run.plan, None
+        else:
+            data = _need(options.data, "--data")
+            if not options.dry_run:
+                _need(options.out, "--out, the folder of the run")
+            source = _found_again({"data": data, **options.reading.given()})
+            dataset = DataOptions.of(source).load(source["data"], quiet=quiet)
+            plan = plan_for(dataset, options.request(quick=device.type == "cpu"))
+        warn_about(plan, dataset, device)
+        if options.dry_run:
             if not options.resume:
-                assert options.out is not None
-                run = Run.create(
-                    options.out, plan, source=source, ledger=options.ledger, budget=options.budget
-                )
-            begun = True
-            finished = _trained(run, dataset, device, options)
+                shared = check_ledger(options.ledger, plan, options.budget)
+            show_plan(plan, device, shared, quiet)
+            return
+        if not options.resume:
+            assert options.out is not None
+            run = Run.create(options.out, plan, source=source, ledger=options.ledger, budget=options.budget)
+        begun = True
+        finished = _trained(run, dataset, device, options)
     except KeyboardInterrupt:
         lost = "at once; go on from the last checkpoint with --resume" if begun else "before training began"
         raise StoppedError(f"dpsinkhorn: stopped {lost}") from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # a GPU's
+            raise
+        raise BadInputError("the memory is full; use a recipe with fewer generated images a step") from error
     if not finished:
         raise StoppedError(
             f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume"
         )
     show_end(run, quiet)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    import torch
-
-    from dpsinkhorn.data import DataError
-    from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-    from dpsinkhorn.release import ReleaseError
-    from dpsinkhorn.training import TrainingError
-
-    try:
-        yield
-    except (DataError, TrainingError, ReleaseError, JournalDamagedError, JournalLockedError) as error:
-        raise BadInputError(str(error)) from error
-    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
-        raise BadInputError("the memory is full; use a recipe with fewer generated images a step") from error
 
 
 def _resumed(options: TrainOptions) -> tuple[Run, Dataset]:
