@@ -182,11 +182,11 @@ def _train(
     """Train without a run folder; without a ledger that is named, on one that is thrown away."""
     check_sanitizer(plan)
     check_data(plan, dataset)
-    check_ledger(ledger, plan, budget)
     try:
+        check_ledger(ledger, plan, budget)
+        if ledger is not None:
+            begin_ledger(ledger, plan, budget)
         with tempfile.TemporaryDirectory() as place:
-            if ledger is not None:
-                begin_ledger(ledger, plan, budget)
             path, name = ledger or Path(place) / "ledger.jsonl", new_run_name("fit", plan.facts.unit)
             with Account.open(path, plan, name, begin=ledger is None) as account:
                 trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
@@ -198,7 +198,8 @@ def _train(
                         raise TrainingError("the training was stopped: nothing was learnt that could be kept")
                 return trainer.release()
     except OSError as error:
-        raise TrainingError(f"cannot write {error.filename or 'the ledger'}: {error.strerror}") from error
+        place = error.filename or "the ledger"
+        raise TrainingError(f"{place} cannot be read or written: {error.strerror}") from error
 
 
 def _run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) -> Run:
