@@ -32,13 +32,13 @@ def test_a_run_that_another_process_ends_in_between(tmp_path, monkeypatch):
     data = tiny_data()
     first = Run.create(tmp_path / "run", tiny_plan(data, seed=None))
     second = Run.resume(first.folder)
-    really = second._open_ledger
+    really = second._open_account
 
     def later():
         assert first.train(data)
         return really()
 
-    monkeypatch.setattr(second, "_open_ledger", later)
+    monkeypatch.setattr(second, "_open_account", later)
     with pytest.raises(TrainingError, match="is finished: its release is in"):
         second.train(data)
 

@@ -17,7 +17,7 @@ from dpsinkhorn.mechanisms.moments import Moments, Sums
 from dpsinkhorn.mechanisms.shared.covariances import Coordinates
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.privacy import epsilon, read_ledger
-from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, loop, make_plan, records
+from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan, records, trainer
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
@@ -28,6 +28,7 @@ from support.runs import (
     AT_THE_END,
     EVERY_BLOCK,
     CrashError,
+    Everything,
     bits,
     finished,
     go_on,
@@ -455,16 +456,8 @@ class TestRefusals:
 
 def test_blocks_are_of_one_step(monkeypatch):
     """However quick they are: each costs a large part of the budget."""
-    monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: 1000)
+    monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: 1000)
     data = tiny_data()
     plan = plan_of(data)
-    state = TrainingState(plan, CPU)
-
-    class Free:
-        def reserve(self, _step, wanted):
-            return wanted
-
-    blocks = list(
-        loop.train(plan, state, Records(data, CPU), build_mechanism(plan), Free(), (1 / 3,) * 3, horizon=6)
-    )
+    blocks = trainer.Trainer(plan, data, CPU, Everything(6)).blocks()
     assert [block.steps for block in blocks] == [1] * 6

@@ -30,6 +30,16 @@ def rewrite(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, old: str,
     monkeypatch.setattr(owner, name, namespace[name])
 
 
+def charge_afterwards(self, step, wanted):
+    """`Account.reserve`, but steps are granted at once, and charged when the next are asked for."""
+    owed = getattr(self, "owed", 0)
+    if owed:
+        self.ledger.spend(self._charge, run=self.run, steps=owed)
+    self.owed = self._affordable(wanted)
+    self._covered = step + self.owed
+    return self.owed
+
+
 _ASSERTED = ("call: assert ", "call: AssertionError", "call: Failed: DID NOT RAISE")  # how a test fails
 
 

@@ -16,7 +16,7 @@ import torch._dynamo  # noqa: F401  which optimizers load, taking a second: once
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.privacy.journal import JournalLockedError
 from dpsinkhorn.release import ReleaseError
-from dpsinkhorn.training import Run, Saving, TrainingError, loop
+from dpsinkhorn.training import Run, Saving, TrainingError, trainer
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import TrainingState
 from support import disks
@@ -31,7 +31,7 @@ SAVING = Saving(checkpoint_seconds=0.0, picture_steps=7)
 
 def _small_blocks() -> None:
     rng = random.Random(0)
-    loop._next_block = lambda _steps, _seconds: rng.randint(1, 5)
+    trainer._next_block = lambda _steps, _seconds: rng.randint(1, 5)
 
 
 def _new_tally() -> Tally:

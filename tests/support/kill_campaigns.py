@@ -14,11 +14,12 @@ import torch._dynamo  # noqa: F401  which optimizers load, taking a second: once
 
 from dpsinkhorn.privacy import Charge, Ledger, epsilon, read_ledger
 from dpsinkhorn.release import load
-from dpsinkhorn.training import Run, Saving, loop, records, state
-from dpsinkhorn.training import run as run_module
+from dpsinkhorn.training import Run, Saving, records, state, trainer
+from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.steps import captured, make_steps
+from support.defects import charge_afterwards
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.runs import bits, header, tiny_data, tiny_plan
 
@@ -122,11 +123,11 @@ def _train(
     rng = random.Random(choices)
     if ahead:
         captured._MOST_STEPS = 4
-        loop.make_steps = partial(make_steps, capture=False)
+        trainer.make_steps = partial(make_steps, capture=False)
     if tally is not None:
         count_what_is_used(tally)
         if rng.random() < 0.7:  # else the blocks that time brings about
-            loop._next_block = lambda _steps, _seconds: rng.randint(1, 5)
+            trainer._next_block = lambda _steps, _seconds: rng.randint(1, 5)
     run = Run.resume(folder) if (folder / "run.json").exists() else Run.create(folder, plan, ledger=ledger)
     if not run.done:  # a kill may come between the release and the end of the process
         assert run.train(data, saving=SAVING)
@@ -136,7 +137,7 @@ def count_what_is_used(tally: Tally) -> None:
     """Note what is promised as soon as it is, and what is drawn from private data just before."""
     real_draw, real_drawn = records.Records.draw, captured.FixedSteps._drawn
     real_spend = Ledger.spend
-    real_counts, real_train = run_module.release_label_frequencies, run_module.train
+    real_counts, real_blocks = trainer.release_label_frequencies, trainer.Trainer.blocks
 
     def draw(self: records.Records, *arguments: Any) -> Any:
         tally["drawn"] += 1
@@ -152,10 +153,10 @@ def count_what_is_used(tally: Tally) -> None:
         tally["counted"] += 1
         return real_counts(*arguments, **options)
 
-    def train(plan: Plan, state: Any, *arguments: Any, **options: Any) -> Any:
+    def blocks(self: trainer.Trainer) -> Any:
         nonlocal at
-        at = state
-        return real_train(plan, state, *arguments, **options)
+        at = self.state
+        return real_blocks(self)
 
     def drawn(self: captured.FixedSteps, steps: int) -> Any:
         tally["drawn"] += steps
@@ -166,8 +167,8 @@ def count_what_is_used(tally: Tally) -> None:
     records.Records.draw = draw  # type: ignore[method-assign]
     captured.FixedSteps._drawn = drawn  # type: ignore[method-assign]
     Ledger.spend = spend  # type: ignore[method-assign]
-    run_module.release_label_frequencies = counts
-    run_module.train = train
+    trainer.release_label_frequencies = counts
+    trainer.Trainer.blocks = blocks  # type: ignore[method-assign]
 
 
 def check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, found: Counter[str]) -> None:
@@ -209,16 +210,7 @@ def check_run(folder: Path, plan: Plan, ledger: Path | None, tally: Tally, found
 
 def ledger_afterwards() -> None:
     """Steps are granted at once, and charged when the next are asked for."""
-
-    def reserve(self: Any, step: int, wanted: int) -> int:
-        owed = getattr(self, "owed", 0)
-        if owed:
-            self._ledger.spend(self._charge, run=self._run, steps=owed)
-        self.owed = int(self._affordable(wanted))
-        self._covered = step + self.owed
-        return self.owed
-
-    loop.LedgerReservation.reserve = reserve  # type: ignore[method-assign]
+    Account.reserve = charge_afterwards  # type: ignore[method-assign]
 
 
 def checkpoints_in_place() -> None:

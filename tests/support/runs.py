@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors import safe_open
 
 from dpsinkhorn.data import from_arrays
@@ -107,7 +108,14 @@ def finished(folder, plan, data, *, saving=EVERY_BLOCK, ledger=None):
 
 
 class Everything:
-    """A reservation that grants whatever is asked for."""
+    """An account that grants whatever is asked for, up to a number of steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def settle(self, step, *, replays, promised):
+        del step, replays, promised
+        return self.steps
 
     def reserve(self, step, wanted):
         del step
@@ -116,6 +124,17 @@ class Everything:
 
 class CrashError(Exception):
     """As abrupt as an exception can be: nothing is written after it."""
+
+
+def crash_at(step, run, data):
+    """Train until a block ends at this step or later; only the checkpoint before the first step is there."""
+
+    def watch(progress):
+        if progress.block.step >= step:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        run.train(data, watch=watch, saving=AT_THE_END)
 
 
 def go_on(folder, plan, data, chance, choices, *, saving):

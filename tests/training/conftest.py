@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from dpsinkhorn.training import loop, records
+from dpsinkhorn.training import records, trainer
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 1 to 4 steps at random: what is learnt must not depend on them."""
     choices = random.Random(5)
-    monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: choices.randint(1, 4))
+    monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: choices.randint(1, 4))
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import tempfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ import dpsinkhorn
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import DataError
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
-from dpsinkhorn.training import TrainingError
+from dpsinkhorn.training import Run, TrainingError
 from support.runs import tiny_arrays
 
 SMALL = {
@@ -123,6 +127,33 @@ class TestScikitLearn:
         for bad in (0, 1.5, "90", True):
             with pytest.raises(TrainingError, match="records"):
                 model(records=bad).fit(images, labels)
+
+
+class TestFolder:
+    def test_none_is_written_unless_asked_for(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(Run, "create", None)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        seen = []
+        model().fit(*tiny_arrays()[:2], watch=lambda _: seen.extend(tmp_path.glob("tmp*/*")))
+        assert {path.name.split(".")[0] for path in seen} == {"ledger"}
+        assert not list(tmp_path.glob("tmp*"))
+
+    @pytest.mark.usefixtures("small_blocks")
+    @pytest.mark.parametrize("how", ["watch", "Ctrl-C"])
+    def test_a_fit_that_was_stopped_goes_on(self, tmp_path, how):
+        images, labels, _ = tiny_arrays()
+        seeded = model(random_state=4, budget=50, ledger=tmp_path / "ledger.jsonl")
+        interrupt = partial(os.kill, os.getpid(), signal.SIGINT)
+        with pytest.raises(TrainingError if how == "watch" else KeyboardInterrupt, match="to go on"):
+            seeded.fit(images, labels, watch=lambda _: how == "watch" or interrupt(), folder=tmp_path / "run")
+        with pytest.raises(TrainingError, match="a run with other settings or data"):
+            model(random_state=5).fit(images, labels, folder=tmp_path / "run")
+        found = seeded.fit(images, labels, folder=tmp_path / "run").sample(9, seed=0)[0]
+        whole = model(random_state=4).fit(images, labels)
+        np.testing.assert_array_equal(found, whole.sample(9, seed=0)[0])
+        assert seeded.privacy_.charges == whole.privacy_.charges
+        with pytest.raises(TrainingError, match="is finished"):
+            seeded.fit(images, labels, folder=tmp_path / "run")
 
 
 class TestAdvice:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpsinkhorn.training import pace
-from dpsinkhorn.training.loop import Block
 from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training.trainer import Block
 
 
 class Clock:

@@ -20,12 +20,13 @@ from dpsinkhorn.mechanisms.shared import base, clipping, pairs, shares
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, units
 from dpsinkhorn.privacy.noise.chacha import key_stream
-from dpsinkhorn.training import Run, loop, pace, records, spending, state
+from dpsinkhorn.training import account, pace, records, state
+from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.steps import choice
 from support import moment_defects
-from support.defects import ROOT, failing, rewrite
+from support.defects import ROOT, charge_afterwards, failing, rewrite
 
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/mechanisms/test_contract.py"
@@ -182,27 +183,18 @@ def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_afterwards(patch: pytest.MonkeyPatch) -> None:
     """Steps are granted at once, and charged when the next are asked for."""
-
-    def reserve(self, step, wanted):
-        owed = getattr(self, "owed", 0)
-        if owed:
-            self._ledger.spend(self._charge, run=self._run, steps=owed)
-        self.owed = self._affordable(wanted)
-        self._covered = step + self.owed
-        return self.owed
-
-    patch.setattr(loop.LedgerReservation, "reserve", reserve)
+    patch.setattr(Account, "reserve", charge_afterwards)
 
 
 def room_of_others(patch: pytest.MonkeyPatch) -> None:
     """Steps that a crash lost are taken again for as long as the ledger, not the run, has room."""
-    patch.setattr(loop, "steps_left", lambda plan, spent, run: plan.steps)  # noqa: ARG005
+    patch.setattr(Account, "steps_left", lambda self: self._plan.steps)
 
 
 def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
     """A charge of which nobody knows whom it protects counts for persons."""
     rewrite(patch, units, "unit_conflict", 'known is None and unit == "person"', "False")
-    patch.setattr(spending, "unit_conflict", units.unit_conflict)
+    patch.setattr(account, "unit_conflict", units.unit_conflict)
 
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
@@ -213,17 +205,20 @@ def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
 
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
-    rewrite(patch, Run, "_covered", "self.plan.seed is None or state.way is None", "self.plan.seed is None")
+    real = Account.settle
+    patch.setattr(Account, "settle", lambda *where, **how: real(*where, **{**how, "replays": True}))
 
 
 def epsilon_of_the_last_look(patch: pytest.MonkeyPatch) -> None:
-    rewrite(
-        patch,
-        pace.Pace,
-        "look",
-        "self._reservation.epsilon_by(self._seen) if self._seen > block.step else found",
-        "found",
-    )
+    real = pace.Pace.look
+
+    def look(self, block):
+        found = real(self, block)
+        if found is not None:
+            self.spent = found
+        return found
+
+    patch.setattr(pace.Pace, "look", look)
 
 
 def published_accounting(patch: pytest.MonkeyPatch) -> None:

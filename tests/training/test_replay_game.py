@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from dpsinkhorn.data import DataError, from_arrays, load_dataset
-from dpsinkhorn.training import TrainingError, run
+from dpsinkhorn.training import TrainingError, run, trainer
 from dpsinkhorn.training.auditing import (
     Neighbour,
     TrainingReplay,
@@ -89,7 +89,7 @@ class TestFound:
 
     @pytest.mark.parametrize("how", ["print", "warn", "log", "file"])
     def test_the_number_of_records(self, how, monkeypatch):
-        class Telling(run.Records):
+        class Telling(trainer.Records):
             def __init__(self, dataset, device):
                 super().__init__(dataset, device)
                 said = f"{dataset.records} records"
@@ -100,21 +100,21 @@ class TestFound:
                 elif how == "log":
                     logging.getLogger("dpsinkhorn").warning(said)
 
-        monkeypatch.setattr(run, "Records", Telling)
+        monkeypatch.setattr(trainer, "Records", Telling)
         if how == "file":
             note = run.Run._note
 
             def with_size(self, block, spent):
                 note(self, replace(block, gradient_norm=block.gradient_norm + self.size), spent)
 
-            train = run.Run._train
+            train = run.Run.train
 
-            def sized(self, dataset, *rest):
+            def sized(self, dataset, **options):
                 self.size = dataset.records
-                return train(self, dataset, *rest)
+                return train(self, dataset, **options)
 
             monkeypatch.setattr(run.Run, "_note", with_size)
-            monkeypatch.setattr(run.Run, "_train", sized)
+            monkeypatch.setattr(run.Run, "train", sized)
         base, white = self.white()
         (found,) = TrainingReplay(replay_plan(base, "record"), base).against(white)
         place = {"print": "output", "warn": "warnings", "log": "log", "file": "statistics.jsonl"}[how]

@@ -6,7 +6,7 @@ import pytest
 
 from dpsinkhorn import load
 from dpsinkhorn.privacy import Ledger, epsilon, read_ledger
-from dpsinkhorn.training import Run
+from dpsinkhorn.training import Run, trainer
 from dpsinkhorn.training import run as run_module
 from support.runs import (
     CrashError,
@@ -38,7 +38,7 @@ class TestCrashesBetween:
 
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "write_release", crash)
+            patch.setattr(run_module, "save_release", crash)
             with pytest.raises(CrashError):
                 run.train(data)
         assert len(draws) == 2 * taken
@@ -55,7 +55,7 @@ class TestCrashesBetween:
 
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "write_release", dies)
+            patch.setattr(run_module, "save_release", dies)
             with pytest.raises(CrashError):
                 run.train(data)
         spent = read_ledger(tmp_path / "run" / "ledger.jsonl")
@@ -71,7 +71,7 @@ class TestCrashesBetween:
 
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "release_label_frequencies", dies)
+            patch.setattr(trainer, "release_label_frequencies", dies)
             with pytest.raises(CrashError):
                 run.train(data)
         assert not (tmp_path / "run" / "checkpoint.safetensors").exists()

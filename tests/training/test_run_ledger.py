@@ -10,10 +10,10 @@ import pytest
 from dpsinkhorn import load
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
-from dpsinkhorn.training import Run, Saving, TrainingError
-from dpsinkhorn.training.spending import epsilon_by
+from dpsinkhorn.training import Run, TrainingError
+from dpsinkhorn.training.account import epsilon_by
 from dpsinkhorn.transport import private_cost
-from support.runs import CrashError, finished, header_step, steps_on_record, tiny_data, tiny_plan
+from support.runs import crash_at, finished, header_step, steps_on_record, tiny_data, tiny_plan
 
 
 class TestLedger:
@@ -163,13 +163,7 @@ class TestLedger:
         data, ledger = tiny_data(), tmp_path / "ledger.jsonl"
         plan = tiny_plan(data, seed=seed)
         run = Run.create(tmp_path / "run", plan, ledger=ledger)
-
-        def crash(progress):
-            if progress.block.step >= 5:
-                raise CrashError
-
-        with pytest.raises(CrashError):
-            run.train(data, watch=crash, saving=Saving(checkpoint_seconds=1e9))
+        crash_at(5, run, data)
         spent = steps_on_record(ledger, plan.step_charge)
         assert header_step(run.folder) == 0
         assert 5 <= spent < plan.steps
@@ -192,13 +186,7 @@ class TestLedger:
         Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
         plan = tiny_plan(data, seed=None)
         run = Run.create(tmp_path / "run", plan, ledger=ledger)
-
-        def crash(progress):
-            if progress.block.step >= lost:
-                raise CrashError
-
-        with pytest.raises(CrashError):
-            run.train(data, watch=crash, saving=Saving(checkpoint_seconds=1e9))
+        crash_at(lost, run, data)
         assert header_step(run.folder) == 0
         assert Run.resume(run.folder).train(data)
         assert header_step(run.folder) <= plan.steps - lost

@@ -16,8 +16,8 @@ from support.runs import (
     AT_THE_END,
     EVERY_BLOCK,
     MECHANISMS,
-    CrashError,
     bits,
+    crash_at,
     finished,
     go_on,
     header,
@@ -94,13 +94,7 @@ class TestReplay:
         """A kill before the second checkpoint: the first one tells already."""
         data, folder = tiny_data(), tmp_path / "run"
         plan = tiny_plan(data)
-
-        def crash(progress):
-            if progress.block.step >= 5:
-                raise CrashError
-
-        with pytest.raises(CrashError):
-            Run.create(folder, plan).train(data, watch=crash, saving=AT_THE_END)
+        crash_at(5, Run.create(folder, plan), data)
         taken = len(draws)
         assert header_step(folder) == 0
         assert header(folder / "checkpoint.safetensors")["way"].startswith("one by one, by torch")

@@ -9,10 +9,11 @@ import torch
 
 from dpsinkhorn import load
 from dpsinkhorn.privacy import SecureNoise, epsilon, read_ledger
-from dpsinkhorn.training import Run, Saving, TrainingError, loop, records, state
+from dpsinkhorn.training import Run, Saving, TrainingError, records, state, trainer
 from support.runs import (
     AT_THE_END,
     CrashError,
+    crash_at,
     go_on,
     header_step,
     steps_on_record,
@@ -62,7 +63,7 @@ class TestSecure:
         data = tiny_data()
         plan = tiny_plan(data, seed=None, steps=30, accountant="pld")
         folder, choices = tmp_path / "run", random.Random(trial)
-        monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: choices.randint(1, 5))
+        monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: choices.randint(1, 5))
         used = []
         real = records.Records.draw
 
@@ -104,15 +105,8 @@ class TestSecure:
         """Budget spent, nothing kept: a release of untrained weights would help nobody."""
         data = tiny_data()
         plan = tiny_plan(data, seed=None)
-
-        def crash_late(progress):
-            if progress.block.step == plan.steps:
-                raise CrashError
-
-        monkeypatch.setattr(loop, "_next_block", lambda _steps, _seconds: plan.steps)
-        run = Run.create(tmp_path / "run", plan)
-        with pytest.raises(CrashError):
-            run.train(data, saving=AT_THE_END, watch=crash_late)
+        monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: plan.steps)
+        crash_at(plan.steps, Run.create(tmp_path / "run", plan), data)
         assert len(draws) == plan.steps
         with pytest.raises(TrainingError, match="allows no step, and none is kept"):
             Run.resume(tmp_path / "run").train(data)

@@ -27,10 +27,10 @@ from dpsinkhorn.privacy import (
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
 from dpsinkhorn.training.building import build_mechanism
-from dpsinkhorn.training.loop import train
 from dpsinkhorn.training.records import HeldRecords, Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
+from dpsinkhorn.training.trainer import Trainer
 from support.runs import Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -286,19 +286,19 @@ class TestTraining:
         """Steps already paid for are free only where they are the same steps."""
         data = tiny_data()
         plan = tiny_plan(data, "record", steps=6)
-        state = TrainingState(plan, CPU)
-        arguments = (plan, state, Records(data, CPU), build_mechanism(plan), Everything(), (1 / 3,) * 3)
-        next(train(*arguments, horizon=6))
+        trainer = Trainer(plan, data, CPU, Everything(6))
+        state = trainer.state
+        next(trainer.blocks())
         way = f"one by one, by torch {torch.__version__} on cpu"
         assert state.way == way
-        next(train(*arguments, horizon=6))
+        next(trainer.blocks())
         for other in (
             f"64 at a time, by torch {torch.__version__} on cpu",
             "one by one, by torch 2.0.1 on cpu",
         ):
             state.way = other
             with pytest.raises(TrainingError, match="would not replay") as caught:
-                next(train(*arguments, horizon=6))
+                trainer.blocks()
             assert f"took its steps {other}, and here they would be taken {way}" in str(caught.value)
 
     def test_it_learns_as_single_steps_do(self):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from dpsinkhorn.cli._output import print_json, printable
-from dpsinkhorn.cli.data import parse_classes, parse_range, parse_size
+from dpsinkhorn.cli.data import DataOptions
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.data import Dataset
@@ -21,27 +21,16 @@ __all__ = ["audit_replay"]
 
 _CLOUD = 30  # points of either side
 _SHOWN = 20  # violations that the table is followed by; --json has them all
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "classes": parse_classes,
-    "size": parse_size,
-    "value_range": parse_range,
-}
 
 
-def audit_replay(source: Mapping[str, Any], mechanism: str | None, as_json: bool, progress: Progress) -> bool:
-    """Replay one mechanism, or all of them and transport; print what was found; return whether it is clean.
-
-    `source` names the data, and has the options that say how they are read, as they were given.
-    """
+def audit_replay(
+    data: str, reading: DataOptions, mechanism: str | None, as_json: bool, progress: Progress
+) -> bool:
+    """Replay one mechanism, or all of them and transport, and print what was found; True if it is clean."""
     from dpsinkhorn.data import load_dataset
     from dpsinkhorn.training.auditing import REPLAYED_RECORDS, replay_training
 
-    options: dict[str, Any] = {
-        name: _PARSERS[name](value) if name in _PARSERS else value
-        for name, value in source.items()
-        if value is not None
-    }
-    data = options.pop("data")
+    options = reading.parsed()
     task = progress.add_task("", total=None)
 
     def watch(name: str) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan, Run
     from dpsinkhorn.training.run import Progress as RunProgress
-    from dpsinkhorn.training.spending import Room
+    from dpsinkhorn.training.shared_ledger import SharedBudget
 
 __all__ = ["progress_bar", "show_end", "show_plan", "warn_about"]
 
@@ -79,7 +79,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         )
 
 
-def show_plan(plan: Plan, device: torch.device, room: Room | None, as_json: bool) -> None:
+def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_json: bool) -> None:
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.trial import try_plan
@@ -91,7 +91,7 @@ def show_plan(plan: Plan, device: torch.device, room: Room | None, as_json: bool
             {
                 **plan.to_json(),
                 "epsilon": plan.epsilon,
-                "ledger": None if room is None else dataclasses.asdict(room),
+                "ledger": None if shared is None else dataclasses.asdict(shared),
                 "estimated_seconds": round(estimate.seconds, 1),
                 "estimated_memory_mib": None if memory is None else memory >> 20,
                 "device": str(device),
@@ -104,12 +104,12 @@ def show_plan(plan: Plan, device: torch.device, room: Room | None, as_json: bool
         ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
         *(
             []
-            if room is None
+            if shared is None
             else [
                 (
                     "epsilon on the ledger",
-                    f"{format_epsilon(room.spent)} so far, {format_epsilon(room.after)} with this run, of "
-                    f"{format_epsilon(room.allowed)} allowed",
+                    f"{format_epsilon(shared.spent)} so far, {format_epsilon(shared.after)} with this run, "
+                    f"of {format_epsilon(shared.allowed)} allowed",
                 )
             ]
         ),
@@ -215,16 +215,16 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=run.plan.steps, spent="-")
 
-        told = time.monotonic()
+        shown = time.monotonic()
         allowed = ""
 
         def show(now: RunProgress) -> None:
-            nonlocal told, allowed
+            nonlocal shown, allowed
             allowed = allowed or _allowed(run)  # only now is it known that the ledger is whole
             spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {allowed}"
             progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
-            if progress.disable and time.monotonic() - told > _LINE_SECONDS:  # into a file, say
-                told = time.monotonic()
+            if progress.disable and time.monotonic() - shown > _LINE_SECONDS:  # into a file, say
+                shown = time.monotonic()
                 print(f"step {now.block.step:,} of {now.block.horizon:,}, ε ≤ {spent}", file=sys.stderr)
 
         yield show

@@ -1,78 +1,148 @@
-"""What `dpsinkhorn train` was asked for, and the plan that comes of it."""
+"""The options of `dpsinkhorn train`, and what they ask of a training."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from dpsinkhorn.cli._output import BadInputError
-from dpsinkhorn.cli.privacy import AccountantName, parse_rate
+from dpsinkhorn.cli.data import DataOptions
+from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, JsonOption, parse_rate
 
 if TYPE_CHECKING:
-    import torch
+    from dpsinkhorn.training import Request
 
-    from dpsinkhorn.data import Dataset
-    from dpsinkhorn.training import Plan
+__all__ = ["TrainOptions", "parse_changes"]
 
-__all__ = ["Request", "parse_changes"]
+# Options that a run may be resumed with; all others are settled when it begins.
+_ANY_TIME = (
+    *("data", "out", "device", "resume", "dry_run", "checkpoint_every", "picture_every", "as_json"),
+    "reading",  # of which those given are looked at one by one
+)
 
 
-@dataclass(frozen=True)
-class Request:
-    """Options that settle a plan; None where one was not given."""
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """All options of `dpsinkhorn train`; None where one was not given."""
 
-    epsilon: float | None
-    delta: float | None
-    mechanism: str | None
-    recipe: str | None
-    steps: int | None
-    sampling_rate: str | None
-    clip: float | None
-    noise_multiplier: float | None
-    generator: str | None
-    labels: str | None
-    records: int | None
-    accountant: AccountantName | None
-    seed: int | None
-    set: list[str] | None
-    """Changes to the recipe, as `SECTION.NAME=VALUE`."""
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="A name (digits, mnist, ...) or a path: idx folder, .npz, images, CSV, parquet."
+        ),
+    ] = None
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="The budget; the noise follows from it.")
+    ] = None
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run: new, or with --resume.")] = (
+        None
+    )
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", help="Probability added to what epsilon allows; the recipe's by default."),
+    ] = None
+    mechanism: Annotated[
+        AnyMechanism | None,
+        typer.Option("--mechanism", help="Where the privacy barrier stands; default: the recipe's."),
+    ] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", help="A recipe by name, or a .toml file; default: by size and epsilon."),
+    ] = None
+    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.")] = None
+    sampling_rate: Annotated[
+        str | None,
+        typer.Option("--sampling-rate", help="Chance of a record to be in a batch: 0.2 or 1/1200."),
+    ] = None
+    clip: Annotated[float | None, typer.Option("--clip", help="Clipping bound.")] = None
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="Noise / sensitivity, in place of --epsilon.")
+    ] = None
+    generator: Annotated[
+        str | None,
+        typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's."),
+    ] = None
+    reading: DataOptions
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", help="Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
+        ),
+    ] = None
+    records: Annotated[
+        int | None,
+        typer.Option(
+            "--records", help="Public number of records (persons, with --groups) where theirs is not."
+        ),
+    ] = None
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Ledger shared by all runs on these data.")
+    ] = None
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", help="Epsilon of all runs on a new --ledger; default: that of this run."),
+    ] = None
+    accountant: Annotated[
+        AccountantName | None, typer.Option("--accountant", help="pld (default) is the tightest.")
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.NAME=VALUE",
+            help="Change the recipe: --set optimizer.learning_rate=1e-3.",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
+    ] = None
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")] = (
+        None
+    )
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan: nothing is trained, written or spent.")
+    ] = False
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", min=0, help="Seconds between checkpoints.")
+    ] = 60.0
+    picture_every: Annotated[
+        int,
+        typer.Option(
+            "--picture-every", min=0, help="Steps between pictures of samples, at least; 0 for none."
+        ),
+    ] = 500
+    as_json: JsonOption = False
 
-    def given(self) -> dict[str, Any]:
-        """What was, by the name of its option."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+    def settled(self) -> list[str]:
+        """Return the options given that are settled when a run begins, as they are spelled."""
+        given = {**vars(self), **self.reading.given()}
+        names = [name for name, value in given.items() if value is not None and name not in _ANY_TIME]
+        return ["--" + name.replace("_", "-") for name in names]
 
-    def plan(self, dataset: Dataset, place: torch.device) -> Plan:
-        """The plan for these data."""
-        from dpsinkhorn.training import choose_recipe, facts_of, make_plan
-
-        facts = facts_of(dataset, records=self.records)
+    def request(self, *, quick: bool) -> Request:
+        """Return what is asked of the training."""
+        from dpsinkhorn.training import Request
 
         if self.epsilon is not None and self.noise_multiplier is not None:
             raise BadInputError("give --epsilon or --noise-multiplier, not both: one follows from the other")
-        chosen = choose_recipe(
-            dataset.image_shape,
+        return Request(
+            epsilon=self.epsilon,
+            delta=self.delta,
             recipe=self.recipe,
             mechanism=self.mechanism,
             settings=self._settings(),
-            epsilon=self.epsilon if self.generator is None else None,
-            records=facts.records,
-            persons=facts.grouped,
-            quick=place.type == "cpu",
-        )
-        if self.generator is not None and self.generator != chosen.generator.get("kind"):
-            latent = {} if self.generator == "mixture" else {"latent": chosen.generator.get("latent", 12)}
-            chosen = chosen.with_generator({"kind": self.generator, **latent})
-        return make_plan(
-            chosen,
-            facts,
-            budget_epsilon=self.epsilon,
-            delta=self.delta,
-            accountant=(self.accountant or AccountantName.pld).value,
+            generator=self.generator,
             labels=_shares(self.labels or "uniform"),
+            records=self.records,
+            accountant=(self.accountant or AccountantName.pld).value,
             seed=self.seed,
+            quick=quick,
         )
 
     def _settings(self) -> dict[str, dict[str, Any]]:

@@ -6,15 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError
-from dpsinkhorn.cli.data import load_data
+from dpsinkhorn.cli.data import DataOptions
+from dpsinkhorn.errors import DPSinkhornError
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
 
 __all__ = ["TrainedFrom", "trained_from"]
 
-_OPTIONS = ("image", "label", "unlabelled", "groups", "classes", "size", "channels", "value_range")
 _MOST = 0.5  # of the images: a few may be alike by chance
 
 
@@ -38,22 +37,22 @@ class TrainedFrom:
 
     def __init__(self, source: dict[str, Any], *, quiet: bool) -> None:
         self._data: str = source["data"]
-        self._options = {name: source[name] for name in _OPTIONS if source.get(name) is not None}
+        self._reading = DataOptions.of(source)
         self._quiet = quiet
 
     @cached_property
     def dataset(self) -> Dataset | None:
         """The training images, or None where they are there no more."""
         try:
-            return load_data(self._data, **self._options, quiet=self._quiet)
-        except (BadInputError, OSError, TypeError, ValueError, MemoryError):  # of a run.json that was edited
+            return self._reading.load(self._data, quiet=self._quiet)
+        except (DPSinkhornError, OSError, TypeError, ValueError, MemoryError):  # run.json may be edited
             return None
 
     def holds(self, data: str, part: str, image: str | None, test: Dataset) -> bool | None:
         """Whether (most of) the images of a part of some data are among the training images."""
         from dpsinkhorn.data import has_parts
 
-        if _place(data) == _place(self._data) and image == self._options.get("image"):
+        if _place(data) == _place(self._data) and image == self._reading.image:
             # an array named by --image is the same for every part
             return part == "train" or image is not None or not has_parts(data)
         if self.dataset is None:
@@ -61,11 +60,11 @@ class TrainedFrom:
         seen, found = set(_prints(self.dataset)), _prints(test)
         return sum(one in seen for one in found) > _MOST * len(found)
 
-    def class_names(self, data: str, options: dict[str, Any], test: Dataset) -> tuple[str, ...] | None:
+    def class_names(self, data: str, reading: DataOptions, test: Dataset) -> tuple[str, ...] | None:
         """Names of the classes in the order of training, none for numbers; None where it cannot be known."""
         from dpsinkhorn.data import KNOWN, has_parts
 
-        alike = all(options.get(name) == self._options.get(name) for name in ("image", "label", "classes"))
+        alike = all(getattr(reading, n) == getattr(self._reading, n) for n in ("image", "label", "classes"))
         if alike and _place(data) == _place(self._data) and (data in KNOWN or not has_parts(data)):
             return test.class_names
         return None if self.dataset is None else self.dataset.class_names

@@ -13,18 +13,9 @@ from rich.progress import Progress
 
 from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
+from dpsinkhorn.cli._options import takes_options
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
-from dpsinkhorn.cli.data import (
-    ChannelsOption,
-    ClassesOption,
-    GroupsOption,
-    ImageOption,
-    LabelOption,
-    RangeOption,
-    SizeOption,
-    UnlabelledOption,
-    load_source,
-)
+from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     JsonOption,
@@ -38,7 +29,7 @@ from dpsinkhorn.cli.privacy import (
 from dpsinkhorn.mechanisms import find_mechanism
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
-    from dpsinkhorn.training.auditing import RunAudit, StepAudit, StepSetting
+    from dpsinkhorn.training.auditing import StepSetting
 
 EXCEEDED = 3
 
@@ -56,7 +47,9 @@ class Claim(str, enum.Enum):
     published = "published"
 
 
+@takes_options()
 def audit(
+    *,
     mechanism: Annotated[
         PrivateMechanism | None,
         typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
@@ -80,14 +73,7 @@ def audit(
     data: Annotated[
         str | None, typer.Option("--data", help="A name or a path, for run and replay. [default: digits]")
     ] = None,
-    image: ImageOption = None,
-    label: LabelOption = None,
-    unlabelled: UnlabelledOption = False,
-    groups: GroupsOption = None,
-    classes: ClassesOption = None,
-    size: SizeOption = None,
-    channels: ChannelsOption = None,
-    value_range: RangeOption = None,
+    reading: DataOptions,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
     ] = None,
@@ -122,17 +108,6 @@ def audit(
 
         dpsinkhorn audit --game replay --data scans.csv --label diagnosis --groups patient
     """
-    source = {
-        "data": data,
-        "image": image,
-        "label": label,
-        "unlabelled": unlabelled or None,
-        "groups": groups,
-        "classes": classes,
-        "size": size,
-        "channels": channels,
-        "value_range": value_range,
-    }
     if game is Game.replay:
         others: dict[str, Any] = {
             "noise_multiplier": noise_multiplier,
@@ -147,7 +122,7 @@ def audit(
         }
         _refuse_others(game, others)
         with _progress(as_json) as progress:
-            clean = audit_replay({**source, "data": data or "digits"}, mechanism, as_json, progress)
+            clean = audit_replay(data or "digits", reading, mechanism, as_json, progress)
         if not clean:
             raise typer.Exit(EXCEEDED)
         return
@@ -158,17 +133,26 @@ def audit(
     if not 0 < confidence < 1:
         raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
     rate = parse_rate(sampling_rate, None, None)
+    from dpsinkhorn.training import choose_recipe
+    from dpsinkhorn.training.auditing import audit_run, audit_step
+
     with _progress(as_json) as progress:
+        task = progress.add_task("releases" if game is Game.step else "training steps", total=None)
+        common: dict[str, Any] = {
+            "delta": delta,
+            "confidence": confidence,
+            "seed": seed,
+            "watch": lambda done: progress.advance(task, done),
+        }
         result: StepResult | RunResult
         if game is Game.step:
-            _refuse_others(game, {**source, "epsilon": epsilon, "canaries": canaries})
+            _refuse_others(game, {"data": data, **reading.given(), "epsilon": epsilon, "canaries": canaries})
             setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
             if claim is Claim.published and not find_mechanism(mechanism).clips_rows:
                 raise BadInputError(f"--claim published is for --mechanism image, not {mechanism}")
             count = _REPETITIONS if repetitions is None else repetitions
-            result = StepResult(
-                _step(setting, delta, count, confidence, seed, progress), claim is Claim.published
-            )
+            progress.update(task, total=2 * count)
+            result = StepResult(audit_step(setting, repetitions=count, **common), claim is Claim.published)
         else:
             others = {"repetitions": repetitions, "rows": rows}
             if claim is Claim.published:
@@ -177,10 +161,12 @@ def audit(
             if epsilon is not None and noise_multiplier is not None:
                 raise BadInputError("give --epsilon or --noise-multiplier, not both")
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
+            changes = {name: value for name, value in privacy.items() if value is not None}
+            found = reading.load(data or "digits", quiet=progress.disable)
+            recipe = choose_recipe(found.image_shape, mechanism=mechanism, settings={"privacy": changes})
+            progress.update(task, total=recipe.privacy.steps)
             count = _CANARIES if canaries is None else canaries
-            result = RunResult(
-                _run(mechanism, privacy, source, epsilon, delta, count, confidence, seed, progress)
-            )
+            result = RunResult(audit_run(found, recipe, epsilon=epsilon, canaries=count, **common))
     _report(result, as_json, plot)
 
 
@@ -198,57 +184,6 @@ def _setting(
     given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "rows": rows}
     chosen = {name: value for name, value in given.items() if value is not None}
     return StepSetting(mechanism, noise, **chosen)
-
-
-def _step(
-    setting: StepSetting,
-    delta: float,
-    repetitions: int,
-    confidence: float,
-    seed: int | None,
-    progress: Progress,
-) -> StepAudit:
-    from dpsinkhorn.training.auditing import audit_step
-
-    task = progress.add_task("releases", total=2 * repetitions)
-    return audit_step(
-        setting,
-        delta=delta,
-        repetitions=repetitions,
-        confidence=confidence,
-        seed=seed,
-        watch=lambda done: progress.advance(task, done),
-    )
-
-
-def _run(
-    mechanism: str,
-    privacy: dict[str, Any],
-    source: dict[str, Any],
-    epsilon: float | None,
-    delta: float,
-    canaries: int,
-    confidence: float,
-    seed: int | None,
-    progress: Progress,
-) -> RunAudit:
-    from dpsinkhorn.training import choose_recipe
-    from dpsinkhorn.training.auditing import audit_run
-
-    found = load_source({**source, "data": source["data"] or "digits"}, quiet=progress.disable)
-    changes = {name: value for name, value in privacy.items() if value is not None}
-    recipe = choose_recipe(found.image_shape, mechanism=mechanism, settings={"privacy": changes})
-    task = progress.add_task("training steps", total=recipe.privacy.steps)
-    return audit_run(
-        found,
-        recipe,
-        epsilon=epsilon,
-        delta=delta,
-        canaries=canaries,
-        confidence=confidence,
-        seed=seed,
-        watch=lambda done: progress.advance(task, done),
-    )
 
 
 def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:

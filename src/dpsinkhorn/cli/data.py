@@ -1,14 +1,15 @@
 """`dpsinkhorn data`: which data sets are known, fetching them, and looking at what a source reads as.
 
-Commands that take data (`train`, `evaluate`) share the options declared here, and `load_data`.
+Commands that take data share `DataOptions`, which says how these are read.
 """
 
 from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from dpsinkhorn.cli._options import takes_options
 from dpsinkhorn.cli._output import BadInputError, print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
@@ -48,118 +50,95 @@ class SplitName(str, enum.Enum):
     valid = "valid"
 
 
-DataOption = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        help="A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, .parquet.",
-    ),
-]
-SplitOption = Annotated[SplitName, typer.Option("--split", help="Which part of the data.")]
-ImageOption = Annotated[
-    str | None,
-    typer.Option("--image", help="Column or array that holds the images, where not found by name."),
-]
-LabelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        help="Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute.",
-    ),
-]
-UnlabelledOption = Annotated[bool, typer.Option("--unlabelled", help="Leave labels out.")]
-GroupsOption = Annotated[
-    str | None,
-    typer.Option("--groups", help="Column, array or file that names the person behind each record."),
-]
-ClassesOption = Annotated[
-    str | None,
-    typer.Option("--classes", help="The classes: their number, or their names with commas between."),
-]
-SizeOption = Annotated[
-    str | None, typer.Option("--size", help="Crop and resize images to this: 32, or 32x48 (height x width).")
-]
-ChannelsOption = Annotated[
-    int | None, typer.Option("--channels", help="Convert images to grey (1) or colour (3).")
-]
-RangeOption = Annotated[
-    str | None,
-    typer.Option("--value-range", help="Public range of the pixels, where not that of their type: 0,4095."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="The data folder, in place of DPSINKHORN_DATA.")
 ]
 
 
-def load_data(
-    source: str,
-    *,
-    split: SplitName | str = SplitName.train,
-    image: str | None = None,
-    label: str | None = None,
-    unlabelled: bool = False,
-    groups: str | None = None,
-    classes: str | None = None,
-    size: str | None = None,
-    channels: int | None = None,
-    value_range: str | None = None,
-    quiet: bool = False,
-) -> Dataset:
-    """The data set that the options name, with a progress bar on stderr while pictures are decoded."""
-    from dpsinkhorn.data import DataError, load_dataset
+@dataclass(frozen=True)
+class DataOptions:
+    """How data are read, as it was given."""
 
-    name = split.value if isinstance(split, SplitName) else split
-    try:
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="Column or array that holds the images, where not found by name."),
+    ] = None
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--label",
+            help="Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute.",
+        ),
+    ] = None
+    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Leave labels out.")] = False
+    groups: Annotated[
+        str | None,
+        typer.Option("--groups", help="Column, array or file that names the person behind each record."),
+    ] = None
+    classes: Annotated[
+        str | None,
+        typer.Option("--classes", help="The classes: their number, or their names with commas between."),
+    ] = None
+    size: Annotated[
+        str | None,
+        typer.Option("--size", help="Crop and resize images to this: 32, or 32x48 (height x width)."),
+    ] = None
+    channels: Annotated[
+        int | None, typer.Option("--channels", help="Convert images to grey (1) or colour (3).")
+    ] = None
+    value_range: Annotated[
+        str | None,
+        typer.Option(
+            "--value-range", help="Public range of the pixels, where not that of their type: 0,4095."
+        ),
+    ] = None
+
+    @classmethod
+    def of(cls, source: Mapping[str, Any]) -> DataOptions:
+        """Return the options of a run, which has them in its run.json as `given` wrote them."""
+        return cls(**{field.name: source[field.name] for field in fields(cls) if field.name in source})
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the options that were given, as `load_dataset` takes them."""
+        parsers = {"classes": parse_classes, "size": parse_size, "value_range": parse_range}
+        return {
+            name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
+        }
+
+    def load(self, source: str, *, split: SplitName = SplitName.train, quiet: bool) -> Dataset:
+        """Read a data set, with a progress bar on stderr while pictures are decoded."""
+        from dpsinkhorn.data import load_dataset
+
         with _pictures_bar(quiet) as progress:
-            data = load_dataset(
-                source,
-                split=name,
-                image=image,
-                label=label,
-                unlabelled=unlabelled,
-                groups=groups,
-                classes=parse_classes(classes),
-                size=parse_size(size),
-                channels=channels,
-                value_range=parse_range(value_range),
-                progress=progress,
-            )
-    except DataError as error:
-        raise BadInputError(str(error)) from error
-    if data.skipped_files:
-        warn(_skipped(data))
-    return data
+            data = load_dataset(source, split=split.value, progress=progress, **self.parsed())
+        if data.skipped_files:
+            warn(_skipped(data))
+        return data
 
 
-def load_source(source: dict[str, Any], *, quiet: bool) -> Dataset:
-    """The data set for a training: `data` names it, and all else is an option of `load_data`, or None."""
-    given = {name: value for name, value in source.items() if value is not None}
-    return load_data(given.pop("data"), **given, quiet=quiet)
-
-
-def parse_classes(text: str | None) -> int | tuple[str, ...] | None:
+def parse_classes(text: str) -> int | tuple[str, ...]:
     """`10`, or `cat,dog`.
 
     >>> parse_classes("10"), parse_classes("cat, dog")
     (10, ('cat', 'dog'))
     """
-    if text is None:
-        return None
     try:
         return int(text)
     except ValueError:
         return tuple(name.strip() for name in text.split(","))
 
 
-def parse_size(text: str | None) -> tuple[int, int] | None:
+def parse_size(text: str) -> tuple[int, int]:
     """`32`, or `32x48`: height and width.
 
     >>> parse_size("32"), parse_size("32x48")
     ((32, 32), (32, 48))
     """
-    if text is None:
-        return None
     try:
         sides = [int(side) for side in text.lower().split("x")]
     except ValueError:
@@ -169,14 +148,12 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return sides[0], sides[-1]
 
 
-def parse_range(text: str | None) -> tuple[float, float] | None:
+def parse_range(text: str) -> tuple[float, float]:
     """`0,4095`: the lowest and the highest value that a pixel can have.
 
     >>> parse_range("0,4095")
     (0.0, 4095.0)
     """
-    if text is None:
-        return None
     try:
         low, high = (float(value) for value in text.split(","))
     except ValueError:
@@ -249,13 +226,10 @@ def get_command(
 
         dpsinkhorn data get mnist
     """
-    from dpsinkhorn.data import KNOWN, DataError, get
+    from dpsinkhorn.data import KNOWN, get
 
     with _download_bar(as_json) as progress:
-        try:
-            place = get(name, folder, progress=progress)
-        except DataError as error:
-            raise BadInputError(str(error)) from error
+        place = get(name, folder, progress=progress)
     known = KNOWN[name]
     if as_json:
         print_json({"name": name, "place": str(place), "licence": known.licence, "homepage": known.homepage})
@@ -267,17 +241,12 @@ def get_command(
 
 
 @app.command("show")
+@takes_options()
 def show_command(
+    *,
     source: Annotated[str, typer.Argument(help="A name or a path.")],
-    split: SplitOption = SplitName.train,
-    image: ImageOption = None,
-    label: LabelOption = None,
-    unlabelled: UnlabelledOption = False,
-    groups: GroupsOption = None,
-    classes: ClassesOption = None,
-    size: SizeOption = None,
-    channels: ChannelsOption = None,
-    value_range: RangeOption = None,
+    split: Annotated[SplitName, typer.Option("--split", help="Which part of the data.")] = SplitName.train,
+    reading: DataOptions,
     as_json: JsonOption = False,
 ) -> None:
     """What a source reads as. The counts are those of the private data: for the curator's eyes only.
@@ -288,19 +257,7 @@ def show_command(
     """
     from dpsinkhorn.training.advice import advice_on_range
 
-    data = load_data(
-        source,
-        split=split,
-        image=image,
-        label=label,
-        unlabelled=unlabelled,
-        groups=groups,
-        classes=classes,
-        size=size,
-        channels=channels,
-        value_range=value_range,
-        quiet=as_json,
-    )
+    data = reading.load(source, split=split, quiet=as_json)
     counts = data.found_counts()
     empty = [k for k, count in enumerate(counts) if count == 0]
     low, high = data.value_range

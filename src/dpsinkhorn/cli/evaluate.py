@@ -12,21 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsinkhorn.cli._evaluate_output import progress_bar, show_evaluation
+from dpsinkhorn.cli._options import takes_options
 from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
-from dpsinkhorn.cli.data import (
-    ChannelsOption,
-    ClassesOption,
-    DataOption,
-    ImageOption,
-    JsonOption,
-    LabelOption,
-    RangeOption,
-    SizeOption,
-    SplitName,
-    UnlabelledOption,
-    load_data,
-)
+from dpsinkhorn.cli.data import DataOptions, JsonOption, SplitName
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import new_file
 
@@ -40,9 +29,18 @@ _SHOWN = 20  # classes in a message
 _LONG_NAME = 200  # letters of a class name in a release, at most
 
 
+@takes_options(leave_out=("groups",))
 def evaluate(
+    *,
     folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    data: DataOption,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, "
+            ".parquet.",
+        ),
+    ],
     split: Annotated[
         SplitName | None,
         typer.Option("--split", help="Part of the data to test on: test, unless the file has no parts."),
@@ -83,13 +81,7 @@ def evaluate(
     device: Annotated[
         str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
     ] = None,
-    image: ImageOption = None,
-    label: LabelOption = None,
-    unlabelled: UnlabelledOption = False,
-    classes: ClassesOption = None,
-    size: SizeOption = None,
-    channels: ChannelsOption = None,
-    value_range: RangeOption = None,
+    reading: DataOptions,
     force: Annotated[
         bool, typer.Option("--force", help="Replace what --output and --neighbours name.")
     ] = False,
@@ -108,29 +100,19 @@ def evaluate(
     from dpsinkhorn.release import load
 
     names = [] if classifiers == "none" else [name.strip() for name in classifiers.split(",")]
-    options: dict[str, Any] = {
-        "image": image,
-        "label": label,
-        "unlabelled": unlabelled,
-        "classes": classes,
-        "size": size,
-        "channels": channels,
-        "value_range": value_range,
-        "quiet": as_json,
-    }
     try:
         release = load(folder)
         picture = _check_outputs(folder, output, neighbours, force)
         _check_settings(names, runs, patience, features)
-        test, training, part = _real_images(data, split, train_data, options)
+        test, training, part = _real_images(data, split, train_data, reading, as_json)
         source = trained_from(folder, quiet=as_json)
-        _check_classes(release, test, data, options, source)
+        _check_classes(release, test, data, reading, source)
         if picture is not None and training is None:
             raise BadInputError("--neighbours needs the training images; name them by --train-data")
         public = data in KNOWN and (train_data is None or train_data in KNOWN)
         if not public:
             warn("evaluating on private data is not itself private: these figures are for the curator alone")
-        trained_on = None if source is None else source.holds(data, part.value, image, test)
+        trained_on = None if source is None else source.holds(data, part.value, reading.image, test)
         if trained_on:
             warn(
                 "these are the images it was trained on: the figures say little of new ones; "
@@ -200,27 +182,27 @@ def _check_settings(names: list[str], runs: int, patience: int, features: str) -
 
 
 def _real_images(
-    source: str, split: SplitName | None, train_source: str | None, options: dict[str, Any]
+    source: str, split: SplitName | None, train_source: str | None, reading: DataOptions, quiet: bool
 ) -> tuple[Dataset, Dataset | None, SplitName]:
     """Images to test on, those for training where they can be had, and the part that the former are."""
     from dpsinkhorn.data import has_parts
 
     parts = has_parts(source)
     part = split or (SplitName.test if parts else SplitName.train)
-    test = load_data(source, split=part, **options)
+    test = reading.load(source, split=part, quiet=quiet)
     if train_source is not None:
-        return test, load_data(train_source, split=SplitName.train, **options), part
+        return test, reading.load(train_source, quiet=quiet), part
     # an array named by --image is the same for every part: it cannot be what to compare with
-    if part == SplitName.train or not parts or options["image"] is not None:
+    if part == SplitName.train or not parts or reading.image is not None:
         return test, None, part
     try:
-        return test, load_data(source, split=SplitName.train, **options), part
+        return test, reading.load(source, quiet=quiet), part
     except DPSinkhornError:  # a source of test images only
         return test, None, part
 
 
 def _check_classes(
-    release: Release, test: Dataset, data: str, options: dict[str, Any], source: TrainedFrom | None
+    release: Release, test: Dataset, data: str, reading: DataOptions, source: TrainedFrom | None
 ) -> None:
     """Refuse other classes, or the same in another order: every figure by class would be wrong.
 
@@ -239,7 +221,7 @@ def _check_classes(
         )
     ours: tuple[str, ...] | None = release.class_names
     if not ours:
-        ours = None if source is None else source.class_names(data, options, test)
+        ours = None if source is None else source.class_names(data, reading, test)
     theirs = test.class_names
     if ours and theirs and any(map(_differ, ours, theirs)):
         if sorted(ours) == sorted(theirs):

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpsinkhorn.cli._interrupt import stop_on_interrupt
+from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
 from dpsinkhorn.cli.data import JsonOption
 

@@ -2,7 +2,7 @@
 
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
-from dpsinkhorn.release.folder import load, write_release
+from dpsinkhorn.release.folder import load, make_release, save_release, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture
 from dpsinkhorn.release.release import Release, to_uint8
 from dpsinkhorn.release.statement import PrivacyStatement
@@ -15,6 +15,8 @@ __all__ = [
     "grid_image",
     "grid_picture",
     "load",
+    "make_release",
+    "save_release",
     "to_uint8",
     "write_release",
     "write_samples",

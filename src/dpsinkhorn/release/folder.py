@@ -33,7 +33,7 @@ from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "load", "write_release"]
+__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
 
 VERSION = 1
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -50,7 +50,13 @@ _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
 def write_release(
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str], generator: Generator, *, overwrite: bool = False, **parts: Any
+) -> None:
+    """Write what an analyst receives: `save_release` of what `make_release` makes of the other arguments."""
+    save_release(folder, make_release(generator, **parts), overwrite=overwrite)
+
+
+def make_release(
     generator: Generator,
     *,
     label_probabilities: Sequence[float] | None,
@@ -58,29 +64,22 @@ def write_release(
     releasable: bool = True,
     title: str = "Private image generator",
     class_names: Sequence[str] = (),
-    overwrite: bool = False,
-) -> None:
-    """Write what an analyst receives. The folder is there complete, or not at all.
-
-    The same arguments give the same bytes: nothing in it tells when or where it was made.
+) -> Release:
+    """Put together a copy of a generator and what goes with it.
 
     Args:
-        folder: Must not exist, or be empty; its parent folders are created.
         generator: With the batch statistics that it is to have: see `recompute_batch_statistics`.
         label_probabilities: The public distribution of labels; `None` is uniform. Without classes, `None`.
         privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
-            whatever is said here: such a folder says so, loudly.
+            whatever is said here: such a release says so, loudly.
         title: The heading of the model card.
         class_names: One per class, or none. Characters that cannot be printed become question marks.
-        overwrite: Replace an existing release; any other folder is left alone all the same.
 
     Raises:
-        ReleaseError: Something is wrong with the arguments, or the disk; nothing was written.
+        ReleaseError: Something is wrong with the arguments.
     """
-    target = Path(os.path.abspath(folder))
     config, module_class = generator.config, generator.module_class
-    _check_epsilon(privacy)
     try:
         stated = None if label_probabilities is None else list(label_probabilities)
         if stated is None and config.classes:
@@ -90,7 +89,8 @@ def write_release(
         network = _tensors.from_bytes(data, config, module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
-    release = Release(
+    _check_epsilon(privacy)
+    return Release(
         generator=network,
         privacy=privacy,
         releasable=releasable and not privacy.objections,
@@ -98,6 +98,23 @@ def write_release(
         label_probabilities=probabilities,
         class_names=_class_names([_printable(name) for name in class_names], config.classes),
     )
+
+
+def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite: bool = False) -> None:
+    """Write a release to a folder. The folder is there complete, or not at all.
+
+    The same release gives the same bytes: nothing in it tells when or where it was made.
+
+    Args:
+        folder: Must not exist, or be empty; its parent folders are created.
+        release: What to write.
+        overwrite: Replace an existing release; any other folder is left alone all the same.
+
+    Raises:
+        ReleaseError: Something is wrong with the disk; nothing was written.
+    """
+    target = Path(os.path.abspath(folder))
+    data = _tensors.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
         "config.json": _json.to_bytes(_config_json(release, data)),
@@ -112,7 +129,9 @@ def write_release(
         with new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
-            load(draft, generator=module_class)  # what cannot be read back is not handed out
+            load(
+                draft, generator=release.generator.module_class
+            )  # what cannot be read back is not handed out
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 

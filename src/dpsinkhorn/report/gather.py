@@ -28,7 +28,7 @@ from dpsinkhorn.release import PrivacyStatement, Release, ReleaseError, load
 from dpsinkhorn.report.errors import ReportError
 from dpsinkhorn.report.spending import OnLedger, on_ledger, together
 from dpsinkhorn.training import Plan, Run, TrainingError
-from dpsinkhorn.training.spending import statement_of
+from dpsinkhorn.training.account import statement_of
 
 __all__ = ["Findings", "gather"]
 

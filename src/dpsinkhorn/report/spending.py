@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpsinkhorn.privacy import Accountant, Charge, Statement, epsilon
 from dpsinkhorn.training import Run
-from dpsinkhorn.training.spending import accountant_for, charged_steps
+from dpsinkhorn.training.account import accountant_for, charged_steps
 
 __all__ = ["OnLedger", "Together", "on_ledger", "together"]
 

@@ -23,7 +23,7 @@ from dpsinkhorn.release import Release, load
 from dpsinkhorn.reproduction.rows import Row
 from dpsinkhorn.reproduction.scales import Scale
 from dpsinkhorn.reproduction.sources import Source
-from dpsinkhorn.training import Plan, Recipe, Run, Saving, choose_recipe, facts_of, load_recipe, make_plan
+from dpsinkhorn.training import Plan, Recipe, Request, Run, Saving, choose_recipe, load_recipe, plan_for
 from dpsinkhorn.training.run import Watch
 
 __all__ = ["Result", "Runner"]
@@ -109,9 +109,8 @@ class Runner:
     def release(self, row: Row, source: Source, seed: int) -> Release:
         """The trained generator of a row; a training that was interrupted goes on where it was."""
         place = self.place(row, source, seed)
-        run = Run.resume(place) if (place / "run.json").exists() else None
-        if run is None:
-            run = Run.create(place, self.plan(row, source, seed))
+        begun = (place / "run.json").exists()
+        run = Run.resume(place) if begun else Run.create(place, self.plan(row, source, seed))
         if not run.done:
             saving = Saving(checkpoint_seconds=120.0, picture_steps=0)
             done = run.train(source.training, device=self.device, saving=saving, watch=self.watch)
@@ -122,9 +121,7 @@ class Runner:
     def plan(self, row: Row, source: Source, seed: int) -> Plan:
         """All numbers of a row's training."""
         budget = None if row.recipe else _BUDGET * row.part
-        return make_plan(
-            self.recipe(row, source), facts_of(source.training), budget_epsilon=budget, seed=seed
-        )
+        return plan_for(source.training, Request(epsilon=budget, recipe=self.recipe(row, source), seed=seed))
 
     def recipe(self, row: Row, source: Source) -> Recipe:
         """The settings of a row's training, at this scale."""

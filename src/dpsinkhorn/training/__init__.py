@@ -3,7 +3,7 @@
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.estimator import DPSinkhorn
 from dpsinkhorn.training.plan import Facts, Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.planning import Request, make_plan, plan_for
 from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Saving
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Recipe",
+    "Request",
     "Run",
     "Saving",
     "TrainingError",
@@ -21,5 +22,6 @@ __all__ = [
     "facts_of",
     "load_recipe",
     "make_plan",
+    "plan_for",
     "recipe_names",
 ]

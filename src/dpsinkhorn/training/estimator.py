@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import numbers
 import os
 import tempfile
@@ -16,17 +18,23 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
-from dpsinkhorn.data import from_arrays
+from dpsinkhorn._interrupt import stop_on_interrupt
+from dpsinkhorn.data import Dataset, from_arrays
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
-from dpsinkhorn.release import PrivacyStatement, Release, load, write_release
+from dpsinkhorn.privacy.units import new_run_name
+from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
+from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
+from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.plan import Facts, Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.planning import Request, plan_for
 from dpsinkhorn.training.recipe import Recipe, choose_recipe
-from dpsinkhorn.training.records import facts_of
-from dpsinkhorn.training.run import Run, Saving, Watch
+from dpsinkhorn.training.run import Progress, Run, Watch
+from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
+from dpsinkhorn.training.trainer import Trainer, check_data
 
 __all__ = ["DPSinkhorn"]
 
@@ -112,38 +120,40 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         *,
         groups: ArrayLike | None = None,
         watch: Watch | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> DPSinkhorn:
         """Train on images `X`, (N, H, W) or (N, H, W, C), and labels `y`, (N,).
 
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
-        records. `watch` is called after every block of steps.
+        records. `watch` is called after every block of steps; an answer of True stops the training.
+
+        Nothing is written but the ledger, unless a `folder` is given: it keeps the run, with a checkpoint
+        when it is stopped or interrupted by Ctrl-C. `fit` with the same folder, or `dpsinkhorn train
+        --resume`, goes on from there.
         """
         dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
         device = choose_device(self.device, TrainingError)
-        epsilon = _number("epsilon", self.epsilon)
-        facts = facts_of(dataset, records=_whole("records", self.records))
-        plan = make_plan(
-            self._recipe(facts, epsilon, quick=device.type == "cpu"),
-            facts,
-            budget_epsilon=epsilon,
+        request = Request(
+            epsilon=_number("epsilon", self.epsilon),
             delta=_number("delta", self.delta),
-            accountant=self.accountant,
+            recipe=self.recipe,
+            mechanism=self.mechanism,
+            settings=self.settings,
             labels=self.labels,
+            records=_whole("records", self.records),
+            accountant=self.accountant,
             seed=_whole("random_state", self.random_state),
+            quick=device.type == "cpu",
         )
+        plan = plan_for(dataset, self._with_own_module(dataset, request))
         for sentence in advice_on(plan, dataset):
             warnings.warn(sentence, stacklevel=2)
-        with tempfile.TemporaryDirectory() as folder:
-            budget = _number("budget", self.budget)
-            run = Run.create(Path(folder) / "run", plan, ledger=self.ledger, budget=budget)
-            finished = run.train(
-                dataset,
-                device=device,
-                saving=Saving(checkpoint_seconds=float("inf"), picture_steps=0),
-                watch=watch,
-            )
-            if not finished:
-                raise TrainingError("the training was stopped: nothing was learnt that could be kept")
+        ledger, budget = None if self.ledger is None else Path(self.ledger), _number("budget", self.budget)
+        if folder is None:
+            release = _train(plan, dataset, device, ledger, budget, watch)
+        else:
+            run = _run_in(Path(folder), plan, ledger, budget)
+            _train_in(run, dataset, device, watch)
             release = load(run.release_folder, generator=self.generator)
         names = dataset.class_names
         self.classes_ = np.array(names) if names else np.arange(dataset.classes)
@@ -161,45 +171,91 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the release to a new folder: what an analyst receives."""
-        release = self._fitted()
-        write_release(
-            folder,
-            release.generator,
-            label_probabilities=release.label_probabilities,
-            privacy=release.privacy,
-            class_names=release.class_names,
-        )
+        save_release(folder, self._fitted())
 
-    def _recipe(self, facts: Facts, epsilon: float | None, *, quick: bool) -> Recipe:
-        """Return the recipe that fits these facts, with the module of the caller's own where there is one."""
-        module_class, settings, own = self.generator, self.settings, {}
-        mechanism = self.mechanism
-        if module_class is not None:
-            settings = dict(settings or {})
-            own = settings.pop("generator", {})
-            mechanism = mechanism or ("record" if self.recipe is None else None)
-        recipe = choose_recipe(
-            facts.image_shape,
+    def _with_own_module(self, dataset: Dataset, request: Request) -> Request:
+        """Return the request with a recipe whose generator is the caller's own module."""
+        if self.generator is None:
+            return request
+        settings = dict(self.settings or {})
+        own = settings.pop("generator", {})
+        chosen = choose_recipe(
+            dataset.image_shape,
             recipe=self.recipe,
-            mechanism=mechanism,
+            mechanism=self.mechanism or ("record" if self.recipe is None else None),
             settings=settings,
-            epsilon=epsilon,
-            records=facts.records,
-            persons=facts.grouped,
-            quick=quick,
         )
-        if module_class is None:
-            return recipe
         try:
-            section = register_module(module_class, own, image_shape=facts.image_shape, classes=facts.classes)
+            section = register_module(
+                self.generator, own, image_shape=dataset.image_shape, classes=dataset.classes
+            )
         except GeneratorError as error:
             raise TrainingError(f"generator: {error}") from error
-        return recipe.with_generator(section)
+        return dataclasses.replace(
+            request, recipe=chosen.with_generator(section), mechanism=None, settings=None
+        )
 
     def _fitted(self) -> Release:
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
+
+
+def _train(
+    plan: Plan,
+    dataset: Dataset,
+    device: torch.device,
+    ledger: Path | None,
+    budget: float | None,
+    watch: Watch | None,
+) -> Release:
+    """Train without a run folder; without a ledger that is named, on one that is thrown away."""
+    check_mechanism(plan)
+    check_data(plan, dataset)
+    try:
+        check_ledger(ledger, plan, budget)
+        if ledger is not None:
+            begin_ledger(ledger, plan, budget)
+        with tempfile.TemporaryDirectory() as place:
+            path, name = ledger or Path(place) / "ledger.jsonl", new_run_name("fit", plan.facts.unit)
+            with Account.open(path, plan, name, begin=ledger is None) as account:
+                trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
+                for block in trainer.blocks():
+                    if watch is None:
+                        continue
+                    pace.look(block)
+                    if watch(Progress(block, pace.spent)) and block.step < block.horizon:
+                        raise TrainingError("the training was stopped: nothing was learnt that could be kept")
+                return trainer.release()
+    except OSError as error:
+        place = error.filename or "the ledger"
+        raise TrainingError(f"{place} cannot be read or written: {error.strerror}") from error
+
+
+def _run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) -> Run:
+    """Begin a run in a folder, or open the one that is there if it is the same."""
+    if not (folder / "run.json").exists():
+        return Run.create(folder, plan, ledger=ledger, budget=budget)
+    run = Run.resume(folder)
+    settled = json.loads(json.dumps(plan.to_json())), None if ledger is None else str(ledger.resolve())
+    if settled != (run.settings["plan"], run.settings["ledger"]):
+        raise TrainingError(
+            f"{folder} holds a run with other settings or data; fit as it was begun, or choose another folder"
+        )
+    return run
+
+
+def _train_in(run: Run, dataset: Dataset, device: torch.device, watch: Watch | None) -> None:
+    """Train in a run folder, from where it stands."""
+    with stop_on_interrupt() as stop:
+        finished = run.train(
+            dataset,
+            device=device,
+            watch=lambda progress: (watch is not None and watch(progress)) or stop.asked,
+        )
+    if not finished:
+        stopped = f"the training was stopped, with a checkpoint: fit with the folder {run.folder} to go on"
+        raise KeyboardInterrupt(stopped) if stop.asked else TrainingError(stopped)
 
 
 def _number(name: str, value: Any) -> float | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dpsinkhorn.training.loop import Block, LedgerReservation
+from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.trainer import Block
 
 __all__ = ["Pace", "Saving"]
 
@@ -26,8 +27,8 @@ class Saving:
 class Pace:
     """When the next of each is due, in a run that stands at `step`."""
 
-    def __init__(self, reservation: LedgerReservation, saving: Saving, step: int) -> None:
-        self._reservation = reservation
+    def __init__(self, account: Account, saving: Saving, step: int) -> None:
+        self._account = account
         self._saving = saving
         self._saved = time.monotonic()
         self._looks, self._drawing = _Sparingly(), _Sparingly()
@@ -47,8 +48,8 @@ class Pace:
         ahead = int(1.5 * self._looks.rest * block.steps / max(block.seconds, 1e-9))
         self._seen = min(block.step + ahead, block.horizon)
         with self._looks.done():
-            found = self._reservation.epsilon_by(block.step)
-            self.spent = self._reservation.epsilon_by(self._seen) if self._seen > block.step else found
+            found = self._account.epsilon_by(block.step)
+            self.spent = self._account.epsilon_by(self._seen) if self._seen > block.step else found
         return found
 
     def checkpoint_due(self) -> bool:

@@ -1,19 +1,81 @@
-"""From a recipe, a budget and public facts of the data to a plan: no record is needed for it."""
+"""From what is asked for and public facts of the data to a plan: no record is needed for it."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import Accountant, CalibrationError, calibrate
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Facts, Plan, check_generator
-from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.recipe import Recipe, choose_recipe
+from dpsinkhorn.training.records import facts_of
 
-__all__ = ["make_plan"]
+__all__ = ["Request", "make_plan", "plan_for"]
 
 _SEARCH_STEPS = 14
 _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
+
+
+@dataclass(frozen=True)
+class Request:
+    """What someone asks of a training; all else follows from public facts of the data."""
+
+    epsilon: float | None = None
+    """ε of the whole training, from which the noise follows; none where the recipe has its own noise."""
+    delta: float | None = None
+    recipe: str | Path | Recipe | None = None
+    """By default one that suits the images."""
+    mechanism: str | None = None
+    settings: Mapping[str, Mapping[str, Any]] | None = None
+    """Changes to the recipe, by section."""
+    generator: str | None = None
+    """Kind of the generator, in place of the recipe's."""
+    labels: tuple[float, ...] | str = "uniform"
+    records: int | None = None
+    """A public number of records to count with, where theirs is not public."""
+    accountant: Accountant = "pld"
+    seed: int | None = None
+    quick: bool = False
+    """Whether it should be done in seconds, as on a CPU."""
+
+
+def plan_for(dataset: Dataset, request: Request) -> Plan:
+    """Settle all numbers of the training that is asked for.
+
+    >>> from dpsinkhorn.data import load_dataset
+    >>> plan_for(load_dataset("digits"), Request(epsilon=3.0, settings={"privacy": {"steps": 50}})).steps
+    50
+    """
+    facts = facts_of(dataset, records=request.records)
+    kind = request.generator
+    recipe = choose_recipe(
+        dataset.image_shape,
+        recipe=request.recipe,
+        mechanism=request.mechanism,
+        settings=request.settings,
+        epsilon=request.epsilon if kind is None else None,
+        records=facts.records,
+        persons=facts.grouped,
+        quick=request.quick,
+    )
+    if kind not in (None, recipe.generator.get("kind")):
+        latent = {} if kind == "mixture" else {"latent": recipe.generator.get("latent", 12)}
+        recipe = recipe.with_generator({"kind": kind, **latent})
+    return make_plan(
+        recipe,
+        facts,
+        budget_epsilon=request.epsilon,
+        delta=request.delta,
+        accountant=request.accountant,
+        labels=request.labels,
+        seed=request.seed,
+    )
 
 
 def make_plan(

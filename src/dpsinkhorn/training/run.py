@@ -14,8 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,36 +24,22 @@ import torch
 from dpsinkhorn import __version__
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.files import drafts_of, write_new
-from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
-from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
-from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger
-from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.noise import ObservedNoise
-from dpsinkhorn.release import ReleaseError, grid_picture, to_uint8, write_release
-from dpsinkhorn.training.arithmetic import check_float64
-from dpsinkhorn.training.building import build_mechanism, check_mechanism
+from dpsinkhorn.privacy.units import new_run_name
+from dpsinkhorn.release import ReleaseError, grid_picture, save_release
+from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.loop import Block, LedgerReservation, train
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
-from dpsinkhorn.training.records import Records, facts_of
-from dpsinkhorn.training.spending import (
-    begin_ledger,
-    charged_steps,
-    check_budget,
-    check_room,
-    check_unit,
-    epsilon_by,
-    run_name,
-    statement_of,
-)
-from dpsinkhorn.training.state import TrainingState, read_extra
+from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
+from dpsinkhorn.training.state import read_extra
+from dpsinkhorn.training.trainer import Block, Trainer, check_data
 
 __all__ = ["Progress", "Run", "Saving"]
 
 _SETTINGS: dict[str, Any] = {"name": str, "dpsinkhorn": str, "ledger": str | None, "source": dict[str, Any]}
-_STATISTICS_BATCH = 500  # images in a batch of BatchNorm's statistics, at least
 _PICTURE_COLUMNS = 10
 
 
@@ -101,7 +86,7 @@ class Run:
         settings = {
             "version": 1,
             "dpsinkhorn": __version__,
-            "name": run_name(title, plan),
+            "name": new_run_name(title, plan.facts.unit),
             "plan": plan.to_json(),
             "source": source or {},
             "ledger": None if ledger is None else str(Path(ledger).resolve()),
@@ -116,13 +101,10 @@ class Run:
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
             check_mechanism(plan)
-            if budget is not None:
-                check_budget(None if ledger is None else Path(ledger), plan, budget)
-            if ledger is not None and Path(ledger).exists():
-                check_room(Path(ledger), plan)
+            check_ledger(None if ledger is None else Path(ledger), plan, budget)
             made = None if path.is_dir() else path
             path.mkdir(parents=True, exist_ok=True)
-            if ledger is not None and not Path(ledger).exists():
+            if ledger is not None:
                 begin_ledger(Path(ledger), plan, budget)
             write_new(path / "run.json", content)
         except BaseException as error:
@@ -195,123 +177,57 @@ class Run:
             TrainingError: The data are not those of the plan, or the run is done.
         """
         self._check_open()
-        _check_same(dataset, self.plan)
+        check_data(self.plan, dataset)
         try:
-            with self._open_ledger() as ledger, _replayable(self.plan.seed is not None):
-                return self._train(dataset, torch.device(device), ledger, saving or Saving(), watch, noise)
-        except BudgetExceededError as error:
-            raise TrainingError(str(error)) from error
+            with self._open_account() as account:
+                self._check_open()  # again: another process may just have ended it
+                trainer = Trainer(self.plan, dataset, torch.device(device), account, noise=noise)
+                return self._train(trainer, account, saving or Saving(), watch)
         except ReleaseError as error:
             raise TrainingError(f"{error}; mend that, then resume: the last checkpoint is whole") from error
         except OSError as error:
             failed = f"cannot write {error.filename or f'into {self.folder}'}: {error.strerror}"
             raise TrainingError(f"{failed}; mend that, then resume: the last checkpoint is whole") from error
 
-    def _train(
-        self,
-        dataset: Dataset,
-        device: torch.device,
-        ledger: Ledger,
-        saving: Saving,
-        watch: Watch | None,
-        noise: ObservedNoise | None,
-    ) -> bool:
-        plan = self.plan
-        self._check_open()  # again, now that nobody else is at work: another process may just have ended it
-        check_unit(self.ledger_path, ledger.statement(), plan)  # others may have spent since this run began
-        check_float64(device)
-        state = TrainingState(plan, device, noise)
-        records = Records(dataset, device)
+    def _train(self, trainer: Trainer, account: Account, saving: Saving, watch: Watch | None) -> bool:
         self._clear_away()
         begun = self._checkpoint.exists()
-        probabilities = self._load(state) if begun else self._probabilities(ledger, records, state)
-        covered = self._covered(ledger, state)
-        reservation = LedgerReservation(ledger, plan, self.name, covered=covered)
-        horizon = reservation.horizon(plan.steps)
-        if covered > state.step and state.horizon not in (None, horizon):
-            # What a step asks of the data can depend on where the run ends, and these are not charged anew.
-            raise TrainingError(
-                f"this seeded run was to end after {state.horizon} steps, and the budget in "
-                f"{self.ledger_path} now ends it after {horizon}: it would not replay; begin another run"
-            )
-        state.horizon = horizon
+        if begun:
+            self._load(trainer)
+        else:
+            trainer.begin()
+            self._save(trainer, account)  # what was released once is not released again
+        blocks = trainer.blocks()
         if not begun:
-            self._save(state, probabilities, ledger)  # what was released once is not released again
-        if not horizon:
-            raise TrainingError(
-                f"the budget, of this run or in {self.ledger_path}, allows no step, and none is kept; "
-                "begin another run"
-            )
-        sanitizer = build_mechanism(plan)
-        blocks = train(plan, state, records, sanitizer, reservation, probabilities, horizon=horizon)
-        if not begun:
-            self._save(state, probabilities, ledger)  # with how steps are taken, which a replay must know
-        pace = Pace(reservation, saving, state.step)
+            self._save(trainer, account)  # with how steps are taken, which a replay must know
+        pace = Pace(account, saving, trainer.state.step)
         for block in blocks:
             self._note(block, pace.look(block))
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
-                    self._picture(state, dataset.public_names)
-            stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < horizon
-            if stop or plan.precious or pace.checkpoint_due():
-                self._save(state, probabilities, ledger)
+                    self._picture(trainer)
+            stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < block.horizon
+            if stop or self.plan.precious or pace.checkpoint_due():
+                self._save(trainer, account)
             if stop:
                 return False
-        self._save(state, probabilities, ledger)
-        self._release(state, probabilities, ledger, dataset.public_names)
+        self._save(trainer, account)
+        save_release(self.release_folder, trainer.release())
         return True
 
     def _check_open(self) -> None:
         if self.done:
             raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
 
-    # ---- the ledger
-
-    def _open_ledger(self) -> Ledger:
-        """The ledger; never a new one where something may have been spent already."""
+    def _open_account(self) -> Account:
+        """Open the ledger; never a new one where something may have been spent already."""
         begun = self._checkpoint.exists()
-        seen = read_extra(self._checkpoint).get("ledger") if begun else None
-        budget = Budget(self.plan.budget_epsilon, self.plan.delta)
-        try:
-            return Ledger.open(
-                self.ledger_path,
-                epsilon_by(self.plan),
-                budget=None if begun or self.settings["ledger"] else budget,
-                seen=seen,
-            )
-        except FileNotFoundError as error:
-            raise TrainingError(
-                f"the ledger {self.ledger_path} of this run is gone; put it back: it knows what was spent"
-            ) from error
-        except JournalDamagedError:
-            raise
-        except ValueError as error:
-            raise TrainingError(
-                f"{error}; this is the ledger of another run: put the right one back"
-            ) from error
-
-    def _covered(self, ledger: Ledger, state: TrainingState) -> int:
-        """Steps of the run that need no further charge: none that would be taken otherwise than before.
-
-        So it is with secure noise, and where nothing tells how a replay was begun.
-        """
-        if self.plan.seed is None or state.way is None:
-            return state.step
-        return charged_steps(self.plan, ledger.statement(), self.name)
-
-    def _probabilities(self, ledger: Ledger, records: Records, state: TrainingState) -> tuple[float, ...]:
-        mechanism = self.plan.count_mechanism
-        if mechanism is None:
-            assert not isinstance(self.plan.labels, str)
-            return self.plan.labels
-        labels, groups = records.labels()
-        assert labels is not None
-        charge = mechanism.charge()
-        on_record = any(s.run == self.name and s.charge == charge for s in ledger.statement().spends)
-        if self.plan.seed is None or not on_record:
-            ledger.spend(charge, run=self.name)
-        return release_label_frequencies(
-            labels, self.plan.facts.classes, mechanism, state.noise, groups=groups
+        return Account.open(
+            self.ledger_path,
+            self.plan,
+            self.name,
+            begin=not begun and self.settings["ledger"] is None,
+            seen=read_extra(self._checkpoint).get("ledger") if begun else None,
         )
 
     # ---- what is written
@@ -320,15 +236,15 @@ class Run:
     def _checkpoint(self) -> Path:
         return self.folder / "checkpoint.safetensors"
 
-    def _save(self, state: TrainingState, probabilities: tuple[float, ...], ledger: Ledger) -> None:
-        extra = {"run": self.name, "ledger": ledger.digest, "probabilities": list(probabilities)}
-        state.save(self._checkpoint, extra)
+    def _save(self, trainer: Trainer, account: Account) -> None:
+        extra = {"run": self.name, "ledger": account.ledger.digest, "probabilities": list(trainer.begin())}
+        trainer.state.save(self._checkpoint, extra)
 
-    def _load(self, state: TrainingState) -> tuple[float, ...]:
-        extra = state.load(self._checkpoint)
+    def _load(self, trainer: Trainer) -> None:
+        extra = trainer.state.load(self._checkpoint)
         if extra.get("run") != self.name:
             raise TrainingError(f"{self._checkpoint} is that of another run; put the right one back")
-        return tuple(extra.get("probabilities", ()))
+        trainer.probabilities = tuple(extra.get("probabilities", ()))
 
     def _clear_away(self) -> None:
         """What a crash left half-written."""
@@ -360,84 +276,9 @@ class Run:
         with open(self.folder / "statistics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _picture(self, state: TrainingState, class_names: tuple[str, ...]) -> None:
-        """Generated images of every class, from latents of their own: training does not notice."""
-        classes = self.plan.facts.classes
-        count = _PICTURE_COLUMNS * (classes or _PICTURE_COLUMNS)
-        random = torch.Generator().manual_seed(state.step)
-        labels = torch.arange(count) % classes if classes else None
-        latents = draw_latents(count, state.generator.config.latent, random, state.device)
-        moved = None if labels is None else labels.to(state.device)
-        with torch.no_grad(), _buffers_kept(state.best):
-            images = to_uint8(state.best(latents, moved))
+    def _picture(self, trainer: Trainer) -> None:
+        images, labels = trainer.images(_PICTURE_COLUMNS)
         folder = self.folder / "samples"
         folder.mkdir(exist_ok=True)
-        path = folder / f"step-{state.step:07d}.png"
-        grid_picture(images, None if labels is None else labels.numpy(), path, class_names=class_names)
-
-    def _release(
-        self,
-        state: TrainingState,
-        probabilities: tuple[float, ...],
-        ledger: Ledger,
-        class_names: tuple[str, ...],
-    ) -> None:
-        generator = state.best
-        size = max(_STATISTICS_BATCH, self.plan.generated)
-
-        def draw() -> tuple[torch.Tensor, torch.Tensor | None]:
-            labels = None
-            if self.plan.facts.classes:
-                labels = draw_labels(size, probabilities, state.random, state.device)
-            return draw_latents(size, generator.config.latent, state.random, state.device), labels
-
-        recompute_batch_statistics(generator, draw)
-        write_release(
-            self.release_folder,
-            generator,
-            label_probabilities=probabilities or None,
-            privacy=statement_of(self.plan, ledger.statement(), state.noise.description),
-            class_names=class_names,
-        )
-
-
-@contextmanager
-def _replayable(seeded: bool) -> Iterator[None]:
-    """Within it a seeded run's convolutions add up in the same order each time, on a GPU too."""
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = before or seeded
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.deterministic = before
-
-
-@contextmanager
-def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
-    """Within it a network in training mode uses the statistics of its batch; its own stay as they were."""
-    kept = {name: value.clone() for name, value in module.named_buffers()}
-    try:
-        yield
-    finally:
-        for name, value in module.named_buffers():
-            value.copy_(kept[name])
-
-
-def _check_same(dataset: Dataset, plan: Plan) -> None:
-    """Refuse other data than the plan was made for, as far as public facts tell, before anything is spent."""
-    found, planned = facts_of(dataset), plan.facts
-    facts: list[tuple[str, Any, Any]] = [
-        ("images of shape", found.image_shape, planned.image_shape),
-        ("classes:", found.classes, planned.classes),
-        ("persons named:", found.grouped, planned.grouped),
-    ]
-    if planned.size_is_public:
-        facts += [("records:", found.records, planned.records), ("persons:", found.units, planned.units)]
-    for what, here, there in facts:
-        if here != there:
-            raise TrainingError(f"these are not the data of the run: {what} {here}, not {there}")
-    if found.records > plan.terms.largest_sample:
-        raise TrainingError(
-            f"the data hold {found.records} records, far more than the {planned.records} declared; "
-            "declare a number nearer to theirs"
-        )
+        path = folder / f"step-{trainer.state.step:07d}.png"
+        grid_picture(images, labels, path, class_names=trainer.class_names)

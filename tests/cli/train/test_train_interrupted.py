@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsinkhorn import load
-from dpsinkhorn.cli import _interrupt
-from dpsinkhorn.cli._interrupt import stop_on_interrupt
+from dpsinkhorn import _interrupt, load
+from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.training import Run
 from support.processes import Command

@@ -21,27 +21,18 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.generators import draw_latents
-from dpsinkhorn.privacy import (
-    Budget,
-    Charge,
-    GaussianMechanism,
-    Ledger,
-    SecureNoise,
-    SeededNoise,
-    compose,
-)
+from dpsinkhorn.generators import Generator, draw_latents
+from dpsinkhorn.privacy import Charge, GaussianMechanism, SecureNoise, SeededNoise, compose
 from dpsinkhorn.privacy.audit import OneRunBound, f_dp_bound, f_dp_gaussian_bound, one_run_bound
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
 from dpsinkhorn.training.auditing.observers import Observer, observe
-from dpsinkhorn.training.loop import LedgerReservation, train
 from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe
-from dpsinkhorn.training.records import Records, facts_of
-from dpsinkhorn.training.spending import epsilon_by
-from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.records import facts_of
+from dpsinkhorn.training.trainer import Trainer
 
 __all__ = ["RunAudit", "RunBounds", "audit_run"]
 
@@ -118,10 +109,10 @@ def audit_run(
     noise: NoiseSource = SecureNoise() if seed is None else SeededNoise(seed + 1)
     planted = plant_canaries(data, canaries, noise)
     plan = make_plan(recipe, _declared(data, planted), budget_epsilon=epsilon, delta=delta, seed=seed)
-    state, observer = TrainingState(plan, _CPU), observe(plan, data, planted)
-    claimed = _train(plan, state, planted, observer, watch)
+    observer = observe(plan, data, planted)
+    generator, claimed = _train(plan, planted, observer, watch)
     step_scores = observer.scores().numpy()
-    final_scores = _nearness(state, planted).numpy()
+    final_scores = _nearness(generator, planted).numpy()
     every_step, final = (
         _bounds(plan, scores, planted.included, confidence) for scores in (step_scores, final_scores)
     )
@@ -151,30 +142,25 @@ def _bounds(
     )
 
 
-def _train(
-    plan: Plan, state: TrainingState, planted: Canaries, observer: Observer, watch: Watch | None
-) -> float:
-    """The real loop, on a ledger of its own; the ε on record in the end."""
-    assert not isinstance(plan.labels, str)
-    budget = Budget(plan.budget_epsilon, plan.delta)
+def _train(plan: Plan, planted: Canaries, observer: Observer, watch: Watch | None) -> tuple[Generator, float]:
+    """Train as always, on a ledger of its own; return the generator and the ε on record in the end."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Ledger.open(Path(folder) / "ledger.jsonl", epsilon_by(plan), budget=budget) as ledger,
+        Account.open(Path(folder) / "ledger.jsonl", plan, "audit", begin=True) as account,
     ):
-        reservation = LedgerReservation(ledger, plan, "audit", covered=0)
-        records = Records(planted.data, _CPU)
-        for block in train(plan, state, records, observer, reservation, plan.labels, horizon=plan.steps):
+        trainer = Trainer(plan, planted.data, _CPU, account, sanitizer=observer)
+        for block in trainer.blocks():
             if watch is not None:
                 watch(block.steps)
-        return ledger.epsilon()
+        return trainer.state.best, account.ledger.epsilon()
 
 
-def _nearness(state: TrainingState, planted: Canaries) -> Tensor:
+def _nearness(generator: Generator, planted: Canaries) -> Tensor:
     """Minus the squared distance of each canary to the nearest of many generated images of its class.
 
     That of a person is the mean over their records.
     """
-    generator, random = state.best.eval(), torch.Generator().manual_seed(0)
+    generator, random = generator.eval(), torch.Generator().manual_seed(0)
     scores = torch.empty(len(planted.points), dtype=torch.float64)
     kinds = [None] if planted.labels is None else list(range(int(planted.labels.max()) + 1))
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""The loop: what is asked of the ledger, what a step generates, and that blocks pay before they start."""
+"""What is asked of the ledger, what a step generates, and that blocks pay before they start."""
 
 from __future__ import annotations
 
@@ -11,124 +11,118 @@ import pytest
 import torch
 
 from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon, read_ledger
-from dpsinkhorn.training import Run, TrainingError, loop
+from dpsinkhorn.training import Run, TrainingError, trainer
+from dpsinkhorn.training.account import Account, epsilon_by
 from dpsinkhorn.training.building import build_mechanism
-from dpsinkhorn.training.loop import LedgerReservation, _next_block, train
 from dpsinkhorn.training.records import Records
-from dpsinkhorn.training.spending import epsilon_by
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import generate, training_labels
+from dpsinkhorn.training.trainer import Trainer, _next_block
 from support.runs import MECHANISMS, Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def ledger_of(tmp_path):
+def account_of(tmp_path):
     opened = []
 
     def open_one(plan):
-        budget = Budget(plan.budget_epsilon, plan.delta)
-        opened.append(Ledger.open(tmp_path / "ledger.jsonl", epsilon_by(plan), budget=budget))
+        opened.append(Account.open(tmp_path / "ledger.jsonl", plan, "run", begin=True))
         return opened[-1]
 
     yield open_one
-    for ledger in opened:
-        ledger.close()
+    for account in opened:
+        account.ledger.close()
 
 
-class TestReservation:
-    def test_grants_what_the_budget_allows_and_no_more(self, ledger_of):
-        plan = tiny_plan(tiny_data(), steps=20)
-        ledger = ledger_of(plan)
-        reservation = LedgerReservation(ledger, plan, "run", covered=0)
-        assert reservation.horizon(20) == 20
-        assert reservation.horizon(1000) == 20
+def horizon_at(account, step, *, replays=False):
+    return account.settle(step, replays=replays, promised=None)
+
+
+class TestAccount:
+    def test_grants_what_the_budget_allows_and_no_more(self, account_of):
+        account = account_of(tiny_plan(tiny_data(), steps=20))
+        assert horizon_at(account, 0) == 20
         step, granted = 0, []
-        while count := reservation.reserve(step, 7):
+        while count := account.reserve(step, 7):
             granted.append(count)
             step += count
         assert granted == [7, 7, 6]
-        assert sum(spend.steps for spend in ledger.statement().spends) == 20
+        assert sum(spend.steps for spend in account.ledger.statement().spends) == 20
 
-    def test_what_others_spent_is_gone(self, ledger_of):
+    def test_what_others_spent_is_gone(self, account_of):
         plan = tiny_plan(tiny_data(), steps=20)
-        ledger = ledger_of(plan)
-        ledger.spend(plan.step_charge, run="another", steps=5)
-        reservation = LedgerReservation(ledger, plan, "run", covered=0)
-        assert reservation.horizon(20) == 15
-        assert [reservation.reserve(0, 9), reservation.reserve(9, 9), reservation.reserve(15, 9)] == [9, 6, 0]
-        assert ledger.epsilon() <= plan.budget_epsilon
+        account = account_of(plan)
+        account.ledger.spend(plan.step_charge, run="another", steps=5)
+        assert horizon_at(account, 0) == 15
+        assert [account.reserve(0, 9), account.reserve(9, 9), account.reserve(15, 9)] == [9, 6, 0]
+        assert account.ledger.epsilon() <= plan.budget_epsilon
 
-    def test_covered_steps_are_free_and_only_those(self, ledger_of):
-        plan = tiny_plan(tiny_data(), steps=20)
-        ledger = ledger_of(plan)
-        ledger.spend(plan.step_charge, run="run", steps=8)
-        reservation = LedgerReservation(ledger, plan, "run", covered=8)
-        assert reservation.horizon(20) == 20
-        assert reservation.reserve(5, 10) == 3  # up to what is covered: the rest is asked for next time
-        assert len(ledger.statement().spends) == 1
-        assert reservation.reserve(8, 10) == 10
-        assert reservation.reserve(18, 10) == 2
-        assert reservation.reserve(20, 10) == 0
-
-    def test_lost_steps_shorten_the_run(self, ledger_of):
-        plan = tiny_plan(tiny_data(), steps=20)
-        ledger = ledger_of(plan)
-        ledger.spend(plan.step_charge, run="run", steps=8)  # of which only 5 are kept
-        assert LedgerReservation(ledger, plan, "run", covered=5).horizon(20) == 17
+    @pytest.mark.parametrize(("seed", "free"), [(3, 3), (None, 0)])
+    def test_steps_on_record_are_free_to_a_replay_alone(self, account_of, seed, free):
+        plan = tiny_plan(tiny_data(), steps=20, seed=seed)
+        account = account_of(plan)
+        account.ledger.spend(plan.step_charge, run="run", steps=8)
+        assert horizon_at(account, 5, replays=True) == 17 + free
+        if free:
+            assert account.reserve(5, 10) == free  # up to what is covered: the rest is asked for next time
+            assert len(account.ledger.statement().spends) == 1
+        assert account.reserve(5 + free, 10) == 10
+        assert account.reserve(15 + free, 10) == 2
+        assert account.reserve(17 + free, 10) == 0
 
     def test_also_where_others_left_room(self, tmp_path):
         """A run keeps within its own plan; what else the ledger has is for other runs."""
         plan = tiny_plan(tiny_data(), steps=20)
-        budget = Budget(3 * plan.epsilon, plan.delta)
-        with Ledger.open(tmp_path / "shared.jsonl", epsilon_by(plan), budget=budget) as ledger:
+        path, budget = tmp_path / "shared.jsonl", Budget(3 * plan.epsilon, plan.delta)
+        with Ledger.open(path, epsilon_by(plan), budget=budget) as ledger:
             ledger.spend(plan.step_charge, run="another", steps=4)
             ledger.spend(plan.step_charge, run="run", steps=8)  # of which only 5 are kept
-            reservation = LedgerReservation(ledger, plan, "run", covered=5)
-            assert reservation.horizon(20) == 17
-            assert reservation.reserve(5, 9) == 9
-            assert reservation.reserve(14, 9) == 3
-            assert reservation.reserve(17, 9) == 0
-            assert sum(spend.steps for spend in ledger.statement().spends if spend.run == "run") == 20
+        with Account.open(path, plan, "run") as account:
+            assert horizon_at(account, 5) == 17
+            assert [account.reserve(5, 9), account.reserve(14, 9), account.reserve(17, 9)] == [9, 3, 0]
+            spends = account.ledger.statement().spends
+            assert sum(spend.steps for spend in spends if spend.run == "run") == 20
 
     def test_frequencies_that_were_released_twice_take_their_part(self, tmp_path):
         plan = tiny_plan(tiny_data(), steps=20, labels="released", epsilon=5.0)
         lost = plan.count_mechanism.charge()
-        with Ledger.open(
-            tmp_path / "shared.jsonl", epsilon_by(plan), budget=Budget(50.0, plan.delta)
-        ) as ledger:
+        path = tmp_path / "shared.jsonl"
+        with Ledger.open(path, epsilon_by(plan), budget=Budget(50.0, plan.delta)) as ledger:
             ledger.spend(lost, run="another", steps=3)
             ledger.spend(lost, run="run")
-            assert LedgerReservation(ledger, plan, "run", covered=0).horizon(20) == 20
-            ledger.spend(lost, run="run", steps=1)
-            horizon = LedgerReservation(ledger, plan, "run", covered=0).horizon(20)
+        with Account.open(path, plan, "run") as account:
+            assert horizon_at(account, 0) == 20
+            account.ledger.spend(lost, run="run", steps=1)
+            horizon = horizon_at(account, 0)
 
-            def cost(steps):
-                return epsilon(
-                    compose(lost, lost, plan.mechanism.sampled(plan.sampling_rate, steps)), plan.delta, "rdp"
-                )
+        def cost(steps):
+            return epsilon(
+                compose(lost, lost, plan.mechanism.sampled(plan.sampling_rate, steps)), plan.delta, "rdp"
+            )
 
-            assert cost(horizon) <= 5.0 < cost(horizon + 1)
-            assert 10 < horizon < 20
+        assert cost(horizon) <= 5.0 < cost(horizon + 1)
+        assert 10 < horizon < 20
 
-    def test_epsilon_at_a_step(self, ledger_of):
+    def test_epsilon_at_a_step(self, account_of):
         plan = tiny_plan(tiny_data(), steps=20)
-        ledger = ledger_of(plan)
-        reservation = LedgerReservation(ledger, plan, "run", covered=0)
-        assert reservation.reserve(0, 8) == 8
+        account = account_of(plan)
+        horizon_at(account, 0)
+        assert account.reserve(0, 8) == 8
         at = {
             n: epsilon(plan.mechanism.sampled(plan.sampling_rate, n), plan.delta, "rdp") for n in (8, 9, 20)
         }
         for step, expected in ((5, at[8]), (8, at[8]), (9, at[9]), (20, at[20])):
-            assert reservation.epsilon_by(step) == pytest.approx(expected, rel=1e-12)
-        assert ledger.epsilon() == pytest.approx(at[8], rel=1e-12)  # nothing was spent by asking
+            assert account.epsilon_by(step) == pytest.approx(expected, rel=1e-12)
+        assert account.ledger.epsilon() == pytest.approx(at[8], rel=1e-12)  # nothing was spent by asking
 
 
-class Counted:
+class Counted(Everything):
     """Grants blocks of three, and knows how many steps were allowed."""
 
-    def __init__(self, most):
+    def __init__(self, steps, most):
+        super().__init__(steps)
         self.most, self.granted = most, 0
 
     def reserve(self, step, wanted):
@@ -143,7 +137,8 @@ class Counted:
 def test_no_step_without_leave(mechanism, most, monkeypatch):
     data = tiny_data()
     plan = tiny_plan(data, mechanism, steps=12)
-    state, records, permit = TrainingState(plan, CPU), Records(data, CPU), Counted(most)
+    permit = Counted(plan.steps, most)
+    training = Trainer(plan, data, CPU, permit)
     drawn = []
     real = Records.draw
 
@@ -155,11 +150,9 @@ def test_no_step_without_leave(mechanism, most, monkeypatch):
         return real(self, rate, noise)
 
     monkeypatch.setattr(Records, "draw", draw)
-    blocks = list(
-        train(plan, state, records, build_mechanism(plan), permit, (1 / 3,) * 3, horizon=plan.steps)
-    )
+    blocks = list(training.blocks())
     expected = min(most, plan.steps)
-    assert state.step == len(drawn) == permit.granted == expected
+    assert training.state.step == len(drawn) == permit.granted == expected
     assert sum(block.steps for block in blocks) == expected
     assert all(math.isfinite(block.gradient_norm) and block.gradient_norm > 0 for block in blocks)
 
@@ -170,12 +163,8 @@ def test_blocks_do_not_tell_the_time_where_the_size_is_not_public(records, monke
     plan = tiny_plan(data, steps=700, records=records)
     pauses = itertools.cycle([0.001, 0.2, 3.0])
     clock = itertools.accumulate(pauses)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    state, permit = TrainingState(plan, CPU), Everything()
-    found = train(
-        plan, state, Records(data, CPU), build_mechanism(plan), permit, (1 / 3,) * 3, horizon=plan.steps
-    )
-    sizes = [block.steps for block in found]
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    sizes = [block.steps for block in Trainer(plan, data, CPU, Everything(plan.steps)).blocks()]
     assert sum(sizes) == 700
     if records is None:  # by the clock
         assert len(set(sizes)) > 3
@@ -212,10 +201,7 @@ def test_an_empty_sample_is_a_step_like_any_other():
     """With a rate so low that hardly any sample holds a record, as many steps are taken."""
     data = tiny_data()
     plan = tiny_plan(data, privacy={"sampling_rate": 1 / 90}, steps=30)
-    state = TrainingState(plan, CPU)
-    blocks = train(
-        plan, state, Records(data, CPU), build_mechanism(plan), Counted(99), (1 / 3,) * 3, horizon=30
-    )
+    blocks = Trainer(plan, data, CPU, Counted(plan.steps, 99)).blocks()
     assert sum(block.steps for block in blocks) == 30
 
 

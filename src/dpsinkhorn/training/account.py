@@ -1,0 +1,258 @@
+"""The account of one run: all that it takes from its ledger, and what it may state in the end."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+
+import dp_accounting as dp  # type: ignore[import-untyped]
+
+from dpsinkhorn.privacy import (
+    Accountant,
+    Budget,
+    BudgetExceededError,
+    Charge,
+    Ledger,
+    Statement,
+    UnsupportedEventError,
+    compose,
+    epsilon,
+    public_facts_sentence,
+)
+from dpsinkhorn.privacy.journal import JournalDamagedError
+from dpsinkhorn.privacy.ledger import EpsilonOf
+from dpsinkhorn.privacy.units import unit_conflict
+from dpsinkhorn.release import PrivacyStatement
+from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["Account", "accountant_for", "charged_steps", "check_unit", "epsilon_by", "statement_of"]
+
+
+class Account:
+    """Charges the steps of one run to its ledger, each before it is taken: no more than the run planned.
+
+    Use it as a context: it keeps the ledger open, and others out, until it is left.
+    """
+
+    def __init__(self, path: Path, ledger: Ledger, plan: Plan, run: str) -> None:
+        """Not for callers: use `open`."""
+        self.path, self.ledger, self.run = path, ledger, run
+        self._plan, self._charge = plan, plan.step_charge
+        self._covered = self._left = 0
+
+    @classmethod
+    def open(
+        cls, path: Path, plan: Plan, run: str, *, begin: bool = False, seen: str | None = None
+    ) -> Account:
+        """Open the ledger of a run.
+
+        Args:
+            path: Where it is.
+            run: The name by which the run is charged.
+            begin: Make a new ledger where there is none, with the budget of the plan: only for a run that can
+                have spent nothing yet.
+            seen: A digest that the ledger had; an older copy is refused.
+        """
+        budget = Budget(plan.budget_epsilon, plan.delta) if begin else None
+        try:
+            ledger = Ledger.open(path, epsilon_by(plan), budget=budget, seen=seen)
+        except FileNotFoundError as error:
+            raise TrainingError(
+                f"the ledger {path} of this run is gone; put it back: it knows what was spent"
+            ) from error
+        except JournalDamagedError:
+            raise
+        except ValueError as error:
+            raise TrainingError(
+                f"{error}; this is the ledger of another run: put the right one back"
+            ) from error
+        try:
+            check_unit(path, ledger.statement(), plan)  # others may have spent since this run began
+        except TrainingError:
+            ledger.close()
+            raise
+        return cls(path, ledger, plan, run)
+
+    def __enter__(self) -> Account:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.close()
+
+    def charge_frequencies(self) -> None:
+        """Charge the release of the class frequencies; a seeded run, which repeats it, is charged once."""
+        assert self._plan.count_mechanism is not None
+        charge = self._plan.count_mechanism.charge()
+        known = any(s.run == self.run and s.charge == charge for s in self.ledger.statement().spends)
+        if self._plan.seed is None or not known:
+            self._spend(charge, 1)
+
+    def settle(self, step: int, *, replays: bool, promised: int | None) -> int:
+        """Return the step at which a run that stands at `step` ends: by its plan, its budget or the ledger's.
+
+        Where a seeded run `replays` bit for bit, steps that were charged before a crash are not charged
+        again: the same noise on the same data reveals nothing new. `promised` is where such a run was to end.
+        """
+        plan = self._plan
+        self._left = self.steps_left()
+        self._covered = step
+        if replays and plan.seed is not None:
+            self._covered = charged_steps(plan, self.ledger.statement(), self.run)
+        horizon = min(plan.steps, self._covered + self._affordable(plan.steps))
+        if self._covered > step and promised not in (None, horizon):
+            # What a step asks of the data can depend on where the run ends, and these are not charged anew.
+            raise TrainingError(
+                f"this seeded run was to end after {promised} steps, and the budget in {self.path} now ends "
+                f"it after {horizon}: it would not replay; begin another run"
+            )
+        if not horizon:
+            raise TrainingError(
+                f"the budget, of this run or in {self.path}, allows no step, and none is kept; "
+                "begin another run"
+            )
+        return horizon
+
+    def reserve(self, step: int, wanted: int) -> int:
+        """Return how many steps from `step` on may be taken now: charged, on disk. 0: the budget is spent."""
+        free = self._covered - step
+        if free > 0:
+            return min(free, wanted)
+        granted = self._affordable(wanted)
+        if granted:
+            self._spend(self._charge, granted)
+            self._covered = step + granted
+            self._left -= granted
+        return granted
+
+    def epsilon_by(self, step: int) -> float:
+        """Return ε of all that will be on record when the run is at this step; or is, if it was there."""
+        ahead = step - self._covered
+        return self.ledger.epsilon_after(self._charge, ahead) if ahead > 0 else self.ledger.epsilon()
+
+    def steps_left(self) -> int:
+        """Return how many steps the run may still charge by its own plan, whatever room others left.
+
+        So it ends within its own ε, and what its release says it cost does not tell how many steps a crash
+        lost.
+
+        Raises:
+            TrainingError: The run has charges on record that are none of its plan's.
+        """
+        plan, spent = self._plan, self.ledger.statement()
+        taken = charged_steps(plan, spent, self.run)
+        left = max(0, plan.steps - taken)
+        others = [s.charge for s in spent.spends if s.run == self.run and s.charge != self._charge]
+        counts = None if plan.count_mechanism is None else plan.count_mechanism.charge()
+        if any(charge != counts for charge in others):
+            raise TrainingError(
+                f"the ledger has charges of {self.run} that its plan does not have; was the run's run.json "
+                "edited?"
+            )
+        if len(others) <= 1:
+            return left
+
+        # frequencies of classes that a crash lost were released anew: steps make room for them
+        def too_many(steps: int) -> bool:
+            steps_in_all = plan.mechanism.sampled(plan.sampling_rate, max(1, taken + steps))
+            return epsilon(compose(*others, steps_in_all), plan.delta, plan.accountant) > plan.budget_epsilon
+
+        return max(0, bisect.bisect_left(range(left + 1), True, key=too_many) - 1)
+
+    def statement(self, noise: str) -> PrivacyStatement:
+        """Return what the run guarantees."""
+        return statement_of(self._plan, self.ledger.statement(), noise)
+
+    def _affordable(self, at_most: int) -> int:
+        at_most = min(at_most, self._left)
+        return self.ledger.affordable(self._charge, at_most=at_most) if at_most > 0 else 0
+
+    def _spend(self, charge: Charge, steps: int) -> None:
+        try:
+            self.ledger.spend(charge, run=self.run, steps=steps)
+        except BudgetExceededError as error:
+            raise TrainingError(str(error)) from error
+
+
+def epsilon_by(plan: Plan) -> EpsilonOf:
+    """Return ε as a ledger asks for it, by the plan's accountant where it can."""
+    return lambda charge, delta: epsilon(charge, delta, accountant_for(charge, delta, plan))
+
+
+def accountant_for(charge: Charge, delta: float, plan: Plan) -> Accountant:
+    """Return the plan's accountant; `pld` where it has no bound for what others charged to the same ledger.
+
+    Both are upper bounds, so either will do; a run whose accountant cannot count its ledger could not end.
+    """
+    if plan.accountant != "pld":
+        try:
+            epsilon(charge, delta, plan.accountant)
+        except UnsupportedEventError:
+            return "pld"
+    return plan.accountant
+
+
+def check_unit(path: Path, spent: Statement, plan: Plan) -> None:
+    """Refuse a ledger of runs that protect others: ε for records says nothing of a person with several."""
+    if conflict := unit_conflict(spent.runs, plan.facts.unit):
+        raise TrainingError(
+            f"the ledger {path} {conflict}, and this one protects each {plan.facts.unit}; "
+            "give it another ledger"
+        )
+
+
+def charged_steps(plan: Plan, spent: Statement, run: str) -> int:
+    """Return the steps of a run that are on record, those that a crash lost included."""
+    charge = plan.step_charge
+    return sum(spend.steps for spend in spent.spends if spend.run == run and spend.charge == charge)
+
+
+def statement_of(plan: Plan, spent: Statement, noise: str) -> PrivacyStatement:
+    """Return what a run guarantees: everything on its ledger, other runs on the same data included."""
+    total, delta = spent.total(), spent.budget.delta
+    accountant = accountant_for(total, delta, plan) if plan.private else plan.accountant
+    return PrivacyStatement(
+        epsilon=epsilon(total, delta, accountant) if plan.private else math.inf,
+        delta=delta,
+        adjacency=total.adjacency.value,
+        unit=plan.facts.unit,
+        accountant=accountant,
+        charges=tuple(charge.to_json() for charge in _merged(spent)),
+        ledger_digest=spent.digest,
+        mechanism=plan.recipe.privacy.mechanism,
+        published_epsilon=plan.published_epsilon,
+        size_is_public=plan.facts.size_is_public,
+        noise=noise,
+        seeded=plan.seed is not None,
+        notes=_notes(plan),
+    )
+
+
+def _notes(plan: Plan) -> tuple[str, ...]:
+    """Return what else counts as public, so that nobody is surprised."""
+    if not plan.private:
+        return ()
+    notes = [public_facts_sentence()]
+    if plan.facts.classes_stated and plan.facts.classes:
+        notes.append("The classes were stated: whether there are records of each is protected.")
+    if plan.published_epsilon is not None:
+        notes.append("published_epsilon is the papers' own count; it is not a valid guarantee.")
+    return tuple(notes)
+
+
+def _merged(spent: Statement) -> list[Charge]:
+    """Return one charge for all spends of a kind, so that a statement stays short."""
+    steps: dict[str, int] = {}
+    for spend in spent.spends:
+        key = json.dumps(spend.charge.to_json(), sort_keys=True)
+        steps[key] = steps.get(key, 0) + spend.steps
+    single = {key: Charge.from_json(json.loads(key)) for key in steps}
+    return [
+        Charge(dp.SelfComposedDpEvent(single[key].event, n), single[key].adjacency)
+        for key, n in steps.items()
+    ]
