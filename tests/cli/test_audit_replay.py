@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
+from dpsinkhorn.mechanisms import batch
 from support.runs import tiny_arrays
 
 
@@ -29,7 +29,7 @@ def test_json(run, replay):
 
 
 def test_a_table_and_a_defect_that_the_status_tells_of(run, replay, monkeypatch):
-    monkeypatch.setattr(gradients, "clip_whole", lambda values, _bound: values.double())
+    monkeypatch.setattr(batch, "clip_whole", lambda values, _bound: values.double())
     status, out, _ = run(f"{replay} --mechanism batch")
     assert status == 3
     words = " ".join(out.split())

@@ -10,6 +10,7 @@ import pytest
 
 from dpsinkhorn import load
 from dpsinkhorn.data import DataError, from_arrays
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
@@ -126,9 +127,7 @@ class TestDeclaredSizes:
         assert plan.expected_batch == pytest.approx(81)
 
     def test_far_more_than_declared_is_refused_early(self, tmp_path, monkeypatch):
-        from dpsinkhorn.training import building
-
-        monkeypatch.setattr(building, "_LEAST_ROOM", 10)
+        monkeypatch.setattr(Terms, "largest_sample", property(lambda terms: 4 * terms.facts.records))
         data = tiny_data(records=90)
         run = Run.create(tmp_path / "run", tiny_plan(data, records=20, privacy={"sampling_rate": 0.2}))
         with pytest.raises(TrainingError, match="far more than the 20 declared"):

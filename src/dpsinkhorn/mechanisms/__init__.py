@@ -22,8 +22,8 @@ _registered: dict[str, type[TrainingMechanism]] = {}
 def mechanism_names() -> tuple[str, ...]:
     """Return the names of all mechanisms, training without privacy included.
 
-    >>> mechanism_names()
-    ('batch', 'image', 'moments', 'none', 'parameter', 'record')
+    >>> {"record", "moments", "batch", "image", "parameter", "none"} <= set(mechanism_names())
+    True
     """
     ours = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
     return tuple(sorted({*ours, *_registered}))

@@ -259,14 +259,14 @@ class TestWarnings:
 
     def test_names_read_off_private_labels_stay_inside(self, run, place):
         images, labels, _ = tiny_arrays()
-        np.savez(place / "named.npz", images=images, labels=np.array(["ant", "bee", "cat"])[labels])
+        np.savez(place / "named.npz", images=images, labels=np.array(["ant", "cat", "owl"])[labels])
         status, _, err = run(f"--data named.npz --recipe tiny.toml --out run {TINY}")
         assert status == 0
         assert "stay out of the release; state them with --classes" in err
-        assert all(b"bee" not in content for content in snapshot(place / "run" / "release").values())
-        status, _, err = run(f"--data named.npz --classes ant,bee,cat --recipe tiny.toml --out stated {TINY}")
+        assert all(b"owl" not in content for content in snapshot(place / "run" / "release").values())
+        status, _, err = run(f"--data named.npz --classes ant,cat,owl --recipe tiny.toml --out stated {TINY}")
         assert (status, err) == (0, "")
-        assert load(place / "stated").class_names == ("ant", "bee", "cat")
+        assert load(place / "stated").class_names == ("ant", "cat", "owl")
 
     def test_none_where_all_is_well(self, run):
         assert run("--data data.npz --recipe tiny.toml --dry-run --accountant rdp")[2] == ""

@@ -46,6 +46,8 @@ def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
         return MomentsObserver(mechanism, canaries, others)
     if isinstance(mechanism, Batch | Image | Parameter):
         return SinkhornObserver(mechanism, canaries, others)
+    if not plan.private:
+        raise AuditError("a training without privacy guarantees nothing that could be audited")
     raise AuditError(
         f"no one can watch a whole training by {plan.kind.name}; audit its steps (--game step), or replay it"
     )
