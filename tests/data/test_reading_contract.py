@@ -73,6 +73,13 @@ class TestBreaks:
         found = load_dataset(write(tmp_path / "a.csv", *self.ROWS), classes=["0", "a", "b"])
         assert found.labels.tolist() == [1, 2, 1]
 
+    @pytest.mark.parametrize("kind", ["uint16", "float32", "bool"])
+    def test_an_image_of_another_type_does_not_rescale_a_list(self, kind):
+        images = [np.ones((2, 2), np.uint8)] * 3
+        assert from_arrays(images).value_range == (0, 255)
+        with pytest.raises(DataError, match=f"images differ in type .uint8, {kind}."):
+            from_arrays([*images, np.ones((2, 2), kind)])
+
     def test_an_open_quote_swallows_no_record(self, tmp_path):
         rows = ('a,"x,0,1,1,0', 'b,y,1,0,1,1"', "a,z,0,0,1,0")
         with pytest.raises(DataError, match=r"3 lines but|cannot read"):

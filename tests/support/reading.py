@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.random import Generator
 from PIL import Image
 
-from dpsinkhorn.data import DataError, Dataset, load_dataset
+from dpsinkhorn.data import DataError, Dataset, from_arrays, load_dataset
 from dpsinkhorn.transport import TransportError, read_points
 from support.readers import encoded, write_idx
 
@@ -301,6 +301,27 @@ class Parquet(TypedRows):
         return folder / "set.parquet"
 
 
+class ListOfArrays(Format):
+    """Images in a list, each with a type of its own, as they come from a decoder."""
+
+    name = "list of arrays"
+    options = ({}, {"value_range": (0, 65535)}, {"classes": 3})
+
+    def record(self, rng: Generator) -> tuple[int, np.ndarray]:
+        return int(rng.integers(3)), rng.integers(2, size=(2, 2)).astype(np.uint8)
+
+    def hostile(self, rng: Generator) -> tuple[int, np.ndarray]:
+        kind = str(rng.choice(["uint8", "uint16", "int64", "float32", "float64", "bool"]))
+        shape = (2, 2) if rng.random() < 0.9 else (2, 3)
+        return int(rng.integers(3)), rng.integers(2, size=shape).astype(kind)
+
+    def write(self, folder: Path, records: Sequence[Any]) -> Any:  # noqa: ARG002
+        return records
+
+    def read(self, path: Any, options: dict[str, Any]) -> Dataset:
+        return from_arrays([image for _, image in path], [label for label, _ in path], **options)
+
+
 class Idx(Format):
     """Bytes of images, and bytes of labels."""
 
@@ -399,6 +420,7 @@ FORMATS: tuple[Format, ...] = (
     Npz("npz of bytes", "uint8"),
     Npz("npz of floats", "float32"),
     Npy("npy", "uint8"),
+    ListOfArrays(),
     Idx(),
     PictureFolder(),
     PointTable("points, csv", ".csv", ","),

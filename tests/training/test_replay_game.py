@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from dpsinkhorn.data import DataError, from_arrays, load_dataset
+from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.training import TrainingError, run, trainer
 from dpsinkhorn.training.auditing import (
     Neighbour,
@@ -139,6 +140,23 @@ class TestFound:
         plan = replay_plan(base, "record")
         with pytest.raises(ValueError, match="seeded"):
             TrainingReplay(replace(plan, seed=None), base)
+
+
+class TestEveryStepIsMeasured:
+    def test_a_defect_of_the_largest_sample_alone(self, monkeypatch):
+        """Where the new record is left out, nothing may move; elsewhere no more than it may: turn by turn."""
+        base = first_units(tiny_data(records=60), 1000)
+        game = TrainingReplay(replay_plan(base, "record"), base)
+        largest = max(len(entry.taken) for entry in game._recording.entries if hasattr(entry, "taken"))
+        sums = Record.clipped_sums
+
+        def wrong(self, points, labels, sample):
+            total, own = sums(self, points, labels, sample)
+            return (50 * total if len(sample.points) > largest else total), own
+
+        monkeypatch.setattr(Record, "clipped_sums", wrong)
+        found = list(game.against(worst_neighbours(base, tiny_data(records=60))))
+        assert max(outcome.move for outcome in found) > 10
 
 
 class TestReaders:

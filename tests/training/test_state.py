@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dpsinkhorn.files import replace_file
+from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.training import Facts, Run, TrainingError, load_recipe, make_plan
 from dpsinkhorn.training import state as state_module
 from dpsinkhorn.training.state import TrainingState, read_extra
@@ -169,3 +170,10 @@ class TestPrecision:
                 images.append(state.generator(latents, labels))
         assert images[0].dtype == images[1].dtype == torch.float32
         assert 0 < (images[0] - images[1]).abs().max() < 0.05
+
+
+def test_a_source_of_noise_is_for_seeded_plans():
+    """What is released of a run without a seed has secure noise, whatever source an audit would like."""
+    plan = tiny_plan(tiny_data(), seed=None)
+    with pytest.raises(TrainingError, match="seeded plans alone"):
+        TrainingState(plan, torch.device("cpu"), SeededNoise(0))

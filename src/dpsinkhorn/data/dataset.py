@@ -189,10 +189,7 @@ def check_every_class(dataset: Dataset) -> None:
 
 def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
     """The images as (N, H, W, C)."""
-    try:
-        array = images if isinstance(images, np.ndarray) else np.asarray(images)
-    except ValueError:
-        raise DataError("images differ in size; make them all the same height and width") from None
+    array = images if isinstance(images, np.ndarray) else _one_array(images)
     if array.dtype == object:
         raise DataError("images differ in size or are no numbers; give one array of numbers")
     if array.ndim == 3:
@@ -214,6 +211,25 @@ def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
     if 0 in array.shape:
         raise DataError(f"images of shape {array.shape} have no pixels")
     return array
+
+
+def _one_array(images: Any) -> npt.NDArray[Any]:
+    """Return images as one array. In a list every image has a type of its own, and all must have the same.
+
+    NumPy would find a type that holds them all: one image of 16 bits would change the range of all others.
+    """
+    try:
+        if not hasattr(images, "__array__"):
+            kinds = dict.fromkeys(np.asarray(image).dtype for image in images)
+            if len(kinds) > 1:
+                raise DataError(
+                    f"images differ in type ({', '.join(map(str, kinds))}); make one array of one type"
+                )
+        return np.asarray(images)
+    except DataError:
+        raise
+    except (TypeError, ValueError):
+        raise DataError("images differ in size; make them all the same height and width") from None
 
 
 def _checked_values(

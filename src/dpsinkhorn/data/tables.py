@@ -89,8 +89,11 @@ def read_table(
     table = read_columns(path, [*image_names, *others])
     if table.num_rows == 0:
         raise DataError(f"the data set is empty: {path} has no rows")
-    labels = None if label_name is None else table[label_name].to_pylist()
-    persons = None if group_name is None else table[group_name].to_pylist()
+    try:
+        labels = None if label_name is None else table[label_name].to_pylist()
+        persons = None if group_name is None else table[group_name].to_pylist()
+    except ValueError as error:  # times to the nanosecond, which Python has no type for
+        raise DataError(f"cannot read {path}: {error}; write labels and persons as text") from error
     if image_name is None:
         columns = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
         return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons, unused)

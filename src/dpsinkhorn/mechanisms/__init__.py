@@ -50,5 +50,7 @@ def find_mechanism(name: str) -> type[TrainingMechanism]:
 
 def register(mechanism: type[TrainingMechanism]) -> type[TrainingMechanism]:
     """Add a mechanism that is defined elsewhere; a class decorator."""
+    if mechanism.name in mechanism_names() and mechanism.name not in _registered:
+        raise ValueError(f"there is a mechanism {mechanism.name} already; choose another name")
     _registered[mechanism.name] = mechanism
     return mechanism

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.generators import CustomConfig
 from dpsinkhorn.mechanisms.shared.base import Sample, pulled_back
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
@@ -34,6 +35,16 @@ class Parameter(SinkhornMechanism):
     recipe = "paper-parameter"
 
     mechanism: ParameterMechanism
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        super().check(terms)
+        if isinstance(terms.generator, CustomConfig):
+            raise ValueError(
+                f"the mechanism parameter cannot train {terms.generator.module}: gradients pass through the "
+                "module before they are clipped and noised, and it could keep them; choose record, batch or "
+                "image"
+            )
 
     @classmethod
     def releases(cls, terms: Terms) -> ParameterMechanism:

@@ -67,6 +67,8 @@ class TrainingState:
         self.random = torch.Generator(device)
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
         self.random.manual_seed(seed)
+        if noise is not None and plan.seed is None:
+            raise TrainingError("a source of noise is given to audits of seeded plans alone")
         self.noise: NoiseSource = noise or (SecureNoise() if plan.seed is None else SeededNoise(plan.seed))
 
     @property

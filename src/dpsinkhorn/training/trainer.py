@@ -85,6 +85,7 @@ class Trainer:
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
         self._records = Records(dataset, device)
+        self._watched = sanitizer is not None
         self._sanitizer = build_mechanism(plan) if sanitizer is None else sanitizer
 
     def begin(self) -> tuple[float, ...]:
@@ -161,6 +162,8 @@ class Trainer:
 
     def release(self) -> Release:
         """Return what was learnt and what it cost; BatchNorm's statistics are those of generated images."""
+        if self._watched:
+            raise TrainingError("what an audit trained is not for release")
         state, generator, probabilities = self.state, self.state.best, self.begin()
         size = max(_STATISTICS_BATCH, self.plan.generated)
 
@@ -205,6 +208,7 @@ def check_data(plan: Plan, dataset: Dataset) -> None:
     facts: list[tuple[str, Any, Any]] = [
         ("images of shape", found.image_shape, planned.image_shape),
         ("classes:", found.classes, planned.classes),
+        ("classes stated:", found.classes_stated, planned.classes_stated),
         ("persons named:", found.grouped, planned.grouped),
     ]
     if planned.size_is_public:

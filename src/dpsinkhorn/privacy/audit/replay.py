@@ -171,15 +171,20 @@ class Recorder(ObservedNoise):
 class Replayer(ObservedNoise):
     """Answers a neighbour's requests by what was recorded, and measures how far its values have moved.
 
-    Units that the data do not have are taken into every sample, which is the worst case, but for the largest
-    of several: there they are left out, and nothing may move at all: that is what sampling is credited with.
+    Units that the data do not have are taken into every sample, which is the worst case, but for one: there
+    they are left out, and nothing may move at all: that is what sampling is credited with. Which one goes by
+    the `turn`, so that over several neighbours every sample is seen with and without them.
     """
 
-    def __init__(self, recording: Recording, source: NoiseSource, shared: Shared) -> None:
+    def __init__(self, recording: Recording, source: NoiseSource, shared: Shared, turn: int = 0) -> None:
         self._recording, self._source, self._shared = recording, source, shared
         self._next = 0
         samples = [entry for entry in recording.entries if isinstance(entry, _Sample) and entry.rate < 1]
-        self._without = max(samples, key=lambda sample: len(sample.taken)) if len(samples) > 1 else None
+        samples.sort(key=lambda sample: -len(sample.taken))  # among many records a change shows most
+        # An empty sample shows nothing of what others do. With a single one both cases have their turns.
+        choices: list[_Sample | None] = [sample for sample in samples if len(sample.taken)]
+        choices = [*choices, None] if len(choices) == 1 else choices
+        self._without = choices[turn % len(choices)] if choices else None
         self._values: list[Tensor] = []
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""

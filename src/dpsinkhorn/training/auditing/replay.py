@@ -75,16 +75,17 @@ class TrainingReplay:
 
     def against(self, neighbours: Iterable[Neighbour]) -> Iterator[Outcome]:
         """Replay each of them."""
-        for neighbour in neighbours:
-            yield self._against(neighbour)
+        for turn, neighbour in enumerate(neighbours):
+            yield self._against(neighbour, turn)
 
-    def _against(self, neighbour: Neighbour) -> Outcome:
+    def _against(self, neighbour: Neighbour, turn: int) -> Outcome:
         try:
             data = neighbour.read()
         except DataError:
             return Outcome(neighbour.name, refused=True)
         assert self._plan.seed is not None
-        replayer = Replayer(self._recording, SeededNoise(self._plan.seed), _shared(self._data, data))
+        shared = _shared(self._data, data)
+        replayer = Replayer(self._recording, SeededNoise(self._plan.seed), shared, turn)
         try:
             with _run_of(self._plan) as run:
                 seen = _trained(run, data, replayer)
