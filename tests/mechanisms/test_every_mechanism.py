@@ -29,7 +29,7 @@ OURS = [name for name in mechanism_names() if name != support.toy_mechanism.Pull
 
 
 def test_the_list():
-    assert OURS == ["batch", "image", "moments", "none", "parameter", "record"]
+    assert {"batch", "image", "moments", "none", "parameter", "record"} <= set(OURS)
     assert "pull" in NAMES
     assert "none" not in NAMES
     with pytest.raises(ValueError, match=r"must be one of batch, .*, not 'magic'"):
@@ -101,8 +101,9 @@ class TestPrivacy:
 
     def test_an_audit_stays_below_the_claim_and_comes_near(self, name):
         noise = 2.0 if find_mechanism(name).clips_rows else 1.0  # of one of four rows
-        found = audit_step(StepSetting(name, noise), delta=1e-5, repetitions=500, seed=6)
-        assert 0.6 * found.claimed < found.bound < found.claimed
+        setting = StepSetting(name, noise)
+        found = audit_step(setting, delta=1e-5, repetitions=1000, confidence=0.99, seed=6)
+        assert 0.35 * found.claimed < found.bound < found.claimed  # chance leaves room for most scores
 
     def test_persons_are_taken_or_refused(self, name):
         data = tiny_data(persons=20)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from dpsinkhorn.mechanisms import register
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, backpropagate, tidy
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, backpropagate
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import RecordMechanism, add_gaussian
 
 
@@ -34,11 +35,12 @@ class Pull(GradientMechanism):
         return 0
 
     def clipped(self, points, labels, sample, parameters=()):  # noqa: ARG002
-        x, records = tidy(points), tidy(sample.points)
+        x, records = on_grid(points), on_grid(sample.points)
         total = torch.zeros_like(x)
         for row, record in enumerate(records):
             mine = torch.ones(len(x), 1) if labels is None else (labels == sample.labels[row]).unsqueeze(1)
-            total += clip_whole((x - record) * mine, self.mechanism.clip)
+            pull = clip_whole((x - record) * mine, self.mechanism.clip)
+            total += (pull * 2.0**32).trunc() * 2.0**-32  # so coarse that the sum of many is exact
         return total
 
     def backward(self, points, labels, sample, parameters, noise):

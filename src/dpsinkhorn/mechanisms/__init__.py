@@ -44,8 +44,10 @@ def find_mechanism(name: str) -> type[TrainingMechanism]:
         return _registered[name]
     if name not in mechanism_names():
         raise ValueError(f"mechanism must be one of {', '.join(mechanism_names())}, not {name!r}")
-    found = vars(importlib.import_module(f"{__name__}.{name}")).values()
-    return next(each for each in found if isinstance(each, type) and getattr(each, "name", None) == name)
+    for each in vars(importlib.import_module(f"{__name__}.{name}")).values():
+        if isinstance(each, type) and getattr(each, "name", None) == name:
+            return each
+    raise ValueError(f"mechanisms/{name}.py has no class of the name {name}: set its name to the module's")
 
 
 def register(mechanism: type[TrainingMechanism]) -> type[TrainingMechanism]:
