@@ -110,12 +110,12 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
     recipe = choose_recipe(data.image_shape, mechanism=kind)
     plan = make_plan(recipe, facts_of(data), budget_epsilon=10.0)
     planted = plant_canaries(data, 200, SecureNoise())
-    state, sanitizer = TrainingState(plan, torch.device("cpu")), build_mechanism(plan)
+    state, barrier = TrainingState(plan, torch.device("cpu")), build_mechanism(plan)
     records = Records(data, state.device)
     state.generator.train()
     found = []
     for at in range(50):
-        extra = sanitizer.resampled(plan.generated)
+        extra = barrier.resampled(plan.generated)
         latents = draw_latents(plan.generated + extra, state.generator.config.latent, state.random)
         labels = torch.arange(plan.generated) % data.classes
         labels = torch.cat([labels, labels[:extra]])
@@ -125,18 +125,18 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
             return state.generator(latents, labels).flatten(1)
 
         def clipped(sample: Sample, images: Callable[[], Tensor] = images, labels: Tensor = labels) -> Tensor:
-            more = (state.parameters,) if isinstance(sanitizer, Parameter) else ()
-            return sanitizer.clipped(images(), labels, sample, *more)  # type: ignore[attr-defined]
+            more = (state.parameters,) if isinstance(barrier, Parameter) else ()
+            return barrier.clipped(images(), labels, sample, *more)  # type: ignore[attr-defined]
 
         canary = Sample(planted.points[at : at + 1], planted.labels[at : at + 1])
         with_it = Sample(torch.cat([sample.points, canary.points]), torch.cat([sample.labels, canary.labels]))
-        move = float((clipped(with_it) - clipped(sample)).norm()) / sanitizer.mechanism.sensitivity
+        move = float((clipped(with_it) - clipped(sample)).norm()) / barrier.mechanism.sensitivity
         found.append(move)
         state.optimizer.zero_grad()
-        sanitizer.backward(images(), labels, sample, state.parameters, state.noise)
+        barrier.backward(images(), labels, sample, state.parameters, state.noise)
         state.optimizer.step()
     move = float(np.median(found))
-    mu = math.sqrt(plan.steps) * plan.sampling_rate * move / sanitizer.mechanism.noise_multiplier
+    mu = math.sqrt(plan.steps) * plan.sampling_rate * move / barrier.mechanism.noise_multiplier
     bounds = []
     for seed in range(10):
         random = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
         "claimed": plan.epsilon,
         "steps": plan.steps,
         "sampling_rate": plan.sampling_rate,
-        "noise_multiplier": sanitizer.mechanism.noise_multiplier,
+        "noise_multiplier": barrier.mechanism.noise_multiplier,
         "move": move,
         "largest_move": max(found),
         "mu": mu,

@@ -65,9 +65,9 @@ def main() -> None:
     # ---- ours
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    state, sanitizer = TrainingState(plan, device), build_mechanism(plan)
+    state, barrier = TrainingState(plan, device), build_mechanism(plan)
     state.generator.train()
-    steps = make_steps(plan, state, records, sanitizer, (0.1,) * 10, horizon=10**9)
+    steps = make_steps(plan, state, records, barrier, (0.1,) * 10, horizon=10**9)
     block = steps.multiple
     steps.take(block)
     result["ours_step_ms"] = timed(lambda: steps.take(block), device, arguments.seconds, per=block)
@@ -81,8 +81,8 @@ def main() -> None:
     held = records.held(CLASSES, on_the_grid=False)
     assert held is not None
     x, labels, y, kinds = clouds(state, held, device)
-    fixed = sanitizer.fixed(Setting(N, None, 50.0, held))
-    ours_loss = our_loss(sanitizer, fixed, x, labels, y, kinds)
+    fixed = barrier.fixed(Setting(N, None, 50.0, held))
+    ours_loss = our_loss(barrier, fixed, x, labels, y, kinds)
     result["ours_loss_ms"] = timed(ours_loss, device, arguments.seconds)
     result["geomloss_loss_ms"] = timed(
         lambda: eager_gradient(x.clone().requires_grad_(), labels, y, kinds), device, arguments.seconds
@@ -168,7 +168,7 @@ def clouds(state: TrainingState, held: Any, device: torch.device) -> tuple[Tenso
 
 
 def our_loss(
-    sanitizer: GradientMechanism,
+    barrier: GradientMechanism,
     fixed: FixedStep | None,
     x: Tensor,
     labels: Tensor,
@@ -177,7 +177,7 @@ def our_loss(
 ) -> Callable[[], Any]:
     """The gradient of Eq. 6 as a step of ours takes it: captured on a GPU."""
     if fixed is None:
-        return lambda: sanitizer._gradient(x, labels, Sample(y, kinds))  # type: ignore[attr-defined]
+        return lambda: barrier._gradient(x, labels, Sample(y, kinds))  # type: ignore[attr-defined]
     from dpsinkhorn.kernels.transport import eq6_gradient
 
     step = kernel_step(x, labels, y, kinds)

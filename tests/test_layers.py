@@ -13,7 +13,7 @@ ROOT = Path(dpsinkhorn.__file__).parent
 LOWER = {"ot", "privacy"}
 MIDDLE = {"data", "generators", "release", "mechanisms"}
 UPPER = {"training", "transport", "evaluation"}
-TOP = {"cli", "report", "reproduction"}
+TOP = {"cli", "report", "papers"}
 MAY_NOT_IMPORT = {
     "kernels": {"errors", "files"} | LOWER | MIDDLE | UPPER | TOP,
     "ot": {"privacy"} | MIDDLE | UPPER | TOP,
@@ -25,8 +25,8 @@ MAY_NOT_IMPORT = {
     "training": (UPPER - {"training"}) | TOP,
     "transport": (UPPER - {"transport"}) | TOP,
     "evaluation": (UPPER - {"evaluation"}) | TOP,
-    "report": {"cli", "reproduction"},
-    "reproduction": {"cli", "report"},
+    "report": {"cli", "papers"},
+    "papers": {"cli", "report"},
 }
 
 

@@ -66,14 +66,14 @@ def priced(step: Step, cost: Cost, classes: int = 0, label_weight: float = 15.0)
 
 
 def plain(step: Step, cost: Cost, regularization: float, classes: int, label_weight: float) -> Tensor:
-    """What the sanitizer computes."""
+    """What the barrier computes."""
     mechanism = BatchMechanism(clip=1.0, noise_multiplier=1.0)
     debias = step.resampled / step.rows
-    sanitizer = Batch(mechanism, cost, regularization, debias, classes, label_weight)
+    barrier = Batch(mechanism, cost, regularization, debias, classes, label_weight)
     count = int(step.count)
     y_labels = None if step.y_labels is None else step.y_labels[:count].cpu()
     labels = None if step.labels is None else step.labels.cpu()
-    return sanitizer._gradient(step.x.cpu(), labels, Sample(step.y[:count].cpu(), y_labels))
+    return barrier._gradient(step.x.cpu(), labels, Sample(step.y[:count].cpu(), y_labels))
 
 
 def assert_alike(step: Step, kind: str = "both", regularization: float = 0.05, classes: int = 0) -> None:

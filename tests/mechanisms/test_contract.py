@@ -1,4 +1,4 @@
-"""What every sanitizer promises: sensitivity on real neighbours, exact noise, shapes that tell nothing."""
+"""What every barrier promises: sensitivity on real neighbours, exact noise, shapes that tell nothing."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Images(nn.Module):
 
 @dataclass
 class Setup:
-    """A sanitizer with public images to go with it."""
+    """A barrier with public images to go with it."""
 
-    sanitizer: GradientMechanism
+    barrier: GradientMechanism
     images: Tensor
     labels: Tensor | None
 
@@ -59,14 +59,14 @@ class Setup:
         """What would be noised."""
         generator = Images(self.images)
         arguments = [generator(), self.labels, sample]
-        if isinstance(self.sanitizer, Parameter):
+        if isinstance(self.barrier, Parameter):
             arguments.append(list(generator.parameters()))
-        return self.sanitizer.clipped(*arguments)
+        return self.barrier.clipped(*arguments)
 
     def update(self, sample: Sample, noise=None) -> Tensor:
         """The gradient that a step leaves in the images."""
         generator = Images(self.images)
-        self.sanitizer.backward(
+        self.barrier.backward(
             generator(), self.labels, sample, list(generator.parameters()), noise or SeededNoise(5)
         )
         return generator.images.grad
@@ -108,7 +108,7 @@ def farthest(case: Setup, persons: bool = False, skip: tuple[str, ...] = ()) -> 
         first, second = case.clipped(before), case.clipped(after)
         assert bool(torch.isfinite(first).all()), name
         assert bool(torch.isfinite(second).all()), name
-        move = float((first - second).norm()) / case.sanitizer.mechanism.sensitivity
+        move = float((first - second).norm()) / case.barrier.mechanism.sensitivity
         assert move <= 1 + 1e-14, (name, move)
         largest = max(largest, move)
     return largest
@@ -144,7 +144,7 @@ class TestSensitivity:
         else:
             before, after = Sample(corner), Sample(torch.cat([corner, -corner]))
         move = float((case.clipped(before) - case.clipped(after)).norm())
-        sensitivity = case.sanitizer.mechanism.sensitivity
+        sensitivity = case.barrier.mechanism.sensitivity
         assert 0.999 * sensitivity < move <= sensitivity
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +173,7 @@ def check_noise(case: Setup, sample: Sample, scale: float) -> None:
     """`scale` times the update is noise alone, of the stated variance: a chi-square interval."""
     draws = torch.cat([case.update(sample, SeededNoise(seed)).double().flatten() for seed in range(20)])
     assert len(draws) == 20 * case.images.numel()
-    total = float((scale * draws / case.sanitizer.mechanism.noise_std).square().sum())
+    total = float((scale * draws / case.barrier.mechanism.noise_std).square().sum())
     low, high = stats.chi2.interval(1 - 1e-6, len(draws))
     assert low < total < high
     assert abs(float(draws.mean())) < 5 * float(draws.std()) / math.sqrt(len(draws))
@@ -185,7 +185,7 @@ class TestNoise:
         """Equal images have no self term, and records equal to them no cross term: the gradient is 0."""
         image = digits()[0][:1]
         case = setup(kind, images=image.repeat(N, 1), labelled=False)
-        scale = case.sanitizer.expected_batch if kind == "record" else 1.0
+        scale = case.barrier.expected_batch if kind == "record" else 1.0
         return case, [Sample(torch.empty(0, 64)), Sample(image.repeat(33, 1))], scale
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -248,7 +248,7 @@ class TestNothingMovesWithTheSample:
             assert update.shape == case.images.shape
             assert bool(torch.isfinite(update).all())
             drawn.append(noise.requests)
-            scale = case.sanitizer.expected_batch if kind == "record" else 1.0
+            scale = case.barrier.expected_batch if kind == "record" else 1.0
             kept.append(scale * update.double().flatten() - case.clipped(sample).flatten())
         assert all(requests == drawn[0] for requests in drawn)
         # and it is the very same noise
@@ -269,7 +269,7 @@ class TestNothingMovesWithTheSample:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_images_asked_for(self, kind: str):
-        assert setup(kind).sanitizer.resampled(20) == 0
+        assert setup(kind).barrier.resampled(20) == 0
 
     def test_resampled_images(self):
         mechanism = BatchMechanism(0.5, 1.0)
@@ -285,12 +285,12 @@ class TestInterface:
         generator = Images(case.images)
         generator.images.grad = torch.full_like(generator.images, 1e9)
         arguments = (case.labels, TestNothingMovesWithTheSample.sample(9), [generator.images])
-        case.sanitizer.backward(generator(), *arguments, SeededNoise(5))
+        case.barrier.backward(generator(), *arguments, SeededNoise(5))
         assert float(generator.images.grad.abs().max()) < 1e6
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_charges(self, kind: str):
-        charge = setup(kind).sanitizer.mechanism.sampled(0.1, 10)
+        charge = setup(kind).barrier.mechanism.sampled(0.1, 10)
         multiplier = 1.3 / math.sqrt(N) if kind == "image" else 1.3
         assert charge.event.event.event.noise_multiplier == pytest.approx(multiplier)
 
@@ -312,7 +312,7 @@ class TestInterface:
         arguments = {"points": case.images.clone().requires_grad_(), "labels": case.labels} | change
         points = arguments["points"].requires_grad_() * 1
         with pytest.raises(ValueError, match=match):
-            case.sanitizer.backward(
+            case.barrier.backward(
                 points, arguments["labels"], self_sample(), [nn.Parameter(torch.zeros(1))], SeededNoise(0)
             )
 

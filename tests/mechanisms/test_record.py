@@ -85,8 +85,8 @@ class TestAgainstAutograd:
         parameter = nn.Parameter(images(40))
         labels = (torch.arange(20) % CLASSES).repeat(2)
         sample = some_digits(25)
-        sanitizer = made(cost, clip=2.0, batch=17.0, own=0.7)
-        sanitizer.backward(parameter * 1, labels, sample, [parameter], SeededNoise(1))
+        barrier = made(cost, clip=2.0, batch=17.0, own=0.7)
+        barrier.backward(parameter * 1, labels, sample, [parameter], SeededNoise(1))
         noised = parameter.grad
         sums = [
             record_sum(cost, parameter[:20], labels[:20], part, 1.0, 2.0)
@@ -96,14 +96,14 @@ class TestAgainstAutograd:
         assert 0.9 < float(noise.std()) / 2.0 < 1.1  # C σ
         assert not noised[20:].any()
         # the same noise on an empty sample: what is left is the cross term alone
-        sanitizer.backward(parameter * 1, labels, some_digits(0), [parameter], SeededNoise(1))
+        barrier.backward(parameter * 1, labels, some_digits(0), [parameter], SeededNoise(1))
         close(17 * (noised - parameter.grad)[:20].double(), sums[0], 2e-5)
 
     @pytest.mark.parametrize("size", [2, 3, 50])
     def test_generated_images_go_in_groups_as_large_as_persons(self, size: int):
         points, labels = images(40), (torch.arange(20) % CLASSES).repeat(2)
-        sanitizer = made(SquaredEuclidean(), clip=2.0, own=1.0, records_per_person=size)
-        found = sanitizer.clipped_sums(points, labels, some_digits(6))[1]
+        barrier = made(SquaredEuclidean(), clip=2.0, own=1.0, records_per_person=size)
+        found = barrier.clipped_sums(points, labels, some_digits(6))[1]
         groups = Sample(points[20:], labels[20:], torch.arange(20) // size)
         expected = record_sum(SquaredEuclidean(), points[:20], labels[:20], groups, 1.0, 2.0)
         close(found, expected)
@@ -142,8 +142,8 @@ class TestAgainstAutograd:
         regularization = float(10.0 ** rng.uniform(-2, 2))
         clip = float(10.0 ** rng.uniform(-1, 1))
         batch = float(rng.uniform(0.1, 100))  # sets the length of a tile
-        sanitizer = made(cost, clip=clip, regularization=regularization, classes=classes, batch=batch)
-        value = sanitizer.clipped(x, x_labels, sample)
+        barrier = made(cost, clip=clip, regularization=regularization, classes=classes, batch=batch)
+        value = barrier.clipped(x, x_labels, sample)
         close(value, record_sum(cost, x, x_labels, sample, regularization, clip))
 
 
@@ -154,16 +154,16 @@ class TestSum:
         x, labels, sample = images(30), torch.arange(30) % CLASSES, some_digits(700)
         if persons:
             sample = Sample(sample.points, sample.labels, torch.arange(700) // 9 * (torch.arange(700) > 300))
-        sanitizer = made(L1L2(), batch=80.0)
-        whole = sanitizer.clipped(x, labels, sample)
+        barrier = made(L1L2(), batch=80.0)
+        whole = barrier.clipped(x, labels, sample)
         monkeypatch.setattr(shares, "_WORK", 1)
-        close(sanitizer.clipped(x, labels, sample), whole, 1e-11)
+        close(barrier.clipped(x, labels, sample), whole, 1e-11)
 
     def test_a_batch_is_not_truncated(self):
         x, labels = images(20), torch.arange(20) % CLASSES
-        sanitizer = made(L1L2(), batch=5.0)
-        parts = sum(sanitizer.clipped(x, labels, some_digits(100, at)) for at in range(0, 1700, 100))
-        close(sanitizer.clipped(x, labels, some_digits(1700)), parts, 1e-11)
+        barrier = made(L1L2(), batch=5.0)
+        parts = sum(barrier.clipped(x, labels, some_digits(100, at)) for at in range(0, 1700, 100))
+        close(barrier.clipped(x, labels, some_digits(1700)), parts, 1e-11)
 
     def test_the_normaliser_is_public(self):
         check_normaliser(Record)
@@ -198,10 +198,10 @@ class TestSum:
             made(Mine())
 
     def test_too_many_records(self):
-        sanitizer = made(L1L2(), max_sample=29)
-        sanitizer.clipped(images(20), torch.arange(20) % 10, some_digits(29))
+        barrier = made(L1L2(), max_sample=29)
+        barrier.clipped(images(20), torch.arange(20) % 10, some_digits(29))
         with pytest.raises(ValueError, match="max_sample"):
-            sanitizer.clipped(images(20), torch.arange(20) % 10, some_digits(30))
+            barrier.clipped(images(20), torch.arange(20) % 10, some_digits(30))
 
     def test_odd_number_of_images(self):
         with pytest.raises(ValueError, match="points"):
@@ -215,9 +215,9 @@ def check_normaliser(kind: type[Record]) -> None:
         parameter = nn.Parameter(images(20))
         sample = some_digits(12)
         sample = Sample(sample.points.repeat(copies, 1), sample.labels.repeat(copies))
-        sanitizer = kind(NonPrivate(), L1L2(), 1.0, 12.0, classes=CLASSES)
+        barrier = kind(NonPrivate(), L1L2(), 1.0, 12.0, classes=CLASSES)
         labels = torch.arange(20) % CLASSES
-        sanitizer.backward(parameter * 1, labels, sample, [parameter], SeededNoise(0))
+        barrier.backward(parameter * 1, labels, sample, [parameter], SeededNoise(0))
         updates.append(parameter.grad)
     close(updates[1], 10 * updates[0], 1e-6)
 
@@ -276,8 +276,8 @@ class TestRounding:
         sums = []
         for trial in range(4):
             order = torch.randperm(1000, generator=torch.Generator().manual_seed(trial))
-            sanitizer = made(cost, regularization=regularization, batch=[5, 90, 300, 2000][trial], clip=1e3)
-            sums.append(sanitizer.clipped(x, labels, Sample(sample.points[order], sample.labels[order])))
+            barrier = made(cost, regularization=regularization, batch=[5, 90, 300, 2000][trial], clip=1e3)
+            sums.append(barrier.clipped(x, labels, Sample(sample.points[order], sample.labels[order])))
         allowed = 1e3 * margin(
             records=1000, generated=40, dimension=64, clip=1e3, slope=7.0, tile=256, persons=False
         )
@@ -292,9 +292,9 @@ class TestRounding:
         if np.finfo(np.longdouble).nmant < 63:
             pytest.skip("no wider floating-point type on this machine")
         x, y = on_grid(images(20)), on_grid(some_digits(300).points)
-        sanitizer = made(cost, regularization=regularization, clip=2.0, classes=0)
-        value = sanitizer.clipped(x, None, Sample(y)).numpy()
-        bound = sanitizer._sum.bound(shares_layout(x), persons=False)
+        barrier = made(cost, regularization=regularization, clip=2.0, classes=0)
+        value = barrier.clipped(x, None, Sample(y)).numpy()
+        bound = barrier._sum.bound(shares_layout(x), persons=False)
         reference = wide_sum(cost, x.numpy(), y.numpy(), regularization, bound)
         error = float(np.sqrt(((value - reference) ** 2).sum()))
         tau = margin(records=300, generated=20, dimension=64, clip=2.0, slope=7.0, tile=1024, persons=False)
@@ -305,9 +305,9 @@ class TestRounding:
     def test_shares_are_clipped_below_the_bound_by_the_margin(self, cost: Cost, persons: bool):
         """With room for so many records that the margin shows."""
         n, d, clip, most = 20, 64, 0.1, 2**20
-        sanitizer = made(cost, clip=clip, classes=0, max_sample=most)
+        barrier = made(cost, clip=clip, classes=0, max_sample=most)
         record = Sample(torch.ones(1, d), None, torch.tensor([5]) if persons else None)
-        norm = float(sanitizer.clipped(-torch.ones(n, d), None, record).norm())
+        norm = float(barrier.clipped(-torch.ones(n, d), None, record).norm())
         slope = slope_bound(pixel_cost(cost))
         tau = margin(
             records=most, generated=n, dimension=d, clip=clip, slope=slope, tile=1024, persons=persons

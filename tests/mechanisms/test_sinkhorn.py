@@ -45,11 +45,11 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("debias", [0.0, 0.4, 1.0])
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_gradient_of_the_loss(self, cost: Cost, debias: float, regularization: float):
-        sanitizer = NoPrivacy(NonPrivate(), cost, regularization, debias, **EXACT)
-        extra = sanitizer.resampled(10)
+        barrier = NoPrivacy(NonPrivate(), cost, regularization, debias, **EXACT)
+        extra = barrier.resampled(10)
         parameter = nn.Parameter(images(10 + extra))
         sample = Sample(some_digits(12).points)
-        sanitizer.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
+        barrier.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
         close(
             parameter.grad.double(),
             sinkhorn_gradient(cost, parameter, None, sample, regularization, extra),
@@ -58,41 +58,41 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_gradient_with_labels(self, cost: Cost):
         """Labels enter the cost, and the gradient is of the pixels alone."""
-        sanitizer = NoPrivacy(NonPrivate(), cost, 8.0, 0.4, CLASSES, label_weight=2.0, **EXACT)
+        barrier = NoPrivacy(NonPrivate(), cost, 8.0, 0.4, CLASSES, label_weight=2.0, **EXACT)
         labels = torch.cat([torch.arange(10), torch.arange(4)])
         x, sample = images(14), some_digits(12)
-        value = sanitizer._gradient(x, labels, sample)
+        value = barrier._gradient(x, labels, sample)
         reference = sinkhorn_gradient(cost, x, labels, sample, 8.0, 4, CLASSES, 2.0)
         close(value, reference)
-        assert float((value - sanitizer._gradient(x, labels.flip(0), sample)).norm()) > 0.1
+        assert float((value - barrier._gradient(x, labels.flip(0), sample)).norm()) > 0.1
         torch.testing.assert_close(
-            sanitizer._augmented(x, labels), with_labels(x.double(), labels, CLASSES, 2.0), rtol=0, atol=0
+            barrier._augmented(x, labels), with_labels(x.double(), labels, CLASSES, 2.0), rtol=0, atol=0
         )
 
     @pytest.mark.parametrize("clip", [0.05, 1e3])
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_batch(self, debias: float, clip: float):
-        sanitizer = Batch(BatchMechanism(clip, 1.1), L1L2(), 5.0, debias, **EXACT)
-        extra = sanitizer.resampled(10)
+        barrier = Batch(BatchMechanism(clip, 1.1), L1L2(), 5.0, debias, **EXACT)
+        extra = barrier.resampled(10)
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
-        close(sanitizer.clipped(x, None, sample), clipped(reference[:10], clip))
+        close(barrier.clipped(x, None, sample), clipped(reference[:10], clip))
         if extra:
             parameter = nn.Parameter(x)
-            sanitizer.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
+            barrier.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
             close(parameter.grad[10:].double(), clipped(reference[10:], clip))
 
     @pytest.mark.parametrize("clip", [0.05, 1e3])
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_image(self, debias: float, clip: float):
-        sanitizer = Image(ImageMechanism(clip, 1.5, rows=10), L1L2(), 5.0, debias, **EXACT)
-        extra = sanitizer.resampled(10)
+        barrier = Image(ImageMechanism(clip, 1.5, rows=10), L1L2(), 5.0, debias, **EXACT)
+        extra = barrier.resampled(10)
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
         rows = torch.stack([clipped(row, clip) for row in reference])
-        close(sanitizer.clipped(x, None, sample), rows[:10])
+        close(barrier.clipped(x, None, sample), rows[:10])
         parameter = nn.Parameter(x)
-        sanitizer.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
+        barrier.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
         if extra:
             close(parameter.grad[10:].double(), rows[10:])
 
@@ -103,41 +103,41 @@ class TestAgainstAutograd:
         generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 64), nn.Tanh()).double()
         parameters = list(generator.parameters())
         latents = torch.rand(14, 4, dtype=torch.float64)
-        sanitizer = Parameter(ParameterMechanism(clip, 1.1), SquaredEuclidean(), 5.0, 0.4, **EXACT)
+        barrier = Parameter(ParameterMechanism(clip, 1.1), SquaredEuclidean(), 5.0, 0.4, **EXACT)
         sample = Sample(some_digits(12).points)
         points = generator(latents)
-        value = sanitizer.clipped(points, None, sample, parameters)
+        value = barrier.clipped(points, None, sample, parameters)
         wrt_points = sinkhorn_gradient(SquaredEuclidean(), points, None, sample, 5.0, 4)
         parts = torch.autograd.grad((generator(latents) * wrt_points).sum(), parameters)
         reference = torch.cat([part.flatten() for part in parts])
         close(value, clipped(reference, clip))
         # and what backward sets is that, with noise of the stated size, in the parameters' shapes
-        sanitizer.backward(generator(latents), None, sample, parameters, SeededNoise(4))
+        barrier.backward(generator(latents), None, sample, parameters, SeededNoise(4))
         noise = torch.cat([parameter.grad.flatten() for parameter in parameters]) - value
-        assert 0.8 < float(noise.std()) / sanitizer.mechanism.noise_std < 1.2
+        assert 0.8 < float(noise.std()) / barrier.mechanism.noise_std < 1.2
         assert len(noise) == sum(parameter.numel() for parameter in parameters)
 
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_an_empty_sample_leaves_the_self_term(self, debias: float):
-        sanitizer = Batch(BatchMechanism(0.5, 1.1), L1L2(), 5.0, debias, **EXACT)
-        extra = sanitizer.resampled(10)
+        barrier = Batch(BatchMechanism(0.5, 1.1), L1L2(), 5.0, debias, **EXACT)
+        extra = barrier.resampled(10)
         x, nothing = images(10 + extra), Sample(torch.empty(0, 64))
         reference = sinkhorn_gradient(L1L2(), x, None, nothing, 5.0, extra)
-        close(sanitizer.clipped(x, None, nothing), clipped(reference[:10], 0.5))
+        close(barrier.clipped(x, None, nothing), clipped(reference[:10], 0.5))
 
 
 class TestNothingLeaksAround:
     def test_a_solve_that_does_not_converge_says_nothing(self):
-        sanitizer = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1e-3, max_iterations=1)
+        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1e-3, max_iterations=1)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            value = sanitizer.clipped(images(10), None, some_digits(40))
+            value = barrier.clipped(images(10), None, some_digits(40))
         assert bool(torch.isfinite(value).all())
 
     def test_a_solve_that_fails_on_records_is_a_zero_cross_term(self, monkeypatch: pytest.MonkeyPatch):
-        sanitizer = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0)
+        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0)
         x = images(10)
-        empty = sanitizer.clipped(x, None, some_digits(0))
+        empty = barrier.clipped(x, None, some_digits(0))
         original = gradients.solve
 
         def fails(problem, *arguments, **options):
@@ -146,7 +146,7 @@ class TestNothingLeaksAround:
             return original(problem, *arguments, **options)
 
         monkeypatch.setattr(gradients, "solve", fails)
-        torch.testing.assert_close(sanitizer.clipped(x, None, some_digits(13)), empty, rtol=0, atol=0)
+        torch.testing.assert_close(barrier.clipped(x, None, some_digits(13)), empty, rtol=0, atol=0)
 
     def test_what_is_wrong_whatever_the_records_raises(self):
         class Broken(SquaredEuclidean):
@@ -157,22 +157,22 @@ class TestNothingLeaksAround:
             Batch(BatchMechanism(0.5, 1.0), Broken(), 1.0).clipped(images(10), None, some_digits(9))
 
     def test_rows_of_the_mechanism(self):
-        sanitizer = Image(ImageMechanism(0.5, 1.0, rows=9), L1L2(), 1.0)
+        barrier = Image(ImageMechanism(0.5, 1.0, rows=9), L1L2(), 1.0)
         with pytest.raises(ValueError, match="9 generated images"):
-            sanitizer.clipped(images(10), None, some_digits(4))
+            barrier.clipped(images(10), None, some_digits(4))
 
     @pytest.mark.parametrize("weight", [1e20, 1e40, 1e90])
     def test_label_weights_beyond_float32(self, weight: float):
         mechanism = BatchMechanism(clip=0.5, noise_multiplier=1.1)
-        sanitizer = Batch(mechanism, SquaredEuclidean(), 1.0, classes=2, label_weight=weight)
+        barrier = Batch(mechanism, SquaredEuclidean(), 1.0, classes=2, label_weight=weight)
         labels = torch.tensor([0, 1, 0])
-        gradient = sanitizer.clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
+        gradient = barrier.clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
         assert torch.isfinite(gradient).all()
 
     def test_labels_that_are_no_class_do_not_raise(self):
-        sanitizer = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=CLASSES)
+        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=CLASSES)
         sample = Sample(some_digits(4).points, torch.tensor([-1, 10, 3, 99]))
-        assert bool(torch.isfinite(sanitizer.clipped(images(10), torch.arange(10), sample)).all())
+        assert bool(torch.isfinite(barrier.clipped(images(10), torch.arange(10), sample)).all())
 
 
 class TestClipping:

@@ -34,8 +34,8 @@ def recorded(run):
     return run(recorder), recorder.recording
 
 
-def replayed(run, recording, shared=NOBODY):
-    replayer = Replayer(recording, SeededNoise(1), shared)
+def replayed(run, recording, shared=NOBODY, turn=0):
+    replayer = Replayer(recording, SeededNoise(1), shared, turn)
     return run(replayer), replayer
 
 
@@ -97,8 +97,11 @@ class TestMoves:
 class TestSamples:
     def test_all_but_the_new_unit_are_taken_as_recorded(self):
         taken, recording = recorded(lambda noise: poisson_sample(50, 0.3, noise))
-        again, _ = replayed(lambda noise: poisson_sample(51, 0.3, noise), recording, Shared.all_and(50, 1))
-        assert again.tolist() == [*taken.tolist(), 50]
+        for turn, others in enumerate([[], [50], []]):
+            again, _ = replayed(
+                lambda noise: poisson_sample(51, 0.3, noise), recording, Shared.all_and(50, 1), turn
+            )
+            assert again.tolist() == [*taken.tolist(), *others]
 
     def test_units_may_have_other_places(self):
         shared = Shared(torch.tensor([2, 0, -1]), 4)
@@ -106,7 +109,7 @@ class TestSamples:
         assert shared.taken(torch.tensor([0, 2]), others=False).tolist() == [2]
 
     def test_nothing_moves_where_the_new_unit_is_left_out(self):
-        """The largest of several samples is without it: what sampling is credited with."""
+        """One of several samples is without it, turn by turn: what sampling is credited with."""
 
         def run(points, leak=0.0):
             def steps(noise):
@@ -122,9 +125,10 @@ class TestSamples:
         _, replayer = replayed(run(more), recording, Shared.all_and(20, 1))
         assert replayer.finish() == pytest.approx(math.sqrt(2) / 2)
         assert replayer.differences == ()
-        _, replayer = replayed(run(more, leak=1e-9), recording, Shared.all_and(20, 1))
-        assert replayer.finish() < 1
-        assert "where no sample has it" in replayer.differences[0]
+        for turn in range(3):
+            _, replayer = replayed(run(more, leak=1e-9), recording, Shared.all_and(20, 1), turn)
+            assert replayer.finish() < 1
+            assert "where no sample has it" in replayer.differences[0]
 
 
 class TestDiverged:

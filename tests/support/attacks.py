@@ -1,4 +1,4 @@
-"""Records, images and settings chosen to overflow, underflow or poison the arithmetic of a sanitizer.
+"""Records, images and settings chosen to overflow, underflow or poison the arithmetic of a barrier.
 
 An `Attack` is drawn by hypothesis or by hand. `strike` puts the attacking unit into a sample and takes it out
 again, and checks, in exact arithmetic, that what is noised moves by no more than is claimed.
@@ -137,7 +137,7 @@ def build(kind: str, attack: Attack) -> GradientMechanism:
 def strike(kind: str, attack: Attack, device: str = "cpu") -> float:
     """Both neighbours: all is finite, and the move over the sensitivity, at most 1, is given back.
 
-    Settings that the sanitizer refuses are refused with and without the attacking unit, in the same words.
+    Settings that the barrier refuses are refused with and without the attacking unit, in the same words.
     """
     values = [value for part in (attack.images, attack.base, attack.rows) for row in part for value in row]
     tally(values, (*attack.base_labels, *attack.labels) if attack.classes else ())
@@ -237,7 +237,7 @@ def tensor_of(values: tuple, dtype: torch.dtype, width: int = D) -> Tensor:
 
 
 def _noised(made: GradientMechanism, images: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
-    """What the sanitizer adds noise to."""
+    """What the barrier adds noise to."""
     own = nn.Parameter(images.clone())
     if isinstance(made, Parameter):
         return made.clipped(own * 1, labels, sample, [own])

@@ -1,4 +1,4 @@
-"""Slow, obvious references for the sanitizers, written from the definitions, and neighbouring samples.
+"""Slow, obvious references for the mechanisms, written from the definitions, and neighbouring samples.
 
 Nothing here is shared with what is tested: gradients come from autograd, records are clipped one at a time,
 and Sinkhorn is the plain log-domain iteration.

@@ -1,4 +1,4 @@
-"""Audits of the real sanitizers and of whole trainings: bounds below the claim, and near enough to it."""
+"""Audits of the real mechanisms and of whole trainings: bounds below the claim, and near enough to it."""
 
 from __future__ import annotations
 

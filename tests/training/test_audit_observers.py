@@ -72,48 +72,48 @@ class TestEvidence:
 
 
 def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[Record, RecordObserver]:
-    sanitizer = Record(
+    barrier = Record(
         RecordMechanism(2.0, sigma), SquaredEuclidean(), 1.0, expected_batch=15.0, self_weight=own, classes=3
     )
-    return sanitizer, RecordObserver(sanitizer, RATE, CANARIES, OTHERS)
+    return barrier, RecordObserver(barrier, RATE, CANARIES, OTHERS)
 
 
 class TestRecord:
     def test_shares_are_those_of_the_sanitizer(self):
         """Against the slow reference, record by record."""
-        sanitizer, observer = watched_record()
+        barrier, observer = watched_record()
         for kind in range(3):
             rows = (LABELS[:9] == kind).nonzero().flatten()
             members = observer._classes[kind]
             shares = observer._shares(members.units, IMAGES[:9].double()[rows])
             for at, row in enumerate(members.canaries.tolist()):
                 one = picked(CANARIES, slice(row, row + 1))
-                expected = record_sum(sanitizer.cost, IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
+                expected = record_sum(barrier.cost, IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
                 torch.testing.assert_close(shares[at], expected.flatten(), rtol=1e-4, atol=1e-5)
 
     def test_the_share_of_a_person_is_that_of_all_records(self):
-        """Three records each, all of one class: summed, then clipped, as the sanitizer does."""
+        """Three records each, all of one class: summed, then clipped, as the barrier does."""
         persons = Sample(CANARIES.points, CANARIES.labels.sort().values, torch.arange(9) // 3)
-        sanitizer, _ = watched_record()
-        observer = RecordObserver(sanitizer, RATE, persons, OTHERS)
+        barrier, _ = watched_record()
+        observer = RecordObserver(barrier, RATE, persons, OTHERS)
         for kind in range(3):
             rows = (LABELS[:9] == kind).nonzero().flatten()
             members = observer._classes[kind]
             assert members.canaries.tolist() == [kind]
             mine = slice(3 * kind, 3 * kind + 3)
             one = Sample(persons.points[mine], persons.labels[mine], torch.zeros(3, dtype=torch.int64))
-            expected = sanitizer.clipped(IMAGES, LABELS, one)[rows]
+            expected = barrier.clipped(IMAGES, LABELS, one)[rows]
             found = observer._shares(members.units, IMAGES[:9].double()[rows])[0]
             torch.testing.assert_close(found, expected.flatten(), rtol=1e-4, atol=1e-5)
 
     def test_what_is_read_of_a_step(self):
         """V Σ⁻¹ Vᵀ and V Σ⁻¹ (r - E r), with the covariance of noise and sampling written out."""
-        sanitizer, observer = watched_record(sigma=1e-2)
+        barrier, observer = watched_record(sigma=1e-2)
         members = observer._classes[1]
         rows = (LABELS[:9] == 1).nonzero().flatten()
         x, total = IMAGES[:9].double()[rows], torch.randn(48, dtype=torch.float64)
         shares = observer._shares(members.units, x)
-        covariance = sanitizer.mechanism.noise_std**2 * torch.eye(48, dtype=torch.float64)
+        covariance = barrier.mechanism.noise_std**2 * torch.eye(48, dtype=torch.float64)
         count = len(members.canaries)
         for at, share in enumerate(shares):
             covariance += RATE * (1 - RATE) * (0.5 if at < count else 1.0) * torch.outer(share, share)
@@ -159,34 +159,34 @@ class TestNobodyNotices:
     @pytest.mark.parametrize("kind", ["record", "batch", "image", "parameter"])
     def test_gradients(self, kind):
         if kind == "record":
-            sanitizer, observer = watched_record()
+            barrier, observer = watched_record()
         else:
-            sanitizer = sinkhorn(kind, 1.0)
-            observer = SinkhornObserver(sanitizer, CANARIES, OTHERS)
+            barrier = sinkhorn(kind, 1.0)
+            observer = SinkhornObserver(barrier, CANARIES, OTHERS)
         torch.manual_seed(0)
         generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh())
         latents, gradients = torch.randn(18, 4), []
-        for each in (sanitizer, observer):
+        for each in (barrier, observer):
             parameters = list(generator.parameters())
             each.backward(generator(latents), LABELS, OTHERS, parameters, SeededNoise(5))
             gradients.append([parameter.grad.clone() for parameter in parameters])
         assert all(map(torch.equal, *gradients))
-        assert observer.mechanism == sanitizer.mechanism
-        assert observer.resampled(12) == sanitizer.resampled(12)
-        assert observer.resampled_learn == sanitizer.resampled_learn
+        assert observer.mechanism == barrier.mechanism
+        assert observer.resampled(12) == barrier.resampled(12)
+        assert observer.resampled_learn == barrier.resampled_learn
 
     def test_sums(self):
-        sanitizer, observer = watched_moments(0.5)
+        barrier, observer = watched_moments(0.5)
         centres = torch.rand(3, 2, 3)
         plain, seen = (
-            each.deviations([OTHERS], centres, 1.0, SeededNoise(2)) for each in (sanitizer, observer)
+            each.deviations([OTHERS], centres, 1.0, SeededNoise(2)) for each in (barrier, observer)
         )
         assert torch.equal(plain.deviations, seen.deviations)
         assert torch.equal(plain.counts, seen.counts)
         for pooled in (True, False):
             plain, seen = (
                 each.squares([OTHERS], centres, 1.0, SeededNoise(2), pooled=pooled)
-                for each in (sanitizer, observer)
+                for each in (barrier, observer)
             )
             assert torch.equal(plain, seen)
 
@@ -194,13 +194,13 @@ class TestNobodyNotices:
 class TestSinkhorn:
     def test_parameters_are_compared_through_the_generator(self):
         """<Jᵀ s, r> by a product with each canary's own gradient of the parameters."""
-        sanitizer = sinkhorn("parameter", 1.0)
-        observer = SinkhornObserver(sanitizer, CANARIES, OTHERS)
+        barrier = sinkhorn("parameter", 1.0)
+        observer = SinkhornObserver(barrier, CANARIES, OTHERS)
         torch.manual_seed(0)
         generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh()).double()
         parameters, latents = list(generator.parameters()), torch.randn(18, 4, dtype=torch.float64)
         points = generator(latents)
-        expected = sanitizer.clipped(points, LABELS, OTHERS, parameters)
+        expected = barrier.clipped(points, LABELS, OTHERS, parameters)
         observer.backward(generator(latents), LABELS, OTHERS, parameters, SeededNoise(5))
         surprise = torch.cat([parameter.grad.flatten() for parameter in parameters]) - expected
         for at in range(9):
@@ -243,7 +243,7 @@ class TestMoments:
             observer.squares(records, self.centres, 1.0, SeededNoise(1), pooled=step == "pooled")
 
     def effects(self, observer, step):
-        """Each canary's part of the sums, as the sanitizer itself has it, in units of σ."""
+        """Each canary's part of the sums, as the barrier itself has it, in units of σ."""
         rows = []
         for at in range(9):
             one = [picked(CANARIES, slice(at, at + 1))]

@@ -37,7 +37,7 @@ def on_gpu(sample: Sample) -> Sample:
     return Sample(sample.points.cuda(), sample.labels.cuda(), groups)
 
 
-def sanitizers():
+def mechanisms():
     for cost in COSTS:
         mechanism = RecordMechanism(clip=3.0, noise_multiplier=1.0)
         yield f"record-{cost}", Record(mechanism, cost, 1.0, expected_batch=100, classes=10)
@@ -47,23 +47,23 @@ def sanitizers():
     yield "image", Image(image, SquaredEuclidean(), 5.0, classes=10)
 
 
-@pytest.mark.parametrize(("name", "sanitizer"), [pytest.param(*pair, id=pair[0]) for pair in sanitizers()])
+@pytest.mark.parametrize(("name", "barrier"), [pytest.param(*pair, id=pair[0]) for pair in mechanisms()])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, sanitizer, grouped: bool):
+def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, barrier, grouped: bool):
     sample = sample_of(200)
     if grouped:
         sample = Sample(sample.points, sample.labels, torch.arange(200) // 4)
-    here = sanitizer.clipped(GENERATED, LABELS, sample)
-    there = sanitizer.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
+    here = barrier.clipped(GENERATED, LABELS, sample)
+    there = barrier.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
     assert float((here - there).norm()) <= 1e-6 * float(here.norm())
 
     end = 196 if grouped else 199  # the last unit is taken away
     fewer = Sample(
         sample.points[:end], sample.labels[:end], None if sample.groups is None else sample.groups[:end]
     )
-    less = sanitizer.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(fewer)).cpu()
+    less = barrier.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(fewer)).cpu()
     moved = float((there - less).norm())
-    assert moved <= sanitizer.mechanism.sensitivity
+    assert moved <= barrier.mechanism.sensitivity
     assert moved > 0, name
 
 

@@ -139,8 +139,8 @@ def test_given_shares_are_scaled_to_one():
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_what_is_charged_is_what_is_done(mechanism):
     plan = tiny_plan(tiny_data(), mechanism)
-    sanitizer = build_mechanism(plan)
-    assert sanitizer.mechanism.sampled(plan.sampling_rate, 1) == plan.step_charge
+    barrier = build_mechanism(plan)
+    assert barrier.mechanism.sampled(plan.sampling_rate, 1) == plan.step_charge
     if mechanism == "image":
         assert plan.mechanism.rows == plan.generated
 

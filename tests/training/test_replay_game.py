@@ -82,7 +82,7 @@ class TestNeighbours:
 
 
 class TestFound:
-    """Ways to give a record away that pass by the sanitizer."""
+    """Ways to give a record away that pass by the barrier."""
 
     def white(self):
         base = first_units(tiny_data(records=60), 1000)

@@ -70,12 +70,12 @@ def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
 @pytest.mark.parametrize("self_weight", [0.0, 0.5])
 def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight, device):
     n, steps = 9, 4
-    sanitizer = record_sanitizer(cost, classes, self_weight=self_weight)
-    extra = sanitizer.resampled(n)
+    barrier = record_sanitizer(cost, classes, self_weight=self_weight)
+    extra = barrier.resampled(n)
     held = held_records(90, classes, device)
     labels = (torch.arange(n) % classes).to(device) if classes else None
     every = None if labels is None else torch.cat([labels, labels[:extra]])
-    fixed = sanitizer.fixed(Setting(n, every, sanitizer.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, every, barrier.expected_batch, held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
     inputs, fits = fixed.lay(drawn)
@@ -84,7 +84,7 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
     cells = normal_cells(SeededNoise(2), (n, PIXELS), device=device)
     for step in range(steps):
         sample = sample_of(held, drawn, step, classes)
-        expected = sanitizer._released(*sanitizer.clipped_sums(points, every, sample), cells=cells)
+        expected = barrier._released(*barrier.clipped_sums(points, every, sample), cells=cells)
         found = fixed.gradient(points, every, {name: value[step] for name, value in inputs.items()}, cells)
         torch.testing.assert_close(found[:n].double(), expected, rtol=1e-5, atol=1e-6)
         assert not found[n:].any()
@@ -93,13 +93,11 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_record_is_laid_out_once(device):
     """Uneven classes, an empty step and a full one; rows that stand for no record are marked."""
-    sanitizer = record_sanitizer(SquaredEuclidean(), CLASSES, batch=200.0)
+    barrier = record_sanitizer(SquaredEuclidean(), CLASSES, batch=200.0)
     held = held_records(400, CLASSES, device)
     chosen = [torch.arange(0), torch.arange(400)[::3], torch.arange(150), torch.tensor([399])]
     indices = torch.cat([rows + step * 400 for step, rows in enumerate(chosen)]).to(device)
-    fixed = sanitizer.fixed(
-        Setting(6, torch.arange(12, device=device) % CLASSES, sanitizer.expected_batch, held)
-    )
+    fixed = barrier.fixed(Setting(6, torch.arange(12, device=device) % CLASSES, barrier.expected_batch, held))
     inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
     assert fits.all()
     for step, rows in enumerate(chosen):
@@ -112,8 +110,8 @@ def test_every_record_is_laid_out_once(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_empty_sample_leaves_the_stated_noise(device):
     n, steps = 12, 200
-    sanitizer = record_sanitizer(SquaredEuclidean(), 0, self_weight=0.0)
-    fixed = sanitizer.fixed(Setting(n, None, 40.0, held_records(90, 0, device)))
+    barrier = record_sanitizer(SquaredEuclidean(), 0, self_weight=0.0)
+    fixed = barrier.fixed(Setting(n, None, 40.0, held_records(90, 0, device)))
     nothing = held_records(90, 0, device).drawn(torch.empty(0, dtype=torch.int64, device=device), steps)
     inputs, fits = fixed.lay(nothing)
     assert fits.all()
@@ -148,17 +146,17 @@ def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
 
 def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
     mechanism = RecordMechanism(0.3, 1.5)
-    sanitizer = Record(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
+    barrier = Record(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
     held = held_records(50, 0, CPU)
-    fixed = sanitizer.fixed(Setting(6, None, 40.0, held))
+    fixed = barrier.fixed(Setting(6, None, 40.0, held))
     _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
     assert fits.tolist() == [True, False]
 
 
 def test_a_sample_that_is_too_large_is_said_not_to_fit():
-    sanitizer = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
+    barrier = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
     held = held_records(9000, 0, CPU)
-    fixed = sanitizer.fixed(Setting(6, None, sanitizer.expected_batch, held))
+    fixed = barrier.fixed(Setting(6, None, barrier.expected_batch, held))
     indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
     _, fits = fixed.lay(held.drawn(indices, 2))
     assert fits.tolist() == [True, False]
@@ -168,17 +166,17 @@ def test_a_sample_that_is_too_large_is_said_not_to_fit():
 def test_neighbours_stay_within_the_sensitivity(cost):
     """In fixed shapes one record more moves what is noised by no more than C, and by C if it is far."""
     n = 6
-    sanitizer = record_sanitizer(cost, 0, self_weight=0.0)
+    barrier = record_sanitizer(cost, 0, self_weight=0.0)
     held = held_records(50, 0, CPU)
     held.points[7] = 1.0  # far from everything
-    fixed = sanitizer.fixed(Setting(n, None, sanitizer.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, None, barrier.expected_batch, held))
     points = generated_points(n, CPU) * 0.1 - 0.9
     sums = []
     for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):
         inputs, _ = fixed.lay(held.drawn(rows, 1))
         at = {name: value[0] for name, value in inputs.items()}
         gradient = fixed.gradient(points.double(), None, at, torch.zeros(n, PIXELS, dtype=torch.int64))
-        sums.append(gradient * sanitizer.expected_batch)
+        sums.append(gradient * barrier.expected_batch)
     moved = float((sums[0] - sums[1]).norm())
     step = 2.0**-30 * 0.3 * 1.5 * (n * PIXELS) ** 0.5  # what the lattice of the noise adds
     assert 0.29 < moved <= 0.3 + step
@@ -195,11 +193,11 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
         "batch": Batch(BatchMechanism(0.5, 1.1), *options),
         "image": Image(ImageMechanism(0.5, 1.5, rows=n), *options),
     }
-    sanitizer = made[mechanism]
+    barrier = made[mechanism]
     held = held_records(100, classes, device)
     labels = (torch.arange(n) % classes).to(device) if classes else None
     every = None if labels is None else torch.cat([labels, labels[:extra]])
-    fixed = sanitizer.fixed(Setting(n, None, 20.0, held))
+    fixed = barrier.fixed(Setting(n, None, 20.0, held))
     assert fixed is not None
     indices = poisson_sample(steps * held.count, 0.2, SeededNoise(1), device=device)
     drawn = held.drawn(indices[indices // held.count != 2], steps)  # the third is empty
@@ -212,8 +210,8 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
         cells = normal_cells(SeededNoise(step), (n, PIXELS), device=device)
         at = {name: value[step] for name, value in inputs.items()}
         found = fixed.gradient(points, every, at, cells)
-        expected = sanitizer._released(sanitizer._gradient(points, every, sample), cells=cells)
-        quiet = sanitizer._released(sanitizer._gradient(points, every, sample), cells=torch.zeros_like(cells))
+        expected = barrier._released(barrier._gradient(points, every, sample), cells=cells)
+        quiet = barrier._released(barrier._gradient(points, every, sample), cells=torch.zeros_like(cells))
         assert float((found - expected).norm()) <= 0.05 * float(quiet.norm())
         silent = fixed.gradient(points, every, at, torch.zeros_like(cells))[:n]
         norms = silent.norm()[None] if mechanism == "batch" else silent.norm(dim=1)
@@ -356,12 +354,12 @@ class TestTraining:
     def test_steps_without_room_are_taken_in_the_ordinary_way(self, monkeypatch):
         state, steps = self.steps_of()
         plain = []
-        lay, real = steps._fixed.lay, steps._sanitizer.backward
+        lay, real = steps._fixed.lay, steps._barrier.backward
         monkeypatch.setattr(
             type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
         )
         monkeypatch.setattr(
-            steps._sanitizer, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]
+            steps._barrier, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]
         )
         steps.take(24)
         assert state.step == 24

@@ -178,12 +178,12 @@ def test_what_a_step_generates(mechanism, labelled):
     """n images and n' more; the resampled ones repeat the labels of the first n'."""
     data = tiny_data(labelled=labelled)
     plan = tiny_plan(data, mechanism)
-    state, sanitizer = TrainingState(plan, CPU), build_mechanism(plan)
+    state, barrier = TrainingState(plan, CPU), build_mechanism(plan)
     n = plan.generated
     assert n == (9 if labelled else 6)
     labels = training_labels(plan, n, (0.2, 0.3, 0.5), state.random, CPU)
-    points, every = generate(state, sanitizer, n, labels)
-    extra = sanitizer.resampled(n)
+    points, every = generate(state, barrier, n, labels)
+    extra = barrier.resampled(n)
     assert points.shape == (n + extra, 16)
     assert points.abs().max() <= 1
     assert points.requires_grad

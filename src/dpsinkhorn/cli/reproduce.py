@@ -17,7 +17,7 @@ from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
 from dpsinkhorn.cli.data import JsonOption
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
-    from dpsinkhorn.reproduction import Reproduction
+    from dpsinkhorn.papers import Reproduction
     from dpsinkhorn.training import Progress as RunProgress
 
 
@@ -71,7 +71,7 @@ def reproduce(
         dpsinkhorn reproduce table1 --scale full --data mnist=data/mnist --only "^mnist .*record"
     """
     from dpsinkhorn.generators import choose_device
-    from dpsinkhorn.reproduction import reproduce as run
+    from dpsinkhorn.papers import reproduce as run
 
     place = choose_device(device, BadInputError)
     try:
@@ -124,7 +124,7 @@ def _seeds(text: str | None) -> list[int] | None:
 
 
 def _show(found: Reproduction) -> None:
-    from dpsinkhorn.reproduction import NOT_A_GUARANTEE, to_tables
+    from dpsinkhorn.papers import NOT_A_GUARANTEE, to_tables
 
     console = Console(highlight=False)
     console.print(found.title)

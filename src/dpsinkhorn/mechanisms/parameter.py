@@ -21,11 +21,11 @@ class Parameter(SinkhornMechanism):
 
     >>> from dpsinkhorn.ot import SquaredEuclidean
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = Parameter(
+    >>> barrier = Parameter(
     ...     ParameterMechanism(clip=1.0, noise_multiplier=1.1), SquaredEuclidean(), 0.05)
     >>> generator, sample = nn.Linear(3, 2), Sample(torch.rand(5, 2))
     >>> images = generator(torch.rand(4, 3))
-    >>> sanitizer.backward(images, None, sample, list(generator.parameters()), SeededNoise(0))
+    >>> barrier.backward(images, None, sample, list(generator.parameters()), SeededNoise(0))
     >>> generator.weight.grad.shape
     torch.Size([2, 3])
     """

@@ -51,11 +51,11 @@ class Record(GradientMechanism):
 
     >>> from dpsinkhorn.ot import SquaredEuclidean
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> sanitizer = Record(
+    >>> barrier = Record(
     ...     RecordMechanism(clip=1.0, noise_multiplier=2.0), SquaredEuclidean(), regularization=1.0,
     ...     expected_batch=8, self_weight=0.0, classes=0)
     >>> images = nn.Parameter(torch.zeros(4, 2))
-    >>> sanitizer.backward(images * 1, None, Sample(torch.rand(8, 2)), [images], SeededNoise(0))
+    >>> barrier.backward(images * 1, None, Sample(torch.rand(8, 2)), [images], SeededNoise(0))
     >>> images.grad.shape
     torch.Size([4, 2])
     """
@@ -255,28 +255,28 @@ class FixedRecord(FixedStep):
     """`record` in fixed shapes: there is room for a public number of tiles of records.
 
     Args:
-        sanitizer: whose step this is.
+        barrier: whose step this is.
         clipped_sum: its sum over records.
         setting: the labels must be the same at every step, the records on the grid.
     """
 
-    def __init__(self, sanitizer: Record, clipped_sum: SumOfShares, setting: Setting) -> None:
+    def __init__(self, barrier: Record, clipped_sum: SumOfShares, setting: Setting) -> None:
         generated, labels, device = setting.generated, setting.labels, setting.records.device
-        self._sanitizer, self._sum, self._read = sanitizer, clipped_sum, setting.records.read
+        self._barrier, self._sum, self._read = barrier, clipped_sum, setting.records.read
         self._n = generated
-        self._classes = max(1, sanitizer.classes)
+        self._classes = max(1, barrier.classes)
         kinds: list[Tensor | None] = [None, None]
         if labels is not None:
             kinds = [labels[:generated], labels[generated:]]
-        extra = sanitizer.resampled(generated)
-        own, resampled = sort_by_class(kinds, [generated, extra], sanitizer.classes, device)
+        extra = barrier.resampled(generated)
+        own, resampled = sort_by_class(kinds, [generated, extra], barrier.classes, device)
         self._arrangement = arrange(kinds[0], generated, own)
         self._self_tiles = list(cut(resampled, clipped_sum.tile, AT_ONCE)) if extra else None
         self._room = math.ceil(setting.room / clipped_sum.tile) + self._classes
 
     @property
     def noise_rows(self) -> int:
-        return self._n if isinstance(self._sanitizer.mechanism, RecordMechanism) else 0
+        return self._n if isinstance(self._barrier.mechanism, RecordMechanism) else 0
 
     def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         length, room, device = self._sum.tile, self._room, drawn.rows.device
@@ -296,7 +296,7 @@ class FixedRecord(FixedStep):
         at = (starts.gather(1, kinds) + offset).unsqueeze(-1) + step
         padded = torch.cat([drawn.rows, drawn.rows.new_zeros(1)])  # there may be none at all
         rows = padded[at.clamp_(max=len(drawn.rows))]
-        fits = (ends[:, -1] <= room) & (counts.sum(1) <= self._sanitizer.max_sample)
+        fits = (ends[:, -1] <= room) & (counts.sum(1) <= self._barrier.max_sample)
         return {"kinds": kinds, "rows": rows, "filled": filled}, fits
 
     def gradient(
@@ -306,7 +306,7 @@ class FixedRecord(FixedStep):
         inputs: dict[str, Tensor],
         cells: Tensor | None,
     ) -> Tensor:
-        n, sanitizer = self._n, self._sanitizer
+        n, barrier = self._n, self._barrier
         generated = self._arrangement.place(on_grid(points[:n].detach()))
         many = self._sum.tiles_at_once(generated)
         pieces = [
@@ -321,7 +321,7 @@ class FixedRecord(FixedStep):
             images = on_grid(points[n:].detach())
             own = self._sum.over_tiles(generated, self._self_tiles, lambda rows: images[rows])
         out = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
-        out[:n] = sanitizer._released(total, own, cells=cells)
+        out[:n] = barrier._released(total, own, cells=cells)
         return out
 
 

@@ -59,7 +59,7 @@ def calibrate(
     """Solve for the one of `noise_multiplier`, `sampling_rate` and `steps` that is left out.
 
     The least noise, the most steps or the highest rate whose ε is at most `epsilon`, to one part in ten
-    thousand. `rows` above one is the sanitizer `image`, whose noise multiplier is per row.
+    thousand. `rows` above one is the barrier `image`, whose noise multiplier is per row.
 
     Raises:
         CalibrationError: Nothing meets the budget.

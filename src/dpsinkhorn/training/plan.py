@@ -93,7 +93,7 @@ class Plan:
         return self.kind.private
 
     @property
-    def precious(self) -> bool:
+    def steps_are_costly(self) -> bool:
         """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
         return self.kind.steps_are_costly
 

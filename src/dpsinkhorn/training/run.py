@@ -207,7 +207,7 @@ class Run:
                 with pace.picture(block.step):
                     self._picture(trainer)
             stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < block.horizon
-            if stop or self.plan.precious or pace.checkpoint_due():
+            if stop or self.plan.steps_are_costly or pace.checkpoint_due():
                 self._save(trainer, account)
             if stop:
                 return False

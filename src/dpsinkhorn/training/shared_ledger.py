@@ -78,5 +78,6 @@ def _check_budget(ledger: Path | None, plan: Plan, budget: float) -> None:
         raise TrainingError("training without privacy has no budget; leave it out")
     if not plan.budget_epsilon <= budget < math.inf:
         raise TrainingError(
-            f"budget must be from epsilon {plan.budget_epsilon:g} of this run upwards, not {budget:g}"
+            f"budget must be from epsilon {format_epsilon(plan.budget_epsilon, 6)} of this run upwards, not "
+            f"{format_epsilon(budget, 6)}"
         )

@@ -1,8 +1,8 @@
 """The training loop: blocks of steps, each charged to the run's account before its first step.
 
-A step is Algorithm 1 of DP-Sinkhorn, with the sanitizer as an exchangeable part: it draws a Poisson sample of
-the private records, generates images, lets the sanitizer turn both into a noised gradient, and updates the
-generator. Everything after the sanitizer is post-processing. `steps` takes them; no file is known here.
+A step is Algorithm 1 of DP-Sinkhorn, with the barrier as an exchangeable part: it draws a Poisson sample of
+the private records, generates images, lets the barrier turn both into a noised gradient, and updates the
+generator. Everything after the barrier is post-processing. `steps` takes them; no file is known here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Trainer:
         device: where.
         account: who is asked before each block of steps.
         noise: stands at the barrier in place of the plan's own source, for an audit of a seeded plan.
-        sanitizer: stands in the place of the plan's own, for an audit.
+        barrier: stands in the place of the plan's own, for an audit.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Trainer:
         account: Account,
         *,
         noise: ObservedNoise | None = None,
-        sanitizer: Barrier | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         check_float64(device)
         self.plan = plan
@@ -85,8 +85,8 @@ class Trainer:
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
         self._records = Records(dataset, device)
-        self._watched = sanitizer is not None
-        self._sanitizer = build_mechanism(plan) if sanitizer is None else sanitizer
+        self._watched = barrier is not None
+        self._barrier = build_mechanism(plan) if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
         """Settle the probabilities of labels; where they are the data's own, these are charged and released.
@@ -109,7 +109,7 @@ class Trainer:
         )
         with self._replayable():
             steps = make_steps(
-                plan, state, self._records, self._sanitizer, probabilities, horizon=state.horizon
+                plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
         taken = f"{steps.way}, by torch {torch.__version__} on {_device_name(state.device)}"
         if plan.seed is not None and state.way not in (None, taken):
@@ -142,7 +142,7 @@ class Trainer:
                     "(--set optimizer.learning_rate=...); what was spent stays spent"
                 )
             yield Block(state.step, horizon, seconds, granted, norm)
-            if plan.facts.size_is_public and not plan.precious:
+            if plan.facts.size_is_public and not plan.steps_are_costly:
                 wanted = _next_block(granted, seconds)
 
     def images(self, columns: int) -> tuple[Any, Any]:
@@ -226,7 +226,7 @@ def check_data(plan: Plan, dataset: Dataset) -> None:
 def _first_block(plan: Plan) -> int:
     """Return the steps of the first block. Where the number of records is not public, of all: the time they
     take, which would settle the others, tells of it, and blocks are on the ledger, which others may see."""
-    if plan.precious or plan.facts.size_is_public:
+    if plan.steps_are_costly or plan.facts.size_is_public:
         return 1
     return min(_LARGEST_BLOCK, -(-plan.steps // _PUBLIC_BLOCKS))
 

@@ -64,7 +64,7 @@ class TestBadOptions:
     def test_one_line_and_nothing_written(self, refused, place, command, words):
         (place / "broken.toml").write_text("steps = = 5")
         (place / "full").mkdir()
-        (place / "full" / "thesis.tex").write_text("precious")
+        (place / "full" / "thesis.tex").write_text("steps_are_costly")
         assert words in refused(command)
 
     def test_an_epsilon_that_cannot_be_met(self, refused):

@@ -1,4 +1,4 @@
-"""A sanitizer's step in shapes that never change, with nothing left to do on the host.
+"""A barrier's step in shapes that never change, with nothing left to do on the host.
 
 Such a step can be captured in a graph and replayed. The private samples of many steps are drawn and laid out
 beforehand; there is room for a public number of records. A sample that needs more room is never cut to fit:

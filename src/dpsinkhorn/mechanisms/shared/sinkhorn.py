@@ -32,7 +32,7 @@ _LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 
 
 class SinkhornMechanism(GradientMechanism):
-    """What the sanitizers of the Sinkhorn loss share: the loss, and its gradient in the images.
+    """What the mechanisms of the Sinkhorn loss share: the loss, and its gradient in the images.
 
     Args:
         mechanism: what is clipped, and how much noise is added.
@@ -209,8 +209,8 @@ class FixedRows(FixedStep):
     ever, bounds it all the same.
     """
 
-    def __init__(self, sanitizer: NoisedRows, cost: PixelCost, setting: Setting) -> None:
-        self._sanitizer, self._cost, self._records = sanitizer, cost, setting.records
+    def __init__(self, barrier: NoisedRows, cost: PixelCost, setting: Setting) -> None:
+        self._barrier, self._cost, self._records = barrier, cost, setting.records
         self._n = setting.generated
         self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
 
@@ -232,8 +232,8 @@ class FixedRows(FixedStep):
     def gradient(
         self, points: Tensor, labels: Tensor | None, inputs: dict[str, Tensor], cells: Tensor | None
     ) -> Tensor:
-        sanitizer = self._sanitizer
-        classes = sanitizer.classes > 0
+        barrier = self._barrier
+        classes = barrier.classes > 0
         step = Step(
             points.detach().float().contiguous(),
             labels if classes else None,
@@ -243,7 +243,7 @@ class FixedRows(FixedStep):
             resampled=len(points) - self._n,
             squared=self._cost.squared,
             absolute=self._cost.absolute,
-            classes=sanitizer.classes,
-            label_cost=self._cost.of_difference(sanitizer.label_weight),
+            classes=barrier.classes,
+            label_cost=self._cost.of_difference(barrier.label_weight),
         )
-        return sanitizer._released(eq6_gradient(step, sanitizer.regularization), cells=cells)
+        return barrier._released(eq6_gradient(step, barrier.regularization), cells=cells)

@@ -1,4 +1,4 @@
-"""Games against our own sanitizers, loop and trainings, judged by `dpsinkhorn.privacy.audit`."""
+"""Games against our own mechanisms, loop and trainings, judged by `dpsinkhorn.privacy.audit`."""
 
 from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
 from dpsinkhorn.training.auditing.replay import Neighbour, TrainingReplay

@@ -1,7 +1,7 @@
 """Files with one record more that a reader may trip over: what a type or a range is read off must be public.
 
 A reader that looks at all records to tell the type of a column, the range of pixels, or which persons are the
-same, lets one record change all others before any sanitizer sees them.
+same, lets one record change all others before any barrier sees them.
 """
 
 from __future__ import annotations

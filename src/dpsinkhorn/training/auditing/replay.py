@@ -1,6 +1,6 @@
 """Record and replay of whole trainings: one on the data, then one on each neighbour, with all noise frozen.
 
-The trainings are the real ones, with plan, ledger, loop, sanitizer, checkpoints and release, each in a folder
+The trainings are the real ones, with plan, ledger, loop, barrier, checkpoints and release, each in a folder
 of its own. What is noised may move by no more than the sensitivity that is claimed of it, the ledger must
 have been charged for just the noise that was added, and every other number, file, warning and line of the two
 runs must be the same. The number of records is declared, so that the plan is the same with a record more.

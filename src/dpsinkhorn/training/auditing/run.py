@@ -1,6 +1,6 @@
 """One whole training with canaries among its records, and what it shows of ε.
 
-The training is the real one: plan, ledger, loop, sanitizer, secure noise. Canaries are records: they raise
+The training is the real one: plan, ledger, loop, barrier, secure noise. Canaries are records: they raise
 the size of the data, which is public, so that the plan is made for a declared size, that of the data and half
 of the canaries, whichever of them are in. The unit is a record, added or removed, or a person, as in the
 claim.
@@ -148,7 +148,7 @@ def _train(plan: Plan, planted: Canaries, observer: Observer, watch: Watch | Non
         tempfile.TemporaryDirectory() as folder,
         Account.open(Path(folder) / "ledger.jsonl", plan, "audit", begin=True) as account,
     ):
-        trainer = Trainer(plan, planted.data, _CPU, account, sanitizer=observer)
+        trainer = Trainer(plan, planted.data, _CPU, account, barrier=observer)
         for block in trainer.blocks():
             if watch is not None:
                 watch(block.steps)

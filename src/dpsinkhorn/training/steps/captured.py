@@ -49,11 +49,11 @@ class _Captured:
 
 
 class FixedSteps:
-    """Steps of a sanitizer that offers them in fixed shapes.
+    """Steps of a barrier that offers them in fixed shapes.
 
     Args:
         held: the private records, on the device.
-        fixed: the sanitizer's step.
+        fixed: the barrier's step.
         labels: of all generated images of a step, where they are the same at every step.
         capture: replay a captured graph, on CUDA; without, the same operations one by one.
     """
@@ -63,7 +63,7 @@ class FixedSteps:
         plan: Plan,
         state: TrainingState,
         held: HeldRecords,
-        sanitizer: GradientBarrier,
+        barrier: GradientBarrier,
         fixed: FixedStep,
         labels: Tensor | None,
         probabilities: tuple[float, ...],
@@ -72,7 +72,7 @@ class FixedSteps:
         capture: bool,
     ) -> None:
         self._plan, self._state, self._held = plan, state, held
-        self._sanitizer, self._fixed = sanitizer, fixed
+        self._barrier, self._fixed = barrier, fixed
         self._probabilities, self._horizon = probabilities, horizon
         self._pixels = held.dimension
         numbers = max(fixed.noise_rows * self._pixels, int(plan.expected_batch), 1)
@@ -150,7 +150,7 @@ class FixedSteps:
     def _drawn(self, steps: int) -> _Block:
         plan, state, n = self._plan, self._state, self._plan.generated
         device = state.device
-        extra = self._sanitizer.resampled(n)
+        extra = self._barrier.resampled(n)
         drawn = self._held.drawn(
             poisson_sample(steps * self._held.count, plan.sampling_rate, state.noise, device=device), steps
         )
@@ -223,7 +223,7 @@ class FixedSteps:
         labels = inputs.pop("labels", self._labels)
         latents, rate, cells = inputs.pop("latents"), inputs.pop("rate"), inputs.pop("cells", None)
         weights = state.weights()
-        points = render(state, self._sanitizer, self._plan.generated, latents, labels, weights)
+        points = render(state, self._barrier, self._plan.generated, latents, labels, weights)
         with torch.no_grad():
             gradient = self._fixed.gradient(points, labels, inputs, cells)
         state.update(rate, pulled_back(points, gradient, list(weights.values())))
@@ -233,10 +233,10 @@ class FixedSteps:
         """A step whose sample has no room in the fixed shapes. Its noise is drawn anew."""
         state, n = self._state, self._plan.generated
         labels = block.inputs["labels"][step] if "labels" in block.inputs else self._labels
-        points = render(state, self._sanitizer, n, block.inputs["latents"][step], labels)
+        points = render(state, self._barrier, n, block.inputs["latents"][step], labels)
         mine = block.drawn.step == step
         rows, kinds = block.drawn.rows[mine], block.drawn.kind[mine]
         sample = Sample(self._held.read(rows).float(), kinds if self._plan.facts.classes else None)
-        self._sanitizer.backward(points, labels, sample, state.parameters, state.noise)
+        self._barrier.backward(points, labels, sample, state.parameters, state.noise)
         state.update(block.inputs["rate"][step])
         self._slot.add_(1)

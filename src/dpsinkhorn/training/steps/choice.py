@@ -21,13 +21,13 @@ def make_steps(
     plan: Plan,
     state: TrainingState,
     records: Drawable,
-    sanitizer: Barrier,
+    barrier: Barrier,
     probabilities: tuple[float, ...],
     *,
     horizon: int,
     capture: bool | None = None,
 ) -> Steps:
-    """Captured steps on a GPU where the sanitizer has them, and one by one elsewhere.
+    """Captured steps on a GPU where the barrier has them, and one by one elsewhere.
 
     Both take the same steps, in law and in what they cost. But they round differently, also where no noise
     is added, and a sample for which the fixed shapes have no room is taken the other way. With room for
@@ -36,25 +36,25 @@ def make_steps(
 
     `capture=False` takes steps in fixed shapes, one by one, on any device: for tests.
     """
-    own = sanitizer.own_steps(state, records, horizon=horizon)
+    own = barrier.own_steps(state, records, horizon=horizon)
     if own is not None:
         return own
-    assert isinstance(sanitizer, GradientBarrier)
+    assert isinstance(barrier, GradientBarrier)
     if not plan.facts.size_is_public:
-        return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+        return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
     if capture is None:
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
-            return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+            return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
     held = records.held(plan.facts.classes, on_the_grid=plan.kind.on_the_grid)
     n = plan.generated
     labels: torch.Tensor | None = None
     if labels_are_fixed(plan):
         first = training_labels(plan, n, probabilities, state.random, state.device)
-        labels = with_resampled(first, sanitizer.resampled(n))
-    fixed = None if held is None else sanitizer.fixed(Setting(n, labels, plan.expected_batch, held))
+        labels = with_resampled(first, barrier.resampled(n))
+    fixed = None if held is None else barrier.fixed(Setting(n, labels, plan.expected_batch, held))
     if held is None or fixed is None:
-        return PlainSteps(plan, state, records, sanitizer, probabilities, horizon=horizon)
+        return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
     return FixedSteps(
-        plan, state, held, sanitizer, fixed, labels, probabilities, horizon=horizon, capture=capture
+        plan, state, held, barrier, fixed, labels, probabilities, horizon=horizon, capture=capture
     )

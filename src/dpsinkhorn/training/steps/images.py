@@ -14,18 +14,18 @@ __all__ = ["generate", "labels_are_fixed", "render", "training_labels", "with_re
 
 
 def generate(
-    state: TrainingState, sanitizer: GradientBarrier, n: int, labels: Tensor | None
+    state: TrainingState, barrier: GradientBarrier, n: int, labels: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The images of a step as points, (n + n', d), and their labels."""
-    extra = sanitizer.resampled(n)
+    extra = barrier.resampled(n)
     latents = draw_latents(n + extra, state.generator.config.latent, state.random, state.device)
     every = with_resampled(labels, extra)
-    return render(state, sanitizer, n, latents, every), every
+    return render(state, barrier, n, latents, every), every
 
 
 def render(
     state: TrainingState,
-    sanitizer: GradientBarrier,
+    barrier: GradientBarrier,
     n: int,
     latents: Tensor,
     labels: Tensor | None,
@@ -36,7 +36,7 @@ def render(
     With `weights`, the generator computes with these in place of its parameters.
     """
     parts = [slice(None)]
-    if len(latents) > n and not sanitizer.resampled_learn:
+    if len(latents) > n and not barrier.resampled_learn:
         parts = [slice(0, n), slice(n, None)]
     points: list[Tensor] = []
     for rows in parts:

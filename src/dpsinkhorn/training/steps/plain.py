@@ -22,13 +22,13 @@ class PlainSteps:
         plan: Plan,
         state: TrainingState,
         records: Drawable,
-        sanitizer: GradientBarrier,
+        barrier: GradientBarrier,
         probabilities: tuple[float, ...],
         *,
         horizon: int,
     ) -> None:
         self._plan, self._state, self._records = plan, state, records
-        self._sanitizer, self._probabilities, self._horizon = sanitizer, probabilities, horizon
+        self._barrier, self._probabilities, self._horizon = barrier, probabilities, horizon
 
     def take(self, count: int) -> None:
         """Take `count` steps."""
@@ -36,16 +36,16 @@ class PlainSteps:
             self._step()
 
     def _step(self) -> None:
-        plan, state, sanitizer, n = self._plan, self._state, self._sanitizer, self._plan.generated
+        plan, state, barrier, n = self._plan, self._state, self._barrier, self._plan.generated
         # ---- line 2: a Poisson sample of the private records
         sample = self._records.draw(plan.sampling_rate, state.noise)
 
         # ---- lines 3 to 5: n generated images, and n' more with the labels of the first n'
         labels = training_labels(plan, n, self._probabilities, state.random, state.device)
-        points, labels = generate(state, sanitizer, n, labels)
+        points, labels = generate(state, barrier, n, labels)
 
         # ---- lines 6 to 10: the privacy barrier, and back through the generator
-        sanitizer.backward(points, labels, sample, state.parameters, state.noise)
+        barrier.backward(points, labels, sample, state.parameters, state.noise)
 
         # ---- line 11: post-processing from here on
         state.update(state.rate_at(state.step, self._horizon))

@@ -33,13 +33,13 @@ class _Class:
 
 
 class RecordObserver(GradientBarrier):
-    """Stands in the place of a `record` sanitizer, which does all the work, and looks on.
+    """Stands in the place of a `record` barrier, which does all the work, and looks on.
 
     Every step it takes the released sum, less what is expected of it. Noise disturbs that, and so do other
     records, which come and go with the sampling: it is weighed by the inverse of their covariance.
 
     Args:
-        watched: the sanitizer.
+        watched: the barrier.
         rate: the sampling rate.
         canaries: their records; `groups` has the number of the canary that each belongs to.
         others: all other records of the data.

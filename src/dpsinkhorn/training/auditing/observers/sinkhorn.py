@@ -27,13 +27,13 @@ _NUMBERS = 2**22  # of shares at a time
 
 
 class SinkhornObserver(GradientBarrier):
-    """Stands in the place of a sanitizer of the Sinkhorn loss, which does all the work, and looks on.
+    """Stands in the place of a barrier of the Sinkhorn loss, which does all the work, and looks on.
 
     The released gradient, less that of other records, is multiplied with each canary's
     share. For `parameter` both are compared as gradients of the parameters, through the generator.
 
     Args:
-        watched: the sanitizer.
+        watched: the barrier.
         canaries: their records; `groups` has the number of the canary that each belongs to.
         others: all other records of the data.
     """

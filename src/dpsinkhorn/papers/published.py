@@ -36,7 +36,7 @@ def published_figures(item: str, version: str) -> tuple[Published, ...]:
     >>> [row.cnn for row in published_figures("table1", "final") if row.method == "real data"]
     [99.3, 90.8]
     """
-    with (resources.files("dpsinkhorn.reproduction") / "published.csv").open(encoding="utf-8") as file:
+    with (resources.files("dpsinkhorn.papers") / "published.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if (row["item"], row["version"]) == (item, version)]
     return tuple(
         Published(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpsinkhorn.reproduction import FULL, QUICK, rows_of
-from dpsinkhorn.reproduction.runner import Runner, _counted
-from dpsinkhorn.reproduction.sources import Source, open_source
+from dpsinkhorn.papers import FULL, QUICK, rows_of
+from dpsinkhorn.papers.runner import Runner, _counted
+from dpsinkhorn.papers.sources import Source, open_source
 from dpsinkhorn.training import load_recipe
 
 CPU = torch.device("cpu")

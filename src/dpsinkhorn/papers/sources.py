@@ -12,8 +12,8 @@ import torch
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import FeatureNetwork, images_of, load_features
 from dpsinkhorn.evaluation.images import on_device
-from dpsinkhorn.reproduction.errors import ReproductionError
-from dpsinkhorn.reproduction.scales import Scale
+from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.papers.scales import Scale
 
 __all__ = ["DATA", "Source", "open_source"]
 

@@ -1,10 +1,10 @@
 """The tables and figures of the DP-Sinkhorn papers, done again: their numbers beside ours and a proved ε."""
 
-from dpsinkhorn.reproduction.errors import ReproductionError
-from dpsinkhorn.reproduction.reproduce import Reproduction, reproduce
-from dpsinkhorn.reproduction.rows import ITEMS, VERSIONS, Row, rows_of
-from dpsinkhorn.reproduction.scales import FULL, QUICK, SCALES, Scale
-from dpsinkhorn.reproduction.tables import NOT_A_GUARANTEE, Line, to_tables
+from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.papers.reproduce import Reproduction, reproduce
+from dpsinkhorn.papers.rows import ITEMS, VERSIONS, Row, rows_of
+from dpsinkhorn.papers.scales import FULL, QUICK, SCALES, Scale
+from dpsinkhorn.papers.tables import NOT_A_GUARANTEE, Line, to_tables
 
 __all__ = [
     "FULL",

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpsinkhorn.reproduction.gradients import GradientSpread
-from dpsinkhorn.reproduction.tables import Line
+from dpsinkhorn.papers.gradients import GradientSpread
+from dpsinkhorn.papers.tables import Line
 
 __all__ = ["draw_budgets", "draw_debias", "draw_gradients", "draw_rates", "draw_samples"]
 

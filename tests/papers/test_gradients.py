@@ -10,8 +10,8 @@ import torch
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import build_generator, draw_labels, draw_latents
 from dpsinkhorn.ot import semi_debiased_loss, with_labels
-from dpsinkhorn.reproduction import QUICK
-from dpsinkhorn.reproduction.gradients import DEBIAS, _gradients, _Moments, gradient_spread
+from dpsinkhorn.papers import QUICK
+from dpsinkhorn.papers.gradients import DEBIAS, _gradients, _Moments, gradient_spread
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dpsinkhorn.reproduction.errors import ReproductionError
-from dpsinkhorn.reproduction.published import Published, published_figures
+from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.papers.published import Published, published_figures
 
 __all__ = ["ITEMS", "VERSIONS", "Row", "rows_of"]
 

@@ -15,21 +15,21 @@ import torch
 
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
-from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.reproduction.errors import ReproductionError
-from dpsinkhorn.reproduction.figures import (
+from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.papers.figures import (
     draw_budgets,
     draw_debias,
     draw_gradients,
     draw_rates,
     draw_samples,
 )
-from dpsinkhorn.reproduction.gradients import GradientSpread, gradient_spread
-from dpsinkhorn.reproduction.rows import Row, rows_of
-from dpsinkhorn.reproduction.runner import Runner
-from dpsinkhorn.reproduction.scales import SCALES, Scale
-from dpsinkhorn.reproduction.sources import DATA, Source, open_source
-from dpsinkhorn.reproduction.tables import Line, to_csv
+from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
+from dpsinkhorn.papers.rows import Row, rows_of
+from dpsinkhorn.papers.runner import Runner
+from dpsinkhorn.papers.scales import SCALES, Scale
+from dpsinkhorn.papers.sources import DATA, Source, open_source
+from dpsinkhorn.papers.tables import Line, to_csv
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch
 
 __all__ = ["Reproduction", "reproduce"]

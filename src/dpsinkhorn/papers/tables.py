@@ -14,8 +14,8 @@ from rich import box
 from rich.table import Table
 
 from dpsinkhorn.mechanisms import find_mechanism
-from dpsinkhorn.reproduction.rows import Row
-from dpsinkhorn.reproduction.runner import Result
+from dpsinkhorn.papers.rows import Row
+from dpsinkhorn.papers.runner import Result
 from dpsinkhorn.training import load_recipe
 
 __all__ = ["NOT_A_GUARANTEE", "Line", "to_csv", "to_tables"]

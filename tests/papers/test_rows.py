@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpsinkhorn.reproduction import (
+from dpsinkhorn.papers import (
     FULL,
     ITEMS,
     NOT_A_GUARANTEE,
@@ -15,7 +15,7 @@ from dpsinkhorn.reproduction import (
     rows_of,
     to_tables,
 )
-from dpsinkhorn.reproduction.published import published_figures
+from dpsinkhorn.papers.published import published_figures
 from dpsinkhorn.training import load_recipe, recipe_names
 
 EVERY = [pytest.param(item, version, id=f"{item}-{version}") for item in ITEMS for version in VERSIONS]
