@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsinkhorn.data import DataError, load_dataset
-from dpsinkhorn.data.headers import check_names
+from dpsinkhorn.data.columns import check_names
 from support.readers import GREY, LABELS, NAMES, ReaderContract, encoded, pixel_columns, write_csv
 
 

@@ -87,7 +87,7 @@ class TestBreaks:
 
     def test_two_lines_for_one_picture(self, tmp_path):
         """CelebA's tables name their pictures: a second line must not take the place of the first."""
-        from dpsinkhorn.data.celeba import list_celeba
+        from dpsinkhorn.data.folders import list_celeba
 
         (tmp_path / "img_align_celeba").mkdir()
         (tmp_path / "list_eval_partition.txt").write_text("a.jpg 0\nb.jpg 0\n")

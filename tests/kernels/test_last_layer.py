@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators import DCGANConfig, build_generator, dcgan
+from dpsinkhorn.generators import DCGANConfig, build_generator, networks
 from dpsinkhorn.kernels import _triton_last_layer
 from dpsinkhorn.kernels.last_layer import LastTiling, fused_last, last_supported
 from support.kernels import (
@@ -240,7 +240,7 @@ def test_a_generator_with_them(
     config = DCGANConfig(image_shape=shape, classes=0, width=8, batch_norm=batch_norm)
     generator = build_generator(config, seed=0).to(DEVICE)
     exact = build_generator(config, seed=0).double()
-    monkeypatch.setattr(dcgan, "_fused", lambda *_: False)
+    monkeypatch.setattr(networks, "_fused", lambda *_: False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     used = []
 
@@ -248,8 +248,8 @@ def test_a_generator_with_them(
         used.append(arguments)
         return fused_last(*arguments)
 
-    monkeypatch.setattr(dcgan, "fused_last", spied)
-    monkeypatch.setattr(dcgan, "_fused_last", last_supported)  # in float32 as well, to compare closely
+    monkeypatch.setattr(networks, "fused_last", spied)
+    monkeypatch.setattr(networks, "_fused_last", last_supported)  # in float32 as well, to compare closely
     latents, dy = draw(3, config.latent), draw(3, *shape, seed=1)
     results = []
     for network, kind in ((generator, torch.float32), (exact, torch.float64)):

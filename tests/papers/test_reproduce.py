@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dpsinkhorn.papers import ITEMS, QUICK, VERSIONS, ReproductionError, reproduce, to_tables
-from dpsinkhorn.papers.published import published_figures
+from dpsinkhorn.papers.rows import published_figures
 
 TINY = dataclasses.replace(QUICK, name="tiny", steps=3, count=100, gradient_batches=3, patience=1)
 PICTURES = {"fig2", "fig4a", "fig4b", "fig4c", "fig5"}

@@ -15,7 +15,7 @@ from dpsinkhorn.papers import (
     rows_of,
     to_tables,
 )
-from dpsinkhorn.papers.published import published_figures
+from dpsinkhorn.papers.rows import published_figures
 from dpsinkhorn.training import load_recipe, recipe_names
 
 EVERY = [pytest.param(item, version, id=f"{item}-{version}") for item in ITEMS for version in VERSIONS]

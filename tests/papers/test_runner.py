@@ -11,7 +11,7 @@ import torch
 
 from dpsinkhorn.papers import FULL, QUICK, rows_of
 from dpsinkhorn.papers.runner import Runner, _counted
-from dpsinkhorn.papers.sources import Source, open_source
+from dpsinkhorn.papers.scales import Source, open_source
 from dpsinkhorn.training import load_recipe
 
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from dpsinkhorn.privacy import (
     epsilon,
     published_epsilon,
 )
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import flatten
 
 DELTA = 1e-5
 

@@ -20,7 +20,7 @@ import dp_accounting as dp
 import pytest
 
 from dpsinkhorn.privacy import Adjacency, Charge, epsilon, journal
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
 from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, read_ledger
 

@@ -17,7 +17,7 @@ from typing import Any
 import dp_accounting as dp
 
 from dpsinkhorn.privacy import Budget, Charge, Ledger, journal, read_ledger
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.journal import JournalLockedError
 from dpsinkhorn.release import ReleaseError, _files, load, write_release
 from dpsinkhorn.release import folder as release_folder

@@ -18,8 +18,8 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.mechanisms import batch, image, parameter, record
 from dpsinkhorn.mechanisms.shared import base, clipping, pairs, shares
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
-from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, units
-from dpsinkhorn.privacy.noise.chacha import key_stream
+from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, words
+from dpsinkhorn.privacy.noise.sources import key_stream
 from dpsinkhorn.training import account, pace, records, state
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
@@ -193,8 +193,8 @@ def room_of_others(patch: pytest.MonkeyPatch) -> None:
 
 def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
     """A charge of which nobody knows whom it protects counts for persons."""
-    rewrite(patch, units, "unit_conflict", 'known is None and unit == "person"', "False")
-    patch.setattr(account, "unit_conflict", units.unit_conflict)
+    rewrite(patch, words, "unit_conflict", 'known is None and unit == "person"', "False")
+    patch.setattr(account, "unit_conflict", words.unit_conflict)
 
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsinkhorn.transport import Clouds, exact
-from dpsinkhorn.transport.exact import certified_exact_value, exact_value
+from dpsinkhorn.transport import Clouds, certified
+from dpsinkhorn.transport.certified import certified_exact_value, exact_value
 from support.problems import exact_cost
 
 
@@ -26,9 +26,9 @@ def test_value_is_that_of_all_points(n, m, most, seed, dimension):
 
 def sizes_solved(monkeypatch, x, y):
     seen = []
-    plain = exact.exact_value
+    plain = certified.exact_value
     monkeypatch.setattr(
-        exact, "exact_value", lambda costs, *a, **o: seen.append(costs.shape) or plain(costs, *a, **o)
+        certified, "exact_value", lambda costs, *a, **o: seen.append(costs.shape) or plain(costs, *a, **o)
     )
     certified_exact_value(Clouds.of(x, y, cost_bound=10), gap=1e-4)
     return seen
@@ -50,7 +50,7 @@ def test_the_simplex_reaches_the_gap_at_any_scale(n, m, seed, scale):
     costs = scale * rng.choice([rng.random((n, m)), rng.integers(0, 3, (n, m)) / 2, rng.random((n, m)) ** 20])
     a, b = (w / w.sum() for w in (rng.random(size) ** rng.integers(1, 60) + 1e-300 for size in (n, m)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(exact, "_by_sinkhorn")
+        patch.delattr(certified, "_by_sinkhorn")
         exact_value(costs, a, b, bound=scale, gap=1e-7 * scale)
 
 

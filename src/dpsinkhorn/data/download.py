@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from dpsinkhorn.data.cifar import CIFAR_FILES
 from dpsinkhorn.data.errors import DataError, DownloadError
+from dpsinkhorn.data.formats import CIFAR_FILES
 from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, advice, data_folder, find_known
 from dpsinkhorn.files import new_file
 

@@ -11,14 +11,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsinkhorn.data import idx
+from dpsinkhorn.data import formats
 from dpsinkhorn.data.arrays import npz_has_parts, read_npy_set, read_npz_set
-from dpsinkhorn.data.celeba import is_celeba, list_celeba
-from dpsinkhorn.data.cifar import CIFAR_CLASSES, is_cifar, read_cifar
 from dpsinkhorn.data.columns import TABLES
 from dpsinkhorn.data.dataset import Dataset, from_arrays
 from dpsinkhorn.data.errors import DataError
-from dpsinkhorn.data.folders import DICOM_HINT, Listing, folder_has_parts, is_dicom, list_pictures
+from dpsinkhorn.data.folders import (
+    DICOM_HINT,
+    Listing,
+    folder_has_parts,
+    is_celeba,
+    is_dicom,
+    list_celeba,
+    list_pictures,
+)
+from dpsinkhorn.data.formats import CIFAR_CLASSES, is_cifar, read_cifar
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
@@ -142,7 +149,7 @@ def has_parts(source: str | os.PathLike[str]) -> bool:
 
 def _has_idx(path: Path) -> bool:
     try:
-        return any(idx.is_idx_name(entry.name) for entry in path.iterdir())
+        return any(formats.is_idx_name(entry.name) for entry in path.iterdir())
     except OSError as error:
         raise DataError(f"cannot read the folder {path}: {error.strerror}") from error
 
@@ -166,7 +173,7 @@ def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
 
 def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
     if _has_idx(path):
-        images = idx.find_idx(path, asked.split)
+        images = formats.find_idx(path, asked.split)
         if images is None:
             raise DataError(
                 f"{path} has no idx file of {asked.split} images ({asked.split}-images-idx3-ubyte); "
@@ -206,7 +213,7 @@ def _of_listing(pictures: npt.NDArray[Any], listing: Listing, name: str, asked: 
 
 def _load_file(path: Path, asked: _Request) -> Dataset:
     suffix = path.suffix.lower()
-    if idx.is_idx_name(path.name):
+    if formats.is_idx_name(path.name):
         return _load_idx(path, path.name, asked)
     if suffix == ".npz":
         found = read_npz_set(path, asked.split, asked.image, asked.label, asked.groups, asked.unlabelled)
@@ -242,9 +249,9 @@ def _load_file(path: Path, asked: _Request) -> Dataset:
 
 def _load_idx(path: Path, name: str, asked: _Request) -> Dataset:
     _refuse(asked, name, "image", "label", "groups", hint="write an .npz file with images, labels and groups")
-    images = idx.read_idx(path)
-    beside = idx.labels_beside(path)
-    labels = None if beside is None or asked.unlabelled else idx.read_idx(beside)
+    images = formats.read_idx(path)
+    beside = formats.labels_beside(path)
+    labels = None if beside is None or asked.unlabelled else formats.read_idx(beside)
     return asked.finish(images, labels, None, name)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import platformdirs
 
-from dpsinkhorn.data import idx
-from dpsinkhorn.data.celeba import is_celeba
-from dpsinkhorn.data.cifar import CIFAR_CLASSES, CIFAR_FILES
+from dpsinkhorn.data import formats
 from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.data.folders import is_celeba
+from dpsinkhorn.data.formats import CIFAR_CLASSES, CIFAR_FILES
 
 __all__ = ["KNOWN", "KnownDataset", "RemoteFile", "advice", "data_folder", "find_known", "require_known"]
 
@@ -88,8 +88,8 @@ def _holds(known: KnownDataset, path: Path, split: str | None) -> bool:
     splits = list(known.records) if split is None else [split]
     if known.name == "cifar10":
         return all((path / name).is_file() for part in splits for name in CIFAR_FILES.get(part, ()))
-    images = [idx.find_idx(path, part) for part in splits]
-    return all(file is not None and idx.labels_beside(file) is not None for file in images)
+    images = [formats.find_idx(path, part) for part in splits]
+    return all(file is not None and formats.labels_beside(file) is not None for file in images)
 
 
 def _idx_files(bases: tuple[str, ...], parts: dict[str, tuple[int, str]]) -> tuple[RemoteFile, ...]:

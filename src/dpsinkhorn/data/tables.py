@@ -15,9 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 
-from dpsinkhorn.data.columns import column_names, decimals, is_text, read_columns, whole_pixels
+from dpsinkhorn.data.columns import (
+    check_names,
+    column_names,
+    decimals,
+    is_text,
+    read_columns,
+    separator_hint,
+    whole_pixels,
+)
 from dpsinkhorn.data.errors import DataError
-from dpsinkhorn.data.headers import check_names, separator_hint
 from dpsinkhorn.data.pictures import Progress, decode_all
 
 __all__ = ["Table", "is_row_number", "read_table"]

@@ -7,17 +7,21 @@
 torch.Size([2, 1, 28, 28])
 """
 
-from dpsinkhorn.generators.base import Generator, ModuleClass
+from dpsinkhorn.generators.base import (
+    Generator,
+    ModuleClass,
+    check_probabilities,
+    choose_device,
+    draw_labels,
+    draw_latents,
+)
 from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
-from dpsinkhorn.generators.devices import choose_device
 from dpsinkhorn.generators.errors import GeneratorError
-from dpsinkhorn.generators.frozen import frozen_copy
-from dpsinkhorn.generators.inputs import check_probabilities, draw_labels, draw_latents
 from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
-from dpsinkhorn.generators.statistics import recompute_batch_statistics
+from dpsinkhorn.generators.trained import frozen_copy, recompute_batch_statistics
 from dpsinkhorn.generators.variation import Variation
 
 __all__ = [

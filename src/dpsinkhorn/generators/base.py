@@ -1,8 +1,9 @@
-"""What all generators share: the label's embedding, checks of the input, the crop to the image's size."""
+"""What all generators share: their inputs, where they run, and the steps from a network to an image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,83 @@ from torch import Tensor, nn
 from dpsinkhorn.generators.configs import Config, NetworkConfig
 from dpsinkhorn.generators.errors import GeneratorError
 
-__all__ = ["Generator", "ModuleClass"]
+__all__ = ["Generator", "ModuleClass", "check_probabilities", "choose_device", "draw_labels", "draw_latents"]
 
 ModuleClass = Callable[..., nn.Module]
 """A subclass of `nn.Module`, or a function that makes one; it is called with the settings of a config."""
+
+
+def choose_device(
+    device: torch.device | str | None = None, error: type[Exception] = GeneratorError
+) -> torch.device:
+    """Return the device named, by default a GPU where there is one; raise `error` where there is none such.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found).cpu()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise error(f"there is no device {device!s} here; name cpu or cuda, or leave it out")
+    return found
+
+
+def draw_latents(
+    count: int,
+    latent: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Draw latents (count, latent), float32, uniform on (0, 1).
+
+    They are drawn on the generator's device and moved, so that a seed means the same on every device.
+
+    >>> draw_latents(2, 3, torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3])
+    """
+    where = device if generator is None else generator.device
+    return torch.rand(count, latent, generator=generator, device=where).to(device)
+
+
+def draw_labels(
+    count: int,
+    probabilities: Sequence[float],
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Draw labels (count,), int64, of the given distribution; a class of probability 0 is never drawn.
+
+    >>> draw_labels(4, [0.0, 1.0, 0.0]).tolist()
+    [1, 1, 1, 1]
+    """
+    weights = torch.tensor(check_probabilities(probabilities), dtype=torch.float64)
+    ends = weights.cumsum(0)
+    where = device if generator is None else generator.device
+    uniform = torch.rand(count, generator=generator, device=where, dtype=torch.float64)
+    ends = (ends / ends[-1]).to(where)
+    return torch.searchsorted(ends, uniform, right=True).to(device)
+
+
+def check_probabilities(probabilities: Sequence[float], classes: int | None = None) -> tuple[float, ...]:
+    """Return the probabilities as floats; refuse what is no distribution on the classes."""
+    values = tuple(probabilities)
+    if not values or (classes is not None and len(values) != classes):
+        need = "at least one probability" if classes is None else f"{classes} probabilities, one per class"
+        raise GeneratorError(f"a distribution of labels needs {need}, not {len(values)}")
+    if any(isinstance(value, (bool, str)) for value in values):
+        raise GeneratorError("probabilities of labels must be numbers")
+    try:
+        values = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        raise GeneratorError("probabilities of labels must be numbers") from None
+    if not all(0 <= value <= 1 for value in values) or not math.isclose(math.fsum(values), 1, abs_tol=1e-6):
+        raise GeneratorError("probabilities of labels must be from 0 to 1 and add up to 1")
+    return values
 
 
 class Generator(nn.Module):

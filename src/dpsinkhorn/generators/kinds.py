@@ -9,13 +9,11 @@ from typing import Any
 import torch
 
 from dpsinkhorn.generators.base import Generator, ModuleClass
-from dpsinkhorn.generators.biggan import BigGAN
 from dpsinkhorn.generators.configs import BigGANConfig, Config, DCGANConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.custom import Custom, CustomConfig
-from dpsinkhorn.generators.dcgan import DCGAN
 from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.mixture import Mixture
-from dpsinkhorn.generators.mlp import MLP
+from dpsinkhorn.generators.networks import DCGAN, MLP, BigGAN
 
 __all__ = ["build_generator", "config_from_json", "config_to_json"]
 

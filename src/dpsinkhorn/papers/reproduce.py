@@ -26,8 +26,7 @@ from dpsinkhorn.papers.figures import (
 from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
 from dpsinkhorn.papers.rows import Row, rows_of
 from dpsinkhorn.papers.runner import Runner
-from dpsinkhorn.papers.scales import SCALES, Scale
-from dpsinkhorn.papers.sources import DATA, Source, open_source
+from dpsinkhorn.papers.scales import DATA, SCALES, Scale, Source, open_source
 from dpsinkhorn.papers.tables import Line, to_csv
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch

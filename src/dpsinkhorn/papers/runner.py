@@ -19,8 +19,7 @@ from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.papers.rows import Row
-from dpsinkhorn.papers.scales import Scale
-from dpsinkhorn.papers.sources import Source
+from dpsinkhorn.papers.scales import Scale, Source
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
 from dpsinkhorn.release import Release, load
 from dpsinkhorn.training import Plan, Recipe, Request, Run, Saving, choose_recipe, load_recipe, plan_for

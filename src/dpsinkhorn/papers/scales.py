@@ -1,13 +1,25 @@
-"""How much of an experiment is repeated: all of it, or a small one by the same code."""
+"""How much of an experiment is repeated, all of it or a small one by the same code, and on which data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import torch
+
+from dpsinkhorn.data import Dataset, from_arrays, load_dataset
+from dpsinkhorn.evaluation import FeatureNetwork, images_of, load_features
+from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.papers.errors import ReproductionError
 from dpsinkhorn.training import Recipe
 
-__all__ = ["FULL", "QUICK", "SCALES", "Scale"]
+__all__ = ["DATA", "FULL", "QUICK", "SCALES", "Scale", "Source", "open_source"]
+
+DATA = ("mnist", "fashion-mnist", "celeba")
+_PATCH = 16
 
 
 @dataclass(frozen=True)
@@ -81,3 +93,62 @@ FULL = Scale(
     gradient_batches=300,
 )
 SCALES = {scale.name: scale for scale in (QUICK, FULL)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images for training and for testing, and the features that a Frechet distance is taken in."""
+
+    title: str
+    training: Dataset
+    test: Dataset
+    device: torch.device
+
+    @cached_property
+    def features(self) -> FeatureNetwork:
+        """Loaded, or trained, once for all rows: Inception where its weights are here."""
+        assert self.training.labels is not None
+        labels = torch.from_numpy(self.training.labels).to(self.device)
+        return load_features(
+            "auto", on_device(images_of(self.training), self.device), labels, self.training.classes
+        )
+
+
+def open_source(name: str, paths: Mapping[str, str], scale: Scale, device: torch.device) -> Source:
+    """The data set of that name in the papers, from where the user has it."""
+    if name in paths:
+        place = paths[name]
+    elif not scale.small_data:
+        place = name
+    elif name == "celeba":
+        return Source("patches of two photographs, for CelebA", *_patches(), device=device)
+    else:
+        title = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[name]
+        training, test = (load_dataset("digits", split=split) for split in ("train", "test"))
+        return Source(f"digits, for {title}", training, test, device)
+    size = 32 if name == "celeba" else None
+    training, test = (load_dataset(place, split=split, size=size) for split in ("train", "test"))
+    for part in (training, test):
+        if part.labels is None:
+            raise ReproductionError(f"{place} has no labels, which the paper's experiments need")
+    return Source(training.name, training, test, device)
+
+
+def _patches() -> tuple[Dataset, Dataset]:
+    """Squares cut from scikit-learn's two sample photographs, every fourth of them for testing: colour
+    images of two classes that need no download."""
+    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
+
+    images, labels = [], []
+    for label, photograph in enumerate(load_sample_images().images):
+        height, width = (size // _PATCH for size in photograph.shape[:2])
+        whole = photograph[: height * _PATCH, : width * _PATCH]
+        squares = whole.reshape(height, _PATCH, width, _PATCH, 3).swapaxes(1, 2)
+        images.append(squares.reshape(-1, _PATCH, _PATCH, 3))
+        labels.append(np.full(height * width, label))
+    squares, kinds = np.concatenate(images), np.concatenate(labels)
+    held = np.arange(len(squares)) % 4 == 3
+    return (
+        from_arrays(squares[~held], kinds[~held], classes=2, name="photographs"),
+        from_arrays(squares[held], kinds[held], classes=2, name="photographs"),
+    )

@@ -2,9 +2,8 @@
 
 from dpsinkhorn.privacy.accounting import ACCOUNTANTS, Accountant, epsilon, published_epsilon
 from dpsinkhorn.privacy.calibration import Calibration, calibrate
-from dpsinkhorn.privacy.charges import Adjacency, Charge, compose
+from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, compose, event_from_json, event_to_json
 from dpsinkhorn.privacy.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
-from dpsinkhorn.privacy.events import Event, event_from_json, event_to_json
 from dpsinkhorn.privacy.groups import group_epsilon
 from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
 from dpsinkhorn.privacy.mechanisms import (
@@ -19,9 +18,14 @@ from dpsinkhorn.privacy.mechanisms import (
     RecordMechanism,
 )
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
-from dpsinkhorn.privacy.public import PUBLIC_FACTS, public_facts_sentence
 from dpsinkhorn.privacy.sampling import poisson_sample
-from dpsinkhorn.privacy.words import format_epsilon, format_lower_bound, meaning
+from dpsinkhorn.privacy.words import (
+    PUBLIC_FACTS,
+    format_epsilon,
+    format_lower_bound,
+    meaning,
+    public_facts_sentence,
+)
 
 __all__ = [
     "ACCOUNTANTS",

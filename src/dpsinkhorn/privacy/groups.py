@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import Accountant, epsilon, pure_epsilon
-from dpsinkhorn.privacy.charges import Adjacency, Charge
+from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
 from dpsinkhorn.privacy.errors import UnsupportedEventError
-from dpsinkhorn.privacy.events import Event, Part, flatten
 
 __all__ = ["group_epsilon"]
 

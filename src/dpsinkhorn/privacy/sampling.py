@@ -11,8 +11,8 @@ from fractions import Fraction
 
 import torch
 
-from dpsinkhorn.privacy.noise.barrier import ObservedNoise
 from dpsinkhorn.privacy.noise.exact import LAPLACE, Bounds, WordSource, decide, exp_bounds
+from dpsinkhorn.privacy.noise.lattice import ObservedNoise
 
 __all__ = ["poisson_sample"]
 

@@ -1,12 +1,26 @@
-"""ε and δ in plain words, for people who have to decide on them."""
+"""Privacy in plain words, for people who decide: ε, δ, whom a run protects, and what counts as public."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections.abc import Iterable
 
 from dpsinkhorn.privacy.charges import Adjacency
 
-__all__ = ["at_most_sure", "factor_in_words", "format_epsilon", "format_lower_bound", "meaning", "one_in"]
+__all__ = [
+    "PUBLIC_FACTS",
+    "at_most_sure",
+    "factor_in_words",
+    "format_epsilon",
+    "format_lower_bound",
+    "meaning",
+    "new_run_name",
+    "one_in",
+    "public_facts_sentence",
+    "unit_conflict",
+]
 
 _WHOM = {"record": "any one record", "person": "any one person, with all their records,"}
 _CHANGES = {
@@ -14,6 +28,20 @@ _CHANGES = {
     Adjacency.REPLACE_ONE.value: "Replacing {whom} by another changes",
 }
 _LONGEST_FACTOR = 1e9  # above it digits say less than a power of ten
+
+_RUN_NAME = re.compile(r"-(record|person)-[0-9a-f]{8}$")
+
+PUBLIC_FACTS = (
+    "how many records (or points) there are, and how many persons where persons are named, unless a number "
+    "is declared (--records)",
+    "the classes, how many they are and their names; unless they are stated (--classes), also that each of "
+    "them has a record",
+    "the shape of an image or a point, and the layout of the file: its format, the types of its numbers, the "
+    "names of its columns, arrays and folders",
+    "the range of the pixels, the bound of a cost, and all other settings",
+    "that the data passed the checks of the reader",
+)
+"""Facts about private data that no guarantee covers."""
 
 
 def meaning(
@@ -101,3 +129,39 @@ def at_most_sure(before: float, epsilon: float) -> float:
     (0.731, 0.01)
     """
     return before / (before + (1 - before) * math.exp(-epsilon))
+
+
+def new_run_name(title: str, unit: str) -> str:
+    """The name of a run on a ledger: unlike any other, and it says whom the run protects."""
+    return f"{title}-{unit}-{os.urandom(4).hex()}"
+
+
+def unit_conflict(runs: Iterable[str], unit: str) -> str | None:
+    """Why a run that protects this unit cannot go with the runs of a ledger, or None where it can.
+
+    ε for records says nothing of a person with several. Whoever is protected as a person is as a record, so
+    that a charge of which nobody knows whom it protects goes with records, and only with them.
+
+    >>> unit_conflict(["a-person-01234567", "b"], "person")
+    "has charges of 'b', of which it is not known whether they protect a person or a record"
+    >>> unit_conflict(["a-person-01234567"], "record")
+    'is of runs that protect each person'
+    """
+    for name in runs:
+        known = _RUN_NAME.search(name)
+        if known is None and unit == "person":
+            return (
+                f"has charges of {name!r}, of which it is not known whether they protect a person or a record"
+            )
+        if known is not None and known[1] != unit:
+            return f"is of runs that protect each {known[1]}"
+    return None
+
+
+def public_facts_sentence() -> str:
+    """Return the list as a sentence.
+
+    >>> public_facts_sentence().startswith("These count as public: how many records")
+    True
+    """
+    return f"These count as public: {'; '.join(PUBLIC_FACTS)}."

@@ -8,7 +8,7 @@ from typing import cast
 import dp_accounting as dp  # type: ignore[import-untyped]
 
 from dpsinkhorn.privacy import Accountant, Adjacency, Charge, compose, epsilon
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.report.gather import Findings
 
 __all__ = ["Curve", "spending_curve", "steps_of"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import dp_accounting as dp  # type: ignore[import-untyped]
 
 from dpsinkhorn.privacy import Adjacency, Charge, format_epsilon
-from dpsinkhorn.privacy.events import Part, flatten
+from dpsinkhorn.privacy.charges import Part, flatten
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.curve import steps_of
 from dpsinkhorn.report.gather import Findings

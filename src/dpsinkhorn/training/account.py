@@ -24,7 +24,7 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.ledger import EpsilonOf
-from dpsinkhorn.privacy.units import unit_conflict
+from dpsinkhorn.privacy.words import unit_conflict
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan

@@ -22,7 +22,7 @@ from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset, from_arrays
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
-from dpsinkhorn.privacy.units import new_run_name
+from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on

@@ -25,7 +25,7 @@ from dpsinkhorn import __version__
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.files import drafts_of, write_new
 from dpsinkhorn.privacy.noise import ObservedNoise
-from dpsinkhorn.privacy.units import new_run_name
+from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.building import check_mechanism

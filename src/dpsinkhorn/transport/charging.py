@@ -14,7 +14,7 @@ from typing import TypeAlias
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Charge, Ledger, format_epsilon, read_ledger
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy.journal import JournalDamagedError
-from dpsinkhorn.privacy.units import new_run_name, unit_conflict
+from dpsinkhorn.privacy.words import new_run_name, unit_conflict
 from dpsinkhorn.transport.checks import is_number, shown
 from dpsinkhorn.transport.errors import TransportError
 

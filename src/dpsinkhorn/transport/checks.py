@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,9 @@ from dpsinkhorn.privacy import SecureNoise
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.errors import TransportError
 
-__all__ = [
-    "check_choice",
-    "check_count",
-    "check_flag",
-    "check_fraction",
-    "check_positive",
-    "check_regularization",
-    "is_number",
-    "noise_or_secure",
-    "shown",
-]
-
 _REGULARIZATION = (1e-4, 1e4)  # over the bound, where float64 and the solver are at ease
+
+_REACH = 2.0**19  # the noise's lattice holds values within 2^20 noise scales
 
 
 def shown(value: object) -> str:
@@ -105,3 +97,39 @@ def noise_or_secure(noise: NoiseSource | None) -> NoiseSource:
     if isinstance(noise, type) or not isinstance(noise, NoiseSource):
         raise TransportError("noise must be None, for secure noise, or a source such as SeededNoise(0)")
     return noise
+
+
+def widened(sensitivity: float, *, multiplier: float, largest: float) -> float:
+    """The sensitivity, or a larger one if noise of `multiplier` times it could not hold values of `largest`.
+
+    Noise then is two millionths of the largest value: more than ε asks for, and less than anyone can see.
+
+    >>> widened(0.5, multiplier=1.0, largest=1.0)
+    0.5
+    """
+    return max(sensitivity, largest / (_REACH * multiplier))
+
+
+def laplace_multiplier(epsilon: float) -> float:
+    """1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
+
+    `add_laplace` enlarges its noise by far more than this rounding.
+
+    >>> 1 / (1 / 49) > 49 >= 1 / laplace_multiplier(49)
+    True
+    """
+    multiplier = 1 / epsilon
+    while 1 / multiplier > epsilon:
+        multiplier = math.nextafter(multiplier, math.inf)
+    return multiplier
+
+
+@contextmanager
+def noise_that_fits() -> Iterator[None]:
+    """Around a noise scale that is computed while planning: settings beyond the lattice are bad input."""
+    try:
+        yield
+    except ValueError as error:
+        raise TransportError(
+            f"no noise can be had at this epsilon, cost bound and number of points: {error}"
+        ) from error

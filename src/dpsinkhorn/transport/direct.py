@@ -16,11 +16,16 @@ import torch
 
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
-from dpsinkhorn.transport.certified import certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization
+from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
+from dpsinkhorn.transport.checks import (
+    check_choice,
+    check_positive,
+    check_regularization,
+    laplace_multiplier,
+    noise_that_fits,
+    widened,
+)
 from dpsinkhorn.transport.clouds import Clouds, Setting
-from dpsinkhorn.transport.exact import certified_exact_value
-from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["DirectMechanism", "cost_sensitivity"]

@@ -39,11 +39,12 @@ from dpsinkhorn.transport.checks import (
     check_regularization,
     is_number,
     noise_or_secure,
+    noise_that_fits,
     shown,
+    widened,
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.errors import TransportError
-from dpsinkhorn.transport.lattice import noise_that_fits, widened
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
 __all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "noisy_sinkhorn"]

@@ -30,10 +30,16 @@ from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import check_fraction, check_positive, noise_or_secure
+from dpsinkhorn.transport.checks import (
+    check_fraction,
+    check_positive,
+    laplace_multiplier,
+    noise_or_secure,
+    noise_that_fits,
+    widened,
+)
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.errors import TransportError
-from dpsinkhorn.transport.lattice import laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 

@@ -28,8 +28,7 @@ from dpsinkhorn.privacy.audit.one_run import (
     guess,
     share_of_error,
 )
-from dpsinkhorn.privacy.charges import Charge
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import Charge, flatten
 
 __all__ = [
     "GAUSSIAN_NOISE",

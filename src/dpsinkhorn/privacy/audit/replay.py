@@ -19,8 +19,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-from dpsinkhorn.privacy.charges import Charge
-from dpsinkhorn.privacy.events import Event, flatten
+from dpsinkhorn.privacy.charges import Charge, Event, flatten
 from dpsinkhorn.privacy.noise import NoiseSource, ObservedNoise, Query
 
 __all__ = ["Outcome", "Recorder", "Recording", "ReplayDivergedError", "Replayed", "Replayer", "Shared"]

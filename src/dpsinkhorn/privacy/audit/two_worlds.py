@@ -20,7 +20,7 @@ from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit.errors import AuditError
 from dpsinkhorn.privacy.audit.noise import least_refuted_noise
-from dpsinkhorn.privacy.events import flatten
+from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 
 __all__ = ["PairBound", "gaussian_bound", "gaussian_epsilon", "sampled_gaussian_bound", "threshold_bound"]

@@ -6,9 +6,15 @@
 What is proven about them is in `docs/proofs/floating-point.md`.
 """
 
-from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
 from dpsinkhorn.privacy.noise.exact import WordSource
-from dpsinkhorn.privacy.noise.lattice import add_gaussian, add_laplace, gaussian_std, laplace_scale
+from dpsinkhorn.privacy.noise.lattice import (
+    ObservedNoise,
+    Query,
+    add_gaussian,
+    add_laplace,
+    gaussian_std,
+    laplace_scale,
+)
 from dpsinkhorn.privacy.noise.sources import (
     NoiseSource,
     SecureNoise,

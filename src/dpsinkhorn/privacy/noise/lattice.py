@@ -6,23 +6,68 @@ is whole, u + z = floor((u g + X) / g): post-processing of the textbook mechanis
 rounding costs is a sensitivity larger by 2 g per coordinate, and the noise here is enlarged by just as
 much, so the event to charge is that of the textbook mechanism. Statement and proof:
 `docs/proofs/floating-point.md`.
+
+Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
+them tells an `ObservedNoise`, which is there for audits, what it was given and what it is about to hand back,
+and hands back what that answers. Every other source is asked for random bits and nothing else.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import Tensor
 
-from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS, NoiseSource, laplace_cells, normal_cells
 
-__all__ = ["add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
+__all__ = ["ObservedNoise", "Query", "add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
 
 _STEP = 2.0**-LATTICE_BITS  # lattice step / std
 _ROUNDING = 2.0  # by how many steps rounding can move two neighbours apart, per coordinate
 _LARGEST = 2.0**50  # lattice values are clamped to this: below it float64 division errs by less than 1/2
 _UP = 1 + 2.0**-40  # more than all rounding errors in computing a scale
+
+
+@dataclass(frozen=True)
+class Query:
+    """What noise was asked for: all of it must be public.
+
+    Attributes:
+        noise: `gaussian`, where the sensitivity is in Euclidean norm, or `laplace`, where it is in L1.
+        shape: of the values.
+        sensitivity: what one unit moves the values by, at most.
+        multiplier: noise over sensitivity.
+        together: how many numbers, these among them, are released under one bound and one charge.
+    """
+
+    noise: Literal["gaussian", "laplace"]
+    shape: tuple[int, ...]
+    sensitivity: float
+    multiplier: float
+    together: int
+
+
+class ObservedNoise(ABC):
+    """A source of noise that stands at the barrier. It sees private values: for audits, never for release."""
+
+    secure = False
+    description = "Noise that is recorded at the barrier, for an audit: not for release."
+
+    @abstractmethod
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return `count` uniform 64-bit words as signed int64."""
+
+    @abstractmethod
+    def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
+        """Return what is released for these private values; `noised` is what would be."""
+
+    @abstractmethod
+    def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
+        """Return the indices of the Poisson sample of so many units; `taken` is what would be."""
 
 
 def gaussian_std(sensitivity: float, noise_multiplier: float, coordinates: int) -> float:

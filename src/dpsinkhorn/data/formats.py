@@ -1,4 +1,4 @@
-"""idx files, the format of MNIST: a magic number, the sizes, the values, all big-endian; often gzipped."""
+"""Binary files of well-known sets: idx, the format of MNIST, and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -12,15 +12,42 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil  # type: ignore[import-untyped]
 
-from dpsinkhorn.data._memory import check_fits
 from dpsinkhorn.data.errors import DataError
 
-__all__ = ["find_idx", "is_idx_name", "labels_beside", "read_idx"]
+__all__ = [
+    "CIFAR_CLASSES",
+    "CIFAR_FILES",
+    "check_fits",
+    "find_idx",
+    "is_cifar",
+    "is_idx_name",
+    "labels_beside",
+    "read_cifar",
+    "read_idx",
+]
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
 _NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")
+
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR_FILES = {
+    "train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+_ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
+
+
+def check_fits(size: int, what: str) -> None:
+    """Refuse `what` if its `size` in bytes is more than the memory of this machine."""
+    limit = psutil.virtual_memory().total
+    if size > limit:
+        raise DataError(
+            f"{what} would take {size / 2**30:.3g} GiB, more than the {limit / 2**30:.3g} GiB here; "
+            "the file may be damaged, else make the images smaller or keep them in an uncompressed .npy file"
+        )
 
 
 def is_idx_name(name: str) -> bool:
@@ -99,3 +126,27 @@ def _map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArra
 
 def _wrong_length(path: Path, found: int | str, declared: int) -> DataError:
     return DataError(f"{path} declares {declared} bytes of values but holds {found}; fetch it again")
+
+
+def is_cifar(folder: Path) -> bool:
+    """Whether a folder holds the files of the binary version."""
+    return any((folder / name).is_file() for names in CIFAR_FILES.values() for name in names)
+
+
+def read_cifar(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Images (N, 32, 32, 3) and labels of a split."""
+    if split not in CIFAR_FILES:
+        raise DataError(f"CIFAR-10 has the splits train and test, not {split}")
+    parts = []
+    for name in CIFAR_FILES[split]:
+        path = folder / name
+        try:
+            content = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        if content.size == 0 or content.size % _ROW:
+            raise DataError(f"{path} is {content.size} bytes long, no multiple of {_ROW}; fetch it again")
+        parts.append(content.reshape(-1, _ROW))
+    rows = np.concatenate(parts)
+    images = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return images, rows[:, 0]
