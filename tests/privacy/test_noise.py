@@ -21,12 +21,12 @@ from dpsinkhorn.privacy.noise import (
     SeededNoise,
     add_gaussian,
     add_laplace,
-    chacha,
     exact,
     gaussian_std,
     laplace_cells,
     laplace_scale,
     normal_cells,
+    sources,
 )
 
 ALARM = 1e-6
@@ -53,8 +53,8 @@ def fit(observed: np.ndarray, expected: np.ndarray) -> float:
 def test_tensor_chacha_equals_the_library(nonce: int) -> None:
     key = bytes(range(32))
     for blocks in (0, 1, 2, 40):
-        ours = chacha._in_torch(chacha._initial_state(key, nonce), blocks, CPU)
-        assert torch.equal(ours, chacha.key_stream(key, nonce, 8 * blocks, CPU))
+        ours = sources._in_torch(sources._initial_state(key, nonce), blocks, CPU)
+        assert torch.equal(ours, sources.key_stream(key, nonce, 8 * blocks, CPU))
 
 
 @pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(5)])
@@ -456,7 +456,7 @@ def test_reachable_outcomes_give_the_value_away_but_not_on_the_lattice() -> None
 def test_cuda_key_stream_equals_the_cpu(words: int) -> None:
     key = bytes(range(32))
     assert torch.equal(
-        chacha.key_stream(key, 7, words, torch.device("cuda")).cpu(), chacha.key_stream(key, 7, words, CPU)
+        sources.key_stream(key, 7, words, torch.device("cuda")).cpu(), sources.key_stream(key, 7, words, CPU)
     )
 
 

@@ -37,7 +37,6 @@ from dpsinkhorn.transport import (
     TransportError,
     certified,
     cost_sensitivity,
-    exact,
     private_cost,
 )
 from dpsinkhorn.transport.certified import certified_value, evaluate, rounding, sinkhorn_until
@@ -315,18 +314,18 @@ class TestCertificate:
         uniform = [np.full(size, 1 / size) for size in sizes]
         true = exact_cost(both.costs().numpy(), *uniform)
         gap = 0.01 * BOUND / min(sizes)
-        found = exact.certified_exact_value(both, gap=gap)
+        found = certified.certified_exact_value(both, gap=gap)
         assert -1e-12 <= true - found <= gap + 1e-12
         if max(sizes) < 10:
-            last = exact._by_sinkhorn(both.costs().numpy(), *uniform, BOUND, 0.05)
+            last = certified._by_sinkhorn(both.costs().numpy(), *uniform, BOUND, 0.05)
             assert -1e-12 <= true - last <= 0.05
 
     def test_exact_falls_back_in_silence(self, monkeypatch):
         rng = np.random.default_rng(0)
         both = clouds(rng.random((6, 2)), rng.random((4, 2)))
-        monkeypatch.setattr(exact, "_PIVOTS", 1)
+        monkeypatch.setattr(certified, "_PIVOTS", 1)
         true = value(both.x.numpy(), both.y.numpy(), "exact", 0.0)
-        assert 0 <= true - exact.certified_exact_value(both, gap=0.02) <= 0.02
+        assert 0 <= true - certified.certified_exact_value(both, gap=0.02) <= 0.02
 
     def test_wide_potentials_lose_no_digits(self):
         """However far a solver's potentials are spread, the bound is computed from narrow ones."""
@@ -335,7 +334,7 @@ class TestCertificate:
         a, b = np.full(30, 1 / 30), np.full(20, 1 / 20)
         for scale in (1.0, 1e6, 1e12):
             g = rng.normal(size=20) * scale
-            found = exact._below(costs, g, a, b)
+            found = certified._below(costs, g, a, b)
             f = (costs - g).min(1)
             h = (costs - f[:, None]).min(0).astype(np.longdouble)
             h = h - h[0]  # exactly, as both have the digits of float64
@@ -344,9 +343,9 @@ class TestCertificate:
             assert found <= exact_cost(costs, a, b) + 1e-12
 
     def test_repeated_points_and_equal_costs(self):
-        assert exact.certified_exact_value(clouds(np.zeros((9, 2)), np.zeros((6, 2))), gap=1e-9) == 0.0
+        assert certified.certified_exact_value(clouds(np.zeros((9, 2)), np.zeros((6, 2))), gap=1e-9) == 0.0
         same = clouds(np.zeros((9, 2)), np.full((9, 2), 50.0))
-        assert exact.certified_exact_value(same, gap=1e-9) == pytest.approx(BOUND)
+        assert certified.certified_exact_value(same, gap=1e-9) == pytest.approx(BOUND)
 
 
 class TestNoise:

@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 import typer
 
-from dpsinkhorn.cli import (
-    _output,
-    audit,
-    data,
-    evaluate,
-    ledger,
-    privacy,
-    report,
-    reproduce,
-    sample,
-    train,
-    transport,
-)
+from dpsinkhorn.cli import _output
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
-app = typer.Typer(
-    name="dpsinkhorn",
-    help="Differentially private optimal transport and generators.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-app.add_typer(data.app, name="data")
-app.add_typer(privacy.app, name="privacy")
-app.add_typer(transport.app, name="transport")
-privacy.app.command("ledger")(ledger.ledger)
-app.command("train")(train.train)
-app.command("sample")(sample.sample)
-app.command("evaluate")(evaluate.evaluate)
-app.command("report")(report.report)
-app.command("audit")(audit.audit)
-app.command("reproduce")(reproduce.reproduce)
+_COMMANDS = ("data", "privacy", "transport", "train", "sample", "evaluate", "report", "audit", "reproduce")
 
 
-@app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its exit status: 0, or 2 for bad input with one line on stderr."""
+    given = sys.argv[1:] if arguments is None else arguments
+    raise SystemExit(_output.run(_application(given[0] if given else ""), given))
+
+
+def _application(command: str) -> typer.Typer:
+    """Return the application with this command alone, so that no other is imported; else with all of them."""
+    app = typer.Typer(
+        name="dpsinkhorn",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in (command,) if command in _COMMANDS else _COMMANDS:
+        module = import_module(f"dpsinkhorn.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
     """Differentially private optimal transport and generators."""
     if version:
         from dpsinkhorn import __version__
 
         typer.echo(__version__)
         raise typer.Exit
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit status: 0, or 2 for bad input with one line on stderr."""
-    raise SystemExit(_output.run(app, arguments))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from dpsinkhorn.cli._options import takes_options
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
@@ -70,20 +71,58 @@ PlotOption = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class TrainingOptions:
+    """A training run as it was given, and how its cost is to be shown."""
+
+    mechanism: MechanismOption = "record"
+    noise_multiplier: NoiseOption = None
+    sampling_rate: RateOption = None
+    batch_size: BatchSizeOption = None
+    records: RecordsOption = None
+    steps: StepsOption = None
+    delta: DeltaOption = 1e-5
+    rows: RowsOption = None
+    accountant: AccountantOption = AccountantName.pld
+    as_json: JsonOption = False
+    plot: PlotOption = None
+
+    def rate(self) -> float | None:
+        """Return the sampling rate, if one was given or follows from the mechanism."""
+        rate = parse_rate(self.sampling_rate, self.batch_size, self.records)
+        if find_mechanism(self.mechanism).takes_samples:
+            return rate
+        if rate not in (None, 1.0):
+            raise BadInputError(
+                f"--mechanism {self.mechanism} takes all records in every step: no sampling rate of {rate:g}"
+            )
+        return 1.0
+
+    def setting(self, noise_multiplier: float, sampling_rate: float, steps: int) -> Setting:
+        """Return the run with these numbers, all of it checked."""
+        rows, name = self._rows(), self.accountant
+        setting = Setting(
+            self.mechanism, noise_multiplier, sampling_rate, steps, self.delta, rows, name.value
+        )
+        setting.check()
+        return setting
+
+    def _rows(self) -> int:
+        if not find_mechanism(self.mechanism).clips_rows:
+            if self.rows is not None:
+                raise BadInputError(f"--rows is for --mechanism image; leave it out for {self.mechanism}")
+            return 1
+        if self.rows is None:
+            raise BadInputError(
+                f"--mechanism {self.mechanism} needs --rows, the number of generated images of a step"
+            )
+        _check_count(self.rows, "--rows")
+        return self.rows
+
+
 @app.command("epsilon")
-def epsilon_command(
-    mechanism: MechanismOption = "record",
-    noise_multiplier: NoiseOption = None,
-    sampling_rate: RateOption = None,
-    batch_size: BatchSizeOption = None,
-    records: RecordsOption = None,
-    steps: StepsOption = None,
-    delta: DeltaOption = 1e-5,
-    rows: RowsOption = None,
-    accountant: AccountantOption = AccountantName.pld,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
+@takes_options()
+def epsilon_command(*, given: TrainingOptions) -> None:
     """The epsilon that a training run spends.
 
     Example:
@@ -92,31 +131,22 @@ def epsilon_command(
     """
     from dpsinkhorn.privacy import epsilon
 
-    rate = _rate(mechanism, parse_rate(sampling_rate, batch_size, records))
-    noise = _required(noise_multiplier, "--noise-multiplier")
-    count = _required(steps, "--steps")
+    rate = given.rate()
+    if given.noise_multiplier is None:
+        raise BadInputError("give --noise-multiplier")
+    if given.steps is None:
+        raise BadInputError("give --steps")
     if rate is None:
         raise BadInputError("give --sampling-rate, or --batch-size and --records")
-    setting = Setting(mechanism, noise, rate, count, delta, _rows(mechanism, rows), _name(accountant))
-    setting.check()
-    check_plot_path(plot)
-    _report(setting, epsilon(setting.charge, delta, setting.accountant), records, as_json, plot)
+    setting = given.setting(given.noise_multiplier, rate, given.steps)
+    check_plot_path(given.plot)
+    _report(setting, epsilon(setting.charge, given.delta, setting.accountant), given)
 
 
 @app.command("calibrate")
+@takes_options()
 def calibrate_command(
-    target: Annotated[float, typer.Option("--epsilon", help="The budget.")],
-    mechanism: MechanismOption = "record",
-    noise_multiplier: NoiseOption = None,
-    sampling_rate: RateOption = None,
-    batch_size: BatchSizeOption = None,
-    records: RecordsOption = None,
-    steps: StepsOption = None,
-    delta: DeltaOption = 1e-5,
-    rows: RowsOption = None,
-    accountant: AccountantOption = AccountantName.pld,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    *, target: Annotated[float, typer.Option("--epsilon", help="The budget.")], given: TrainingOptions
 ) -> None:
     """The noise, the steps or the sampling rate that a budget allows: whichever of the three is left out.
 
@@ -126,45 +156,34 @@ def calibrate_command(
     """
     from dpsinkhorn.privacy import calibrate
 
-    rate = _rate(mechanism, parse_rate(sampling_rate, batch_size, records))
-    count_rows = _rows(mechanism, rows)
-    if sum(value is None for value in (noise_multiplier, rate, steps)) != 1:
+    noise, rate, steps = given.noise_multiplier, given.rate(), given.steps
+    if sum(value is None for value in (noise, rate, steps)) != 1:
         raise BadInputError(
             "give exactly two of --noise-multiplier, --sampling-rate (or --batch-size and --records) and "
             "--steps; the third is solved for"
         )
     if not (target > 0 and math.isfinite(target)):
         raise BadInputError(f"--epsilon must be a positive number, not {target}")
-    given = Setting(
-        mechanism,
-        1.0 if noise_multiplier is None else noise_multiplier,
-        1.0 if rate is None else rate,
-        1 if steps is None else steps,
-        delta,
-        count_rows,
-        _name(accountant),
+    tried = given.setting(
+        1.0 if noise is None else noise, 1.0 if rate is None else rate, 1 if steps is None else steps
     )
-    given.check()
-    check_plot_path(plot)
+    check_plot_path(given.plot)
     found = calibrate(
         target,
-        delta,
-        noise_multiplier=noise_multiplier,
+        given.delta,
+        noise_multiplier=noise,
         sampling_rate=rate,
         steps=steps,
-        rows=count_rows,
-        accountant=given.accountant,
+        rows=tried.rows,
+        accountant=tried.accountant,
     )
-    setting = Setting(
-        mechanism,
-        found.noise_multiplier,
-        found.sampling_rate,
-        found.steps,
-        delta,
-        count_rows,
-        given.accountant,
+    setting = replace(
+        tried,
+        noise_multiplier=found.noise_multiplier,
+        sampling_rate=found.sampling_rate,
+        steps=found.steps,
     )
-    _report(setting, found.epsilon, records, as_json, plot)
+    _report(setting, found.epsilon, given)
 
 
 @dataclass(frozen=True)
@@ -210,41 +229,9 @@ class Setting:
         return published_epsilon(self.image, self.sampling_rate, self.steps, self.delta)
 
 
-def _required(value: Any, flag: str) -> Any:
-    if value is None:
-        raise BadInputError(f"give {flag}")
-    return value
-
-
 def _check_count(value: int, flag: str) -> None:
     if not 1 <= value <= _LARGEST_COUNT:
         raise BadInputError(f"{flag} must be from 1 to 10^18, not {value}")
-
-
-def _name(accountant: AccountantName) -> Accountant:
-    value: Accountant = accountant.value
-    return value
-
-
-def _rows(mechanism: str, rows: int | None) -> int:
-    if not find_mechanism(mechanism).clips_rows:
-        if rows is not None:
-            raise BadInputError(f"--rows is for --mechanism image; leave it out for {mechanism}")
-        return 1
-    if rows is None:
-        raise BadInputError(f"--mechanism {mechanism} needs --rows, the number of generated images of a step")
-    _check_count(rows, "--rows")
-    return rows
-
-
-def _rate(mechanism: str, rate: float | None) -> float | None:
-    if find_mechanism(mechanism).takes_samples:
-        return rate
-    if rate not in (None, 1.0):
-        raise BadInputError(
-            f"--mechanism {mechanism} takes all records in every step: no sampling rate of {rate:g}"
-        )
-    return 1.0
 
 
 def parse_rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
@@ -272,12 +259,13 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
     return None
 
 
-def _report(setting: Setting, spent: float, records: int | None, as_json: bool, plot: Path | None) -> None:
+def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
     from dpsinkhorn.privacy import event_to_json, format_epsilon, meaning
 
     charge = setting.charge
     is_image = find_mechanism(setting.mechanism).clips_rows
     published = setting.published if is_image else None
+    records, plot = given.records, given.plot
     if records is not None and setting.delta >= 1 / records:
         warn(
             f"delta {setting.delta:g} is not below 1/records = {1 / records:.2g}; "
@@ -290,7 +278,7 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
             draw_epsilon_against_steps(setting, plot)
         except OSError as error:
             raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
-    if as_json:
+    if given.as_json:
         result: dict[str, Any] = {
             "epsilon": spent,
             "delta": setting.delta,
@@ -331,3 +319,22 @@ def _report(setting: Setting, spent: float, records: int | None, as_json: bool, 
     print_table("Privacy of a training run", rows, sentences)
     if plot is not None:
         typer.echo(f"Drawn: {plot}")
+
+
+@app.command("ledger")
+def ledger_command(
+    file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
+    accountant: AccountantOption = AccountantName.pld,
+    as_json: JsonOption = False,
+) -> None:
+    """What a ledger allows, what is spent, and by which runs. It is checked and left as it is.
+
+    Examples:
+
+        dpsinkhorn privacy ledger all.jsonl
+
+        dpsinkhorn privacy ledger runs/digits
+    """
+    from dpsinkhorn.cli._ledger import show_ledger
+
+    show_ledger(file, accountant.value, as_json)

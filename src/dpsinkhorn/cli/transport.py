@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from dpsinkhorn.cli._output import check_file, check_plot_path
-from dpsinkhorn.cli._transport_input import (
-    check_budget,
-    cost_of,
-    new_arrays,
-    noise_of,
-    one_line,
-    parse_epsilons,
-    read,
-)
-from dpsinkhorn.cli._transport_options import (
-    BoundOption,
-    BudgetOption,
-    ColumnsOption,
-    CostOption,
-    DeltaOption,
-    EpsilonOption,
-    LedgerOption,
-    MethodName,
-    ModeName,
-    PairedOption,
-    PotentialsRegularizationOption,
-    PublicOption,
-    RegularizationOption,
-    SeedOption,
-    SupportOption,
-    WeightOption,
-    XArgument,
-    YArgument,
-)
-from dpsinkhorn.cli._transport_output import show_cost, show_potentials, show_tradeoff, warn_not_private
+from dpsinkhorn.cli import _transport as shared
+from dpsinkhorn.cli._output import check_file, check_plot_path, warn
 from dpsinkhorn.cli.privacy import JsonOption
 
 app = typer.Typer(
@@ -45,6 +16,70 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+
+CostName = Literal["sqeuclidean", "cityblock", "l1l2", "euclidean"]
+MethodName = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
+SideName = Literal["x", "y"]
+ModeName = Literal["sound", "paper"]
+
+XArgument = Annotated[
+    Path, typer.Argument(help="Points, one a row: .npy, .npz, .csv, .tsv or .parquet.", show_default=False)
+]
+YArgument = Annotated[Path, typer.Argument(help="Points, likewise.", show_default=False)]
+EpsilonOption = Annotated[float, typer.Option("--epsilon", help="The privacy to spend.")]
+BoundOption = Annotated[
+    float,
+    typer.Option(
+        "--cost-bound",
+        help="Public bound, never read off the data; the cost of farther pairs is capped at it.",
+    ),
+]
+DeltaOption = Annotated[
+    float | None,
+    typer.Option("--delta", help="Probability added to what epsilon allows; the direct method needs none."),
+]
+CostOption = Annotated[CostName, typer.Option("--cost", help="Cost of a pair; l1l2 is |x-y|² + |x-y|₁.")]
+WeightOption = Annotated[float, typer.Option("--l1-weight", help="Weight of the L1 part of l1l2.")]
+RegularizationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--regularization",
+        help="In units of the cost; 0 is exact transport.  [default: the bound / 20]",
+        show_default=False,
+    ),
+]
+PotentialsRegularizationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--regularization",
+        help="In units of the cost, above 0; small ones need far more noise.  [default: the bound]",
+        show_default=False,
+    ),
+]
+PublicOption = Annotated[SideName | None, typer.Option("--public", help="The side that is not private.")]
+PairedOption = Annotated[
+    bool, typer.Option("--paired", help="One person owns a row of X and a row of Y: both are protected.")
+]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns", help="Columns of the tables to use, with commas between; may be given several times."
+    ),
+]
+SupportOption = Annotated[
+    Path | None, typer.Option("--support", help="Public points to count at, for histogram.")
+]
+LedgerOption = Annotated[
+    Path | None, typer.Option("--ledger", help="Ledger of the data; charged before anything is shown.")
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option("--budget", help="Epsilon that a new ledger allows in all; by default this command's."),
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Replayable noise, for research: not for release.")
+]
 
 
 @app.command("cost")
@@ -82,16 +117,16 @@ def cost_command(
     """
     from dpsinkhorn.transport import private_cost
 
-    check_budget(budget, ledger)
-    with one_line():
-        first, second, grid = read(x, y, support, columns)
+    shared.check_budget(budget, ledger)
+    with shared.one_line():
+        first, second, grid = shared.read(x, y, support, columns)
         found = private_cost(
             first,
             second,
             epsilon=epsilon,
             cost_bound=cost_bound,
             delta=delta or 0.0,
-            cost=cost_of(cost, l1_weight),
+            cost=shared.cost_of(cost, l1_weight),
             regularization=regularization,
             debiased=debiased,
             method=method,
@@ -101,9 +136,9 @@ def cost_command(
             confidence=confidence,
             ledger=ledger,
             budget=budget,
-            noise=noise_of(seed),
+            noise=shared.noise_of(seed),
         )
-    show_cost(found, as_json, confidence=confidence, paired=paired)
+    shared.show_cost(found, as_json, confidence=confidence, paired=paired)
 
 
 @app.command("potentials")
@@ -141,16 +176,17 @@ def potentials_command(
     """
     from dpsinkhorn.transport import noisy_sinkhorn
 
-    check_budget(budget, ledger)
-    with one_line(), new_arrays(output) as write:  # the file is begun before anything is charged
-        first, second, _ = read(x, y, None, columns)
+    shared.check_budget(budget, ledger)
+    # the file is begun before anything is charged
+    with shared.one_line(), shared.new_arrays(output) as write:
+        first, second, _ = shared.read(x, y, None, columns)
         found = noisy_sinkhorn(
             first,
             second,
             epsilon=epsilon,
             delta=delta,
             cost_bound=cost_bound,
-            cost=cost_of(cost, l1_weight),
+            cost=shared.cost_of(cost, l1_weight),
             regularization=regularization,
             iterations=iterations,
             mode=mode,
@@ -158,10 +194,10 @@ def potentials_command(
             paired=paired,
             ledger=ledger,
             budget=budget,
-            noise=noise_of(seed),
+            noise=shared.noise_of(seed),
         )
         write(phi=found.phi, psi=found.psi)
-    show_potentials(found, output, as_json, cost_bound=cost_bound)
+    shared.show_potentials(found, output, as_json, cost_bound=cost_bound)
 
 
 @app.command("tradeoff")
@@ -197,17 +233,17 @@ def tradeoff_command(
     check_plot_path(plot)
     if output is not None:
         check_file(output, ".csv", "--output")
-    values = parse_epsilons(epsilons)
-    warn_not_private()
-    with one_line():
-        first, second, grid = read(x, y, support, columns)
+    values = shared.parse_epsilons(epsilons)
+    warn("measured errors are not private: they are for the curator alone")
+    with shared.one_line():
+        first, second, grid = shared.read(x, y, support, columns)
         found = measure_tradeoff(
             first,
             second,
             cost_bound=cost_bound,
             epsilons=values,
             delta=delta,
-            cost=cost_of(cost, l1_weight),
+            cost=shared.cost_of(cost, l1_weight),
             regularization=regularization,
             debiased=debiased,
             public=public,
@@ -219,4 +255,4 @@ def tradeoff_command(
             write_tradeoff(found, output)
         if plot is not None:
             draw_tradeoff(found, plot, title=f"{x.name} and {y.name}")
-    show_tradeoff(found, as_json, cost_bound=cost_bound)
+    shared.show_tradeoff(found, as_json, cost_bound=cost_bound)

@@ -289,8 +289,8 @@ class TestLedger:
 def test_costs_are_those_of_python():
     from typing import get_args
 
-    from dpsinkhorn.cli._transport_input import cost_of
-    from dpsinkhorn.cli._transport_options import CostName
+    from dpsinkhorn.cli._transport import cost_of
+    from dpsinkhorn.cli.transport import CostName
     from dpsinkhorn.ot import COST_NAMES, L1L2
 
     assert get_args(CostName) == COST_NAMES

@@ -143,7 +143,7 @@ class TestTradeoff:
         assert seen == {True, False}
 
     def test_a_choice_that_a_perfect_method_beats(self, capsys):
-        from dpsinkhorn.cli._transport_output import show_tradeoff
+        from dpsinkhorn.cli._transport import show_tradeoff
         from dpsinkhorn.transport import Tradeoff, TradeoffRow
 
         rows = (TradeoffRow("direct", 1.0, 0.1, 0.1, True), TradeoffRow("histogram", 1.0, 0.0, 0.2, False))

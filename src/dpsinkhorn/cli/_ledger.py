@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dpsinkhorn.cli._output import BadInputError, print_json, print_table
-from dpsinkhorn.cli.privacy import AccountantName, AccountantOption, JsonOption
 
 if TYPE_CHECKING:
     from dpsinkhorn.privacy import Accountant
 
-__all__ = ["ledger"]
 
-
-def ledger(
-    file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
-    accountant: AccountantOption = AccountantName.pld,
-    as_json: JsonOption = False,
-) -> None:
-    """What a ledger allows, what is spent, and by which runs. It is checked and left as it is.
-
-    Examples:
-
-        dpsinkhorn privacy ledger all.jsonl
-
-        dpsinkhorn privacy ledger runs/digits
-    """
+def show_ledger(file: Path, accountant: Accountant, as_json: bool) -> None:
+    """Print what a ledger allows, and what is spent, by all runs and by each."""
     found = _read(file, accountant)
     if as_json:
         print_json(found)
@@ -42,7 +26,7 @@ def ledger(
         ("epsilon spent", _number(found["epsilon"])),
         ("delta", f"{found['delta']:g}"),
         ("adjacency", found["adjacency"] or "-"),
-        *((f"run {run['name']}", _told(run, mixed)) for run in runs),
+        *((f"run {run['name']}", _describe(run, mixed)) for run in runs),
     ]
     print_table(
         "Ledger",
@@ -55,7 +39,7 @@ def ledger(
     )
 
 
-def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
+def _read(file: Path, accountant: Accountant) -> dict[str, Any]:
     from dpsinkhorn.privacy import UnsupportedEventError, epsilon, read_ledger
     from dpsinkhorn.training import Run
 
@@ -68,13 +52,12 @@ def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
         raise BadInputError(str(error)) from error
     except OSError as error:
         raise BadInputError(f"cannot read the ledger {file}: {error.strerror}") from error
-    name: Accountant = accountant.value
     delta = statement.budget.delta
 
     def spent(run: str | None = None) -> float | None:
-        return _finite(epsilon(statement.total(run), delta, name)) if statement.spends else 0.0
+        return _finite(epsilon(statement.total(run), delta, accountant)) if statement.spends else 0.0
 
-    def told(run: str, steps: int) -> dict[str, Any]:
+    def of_run(run: str, steps: int) -> dict[str, Any]:
         adjacency = statement.total(run).adjacency.value
         return {"name": run, "steps": steps, "epsilon": spent(run), "adjacency": adjacency}
 
@@ -87,16 +70,16 @@ def _read(file: Path, accountant: AccountantName) -> dict[str, Any]:
             "budget_epsilon": _finite(statement.budget.epsilon),
             "delta": delta,
             "epsilon": spent(),
-            "accountant": name,
+            "accountant": accountant,
             "adjacency": statement.total().adjacency.value if statement.spends else None,
-            "runs": [told(run, count) for run, count in steps.items()],
+            "runs": [of_run(run, count) for run, count in steps.items()],
             "digest": statement.digest,
         }
     except UnsupportedEventError as error:
         raise BadInputError(f"{error}; --accountant pld counts all that a ledger holds") from error
 
 
-def _told(run: dict[str, Any], mixed: bool) -> str:
+def _describe(run: dict[str, Any], mixed: bool) -> str:
     under = f" under {run['adjacency']}" if mixed else ""
     charges = "1 charge" if run["steps"] == 1 else f"{run['steps']:,} charges"
     return f"{charges}, epsilon {_number(run['epsilon'])}{under}"
