@@ -17,7 +17,6 @@ import psutil  # type: ignore[import-untyped]
 from dpsinkhorn.data.errors import DataError
 
 __all__ = [
-    "CIFAR_CLASSES",
     "CIFAR_FILES",
     "check_fits",
     "find_idx",
@@ -32,7 +31,6 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
 _NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")
 
-CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR_FILES = {
     "train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
     "test": ("test_batch.bin",),

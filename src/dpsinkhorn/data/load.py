@@ -25,7 +25,7 @@ from dpsinkhorn.data.folders import (
     list_celeba,
     list_pictures,
 )
-from dpsinkhorn.data.formats import CIFAR_CLASSES, is_cifar, read_cifar
+from dpsinkhorn.data.formats import is_cifar, read_cifar
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
@@ -183,7 +183,7 @@ def _load_folder(path: Path, name: str, asked: _Request) -> Dataset:
     if is_cifar(path):
         _refuse(asked, name, "image", "label", "groups")
         pixels, numbers = read_cifar(path, asked.split)
-        return asked.finish(pixels, numbers, None, name, CIFAR_CLASSES)
+        return asked.finish(pixels, numbers, None, name, KNOWN["cifar10"].class_names)
     if is_celeba(path):
         return _load_celeba(path, name, asked)
     _refuse(

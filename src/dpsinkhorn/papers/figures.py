@@ -23,7 +23,7 @@ _MARKS = ("o", "s", "^", "D", "v")
 
 def draw_samples(samples: Sequence[tuple[str, NDArray[np.uint8], int]], note: str, path: Path) -> None:
     """Figure 2: images by class, a panel for each generator; every class has a row of the panel."""
-    figure, axes = _figure(1, len(samples), height=4.3, width=2.8)
+    figure, axes = _figure(len(samples), height=4.3, width=2.8)
     for axis, (title, images, classes) in zip(axes, samples, strict=True):
         grid = images.reshape(classes, -1, *images.shape[1:])  # (classes, columns, H, W[, 3])
         picture = np.concatenate([np.concatenate(list(row), axis=1) for row in grid], axis=0)
@@ -40,10 +40,10 @@ def draw_samples(samples: Sequence[tuple[str, NDArray[np.uint8], int]], note: st
 
 def draw_rates(lines: Sequence[Line], note: str, path: Path) -> None:
     """Figure 4a: error of the CNN against the learning rate, by optimizer."""
-    figure, (axis,) = _figure(1, 1)
+    figure, (axis,) = _figure(1)
     for series in _by_series(lines):
         rates = [line.row.at for line in series[1]]
-        _curve(axis, rates, [_error(line, "cnn") for line in series[1]], series[0])
+        _curve(axis, rates, [_error(line) for line in series[1]], series[0])
     axis.set_xscale("log")
     axis.set_xlabel("learning rate")
     axis.set_ylabel("error of the CNN, per cent")
@@ -53,11 +53,11 @@ def draw_rates(lines: Sequence[Line], note: str, path: Path) -> None:
 
 def draw_budgets(lines: Sequence[Line], note: str, path: Path) -> None:
     """Figure 4b: distance and error against ε, which here is the one that is proved."""
-    figure, (left, right) = _figure(1, 2)
+    figure, (left, right) = _figure(2)
     for name, series in _by_series(lines):
         spent = [line.values()["epsilon"] for line in series]
         _curve(left, spent, [line.values()["distance"] for line in series], name)
-        _curve(right, spent, [_error(line, "cnn") for line in series], name)
+        _curve(right, spent, [_error(line) for line in series], name)
     for axis in (left, right):
         axis.set_xscale("log")
         axis.set_xlabel("epsilon, proved")
@@ -70,10 +70,10 @@ def draw_budgets(lines: Sequence[Line], note: str, path: Path) -> None:
 def draw_debias(lines: Sequence[Line], note: str, path: Path) -> None:
     """Figure 5: distance and error against p, a panel for each data set, the paper's beside where given."""
     series = _by_series(lines)
-    figure, axes = _figure(1, len(series))
+    figure, axes = _figure(len(series))
     for axis, (name, some) in zip(axes, series, strict=True):
         at = [line.row.at for line in some]
-        _curve(axis, at, [_error(line, "cnn") for line in some], "error of the CNN", colour="C0")
+        _curve(axis, at, [_error(line) for line in some], "error of the CNN", colour="C0")
         axis.set_ylabel("error of the CNN, per cent", color="C0")
         axis.set_xlabel("p")
         axis.set_title(f"{name} ({some[0].data})", fontsize="medium")
@@ -92,7 +92,7 @@ def draw_debias(lines: Sequence[Line], note: str, path: Path) -> None:
 
 def draw_gradients(spreads: Mapping[str, Sequence[GradientSpread]], note: str, path: Path) -> None:
     """Figure 4c: bias and variance of the gradient against p, a line for each generator."""
-    figure, (left, right) = _figure(1, 2)
+    figure, (left, right) = _figure(2)
     for k, (name, points) in enumerate(spreads.items()):
         at = [point.debias for point in points]
         mark = _MARKS[k % len(_MARKS)]
@@ -106,12 +106,10 @@ def draw_gradients(spreads: Mapping[str, Sequence[GradientSpread]], note: str, p
     _save(figure, note, path)
 
 
-def _figure(
-    rows: int, columns: int, height: float = 3.6, width: float = 4.4
-) -> tuple[Figure, Sequence[Axes]]:
+def _figure(columns: int, height: float = 3.6, width: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes: Any = figure.subplots(rows, columns, squeeze=False)
+    axes: Any = figure.subplots(1, columns, squeeze=False)
     return figure, list(axes.flat)
 
 
@@ -128,8 +126,8 @@ def _curve(axis: Axes, x: Sequence[float], y: Sequence[float], name: str, colour
     axis.plot([a for a, _ in kept], [b for _, b in kept], marker="o", label=name, color=colour)
 
 
-def _error(line: Line, classifier: str) -> float:
-    return 100.0 - float(line.values()[classifier])
+def _error(line: Line) -> float:
+    return 100.0 - float(line.values()["cnn"])
 
 
 def _by_series(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:

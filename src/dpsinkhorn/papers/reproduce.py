@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,18 +14,12 @@ import torch
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
 from dpsinkhorn.papers.errors import ReproductionError
-from dpsinkhorn.papers.figures import (
-    draw_budgets,
-    draw_debias,
-    draw_gradients,
-    draw_rates,
-    draw_samples,
-)
+from dpsinkhorn.papers.figures import draw_budgets, draw_debias, draw_gradients, draw_rates, draw_samples
 from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
 from dpsinkhorn.papers.rows import Row, rows_of
 from dpsinkhorn.papers.runner import Runner
 from dpsinkhorn.papers.scales import DATA, SCALES, Scale, Source, open_source
-from dpsinkhorn.papers.tables import Line, to_csv
+from dpsinkhorn.papers.tables import Line, csv_of, to_csv
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch
 
@@ -167,7 +159,7 @@ class _Call:
                 self.runner.result(row, self.sources[row.data], seed)
                 done += 1
         lines = tuple(self._line(row) for row in self.rows)
-        files = [self._write("csv", to_csv(lines).encode())]
+        files = [self._write("csv", to_csv(lines))]
         if self.item in _DRAW:
             picture = self._path("png")
             _DRAW[self.item]([line for line in lines if line.results], self._note(), picture)
@@ -196,7 +188,7 @@ class _Call:
             )
         picture = self._path("png")
         draw_samples(panels, self._note(), picture)
-        return self._finished([picture, self._write("csv", _csv(lines))])
+        return self._finished([picture, self._write("csv", csv_of(lines))])
 
     def gradients(self) -> Reproduction:
         """Figure 4c."""
@@ -207,7 +199,7 @@ class _Call:
         table = [{"generator": name, **p.to_json()} for name, points in spreads.items() for p in points]
         picture = self._path("png")
         draw_gradients(spreads, self._note(), picture)
-        return self._finished([picture, self._write("csv", _csv(table))], spreads=spreads)
+        return self._finished([picture, self._write("csv", csv_of(table))], spreads=spreads)
 
     def _spread(self, row: Row) -> list[GradientSpread]:
         source, seed, batches = self.sources[row.data], self.seeds[0], self.runner.scale.gradient_batches
@@ -243,9 +235,9 @@ class _Call:
     def _path(self, ending: str) -> Path:
         return self.runner.folder / f"{self.item}-{self.version}.{ending}"
 
-    def _write(self, ending: str, content: bytes) -> Path:
+    def _write(self, ending: str, content: str) -> Path:
         path = self._path(ending)
-        replace_file(path, content)
+        replace_file(path, content.encode())
         return path
 
     def _finished(
@@ -258,11 +250,3 @@ class _Call:
         return Reproduction(
             self.item, self.version, self.runner.scale.name, lines, spreads or {}, tuple(files)
         )
-
-
-def _csv(rows: Sequence[Mapping[str, object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +71,16 @@ class Line:
 
 
 def to_csv(lines: Sequence[Line]) -> str:
-    """All columns; empty where there is nothing."""
-    rows = [line.values() for line in lines]
+    """Return all columns; empty where there is nothing."""
+    return csv_of([{name: _plain(value) for name, value in line.values().items()} for line in lines])
+
+
+def csv_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows that have the same names as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _plain(value) for name, value in row.items()})
+    writer.writerows(rows)
     return text.getvalue()
 
 

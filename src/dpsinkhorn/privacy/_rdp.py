@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 import numpy as np
@@ -88,16 +88,6 @@ def improved(rdp: NDArray[np.float64], delta: float) -> float:
 def classic(rdp: NDArray[np.float64], delta: float) -> float:
     """Mironov (2017), Proposition 3, the papers' own: min over α of rdp(α) + log(1/δ) / (α - 1)."""
     return float(np.min(rdp + math.log(1 / delta) / (ORDERS - 1)))
-
-
-def epsilon(
-    parts: tuple[Part, ...],
-    delta: float,
-    adjacency: Adjacency,
-    conversion: Callable[[NDArray[np.float64], float], float] = improved,
-) -> float:
-    """ε at δ of all parts together."""
-    return conversion(curve(parts, adjacency), delta)
 
 
 def log_delta(

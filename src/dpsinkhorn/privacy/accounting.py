@@ -89,7 +89,7 @@ def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: in
 def _tightest(parts: tuple[Part, ...], delta: float, adjacency: Adjacency) -> float:
     """PLD, held against the RDP and pure bounds: all three are valid, so that the least of them is."""
     try:
-        bound = _rdp.epsilon(parts, delta, adjacency) if delta > 0 else math.inf
+        bound = _rdp.improved(_rdp.curve(parts, adjacency), delta) if delta > 0 else math.inf
     except UnsupportedEventError:
         bound = math.inf  # RDP knows fewer events; PLD decides whether this one is known at all
     return _pld.epsilon(parts, delta, adjacency, min(bound, pure_epsilon(parts)))

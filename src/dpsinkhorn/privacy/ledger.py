@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -205,9 +204,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _epsilon_of(self, counts: Mapping[str, int]) -> float:

@@ -51,7 +51,7 @@ def meaning(
     unit: str = "record",
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value,
 ) -> str:
-    """What a guarantee means, in one sentence.
+    """Say what a guarantee means, in one sentence.
 
     >>> print(meaning(1.0, 1e-5))
     Adding or removing any one record changes the probability of anything that can be done with the release
@@ -132,12 +132,12 @@ def at_most_sure(before: float, epsilon: float) -> float:
 
 
 def new_run_name(title: str, unit: str) -> str:
-    """The name of a run on a ledger: unlike any other, and it says whom the run protects."""
+    """Return a name for a run on a ledger: unlike any other, and it says whom the run protects."""
     return f"{title}-{unit}-{os.urandom(4).hex()}"
 
 
 def unit_conflict(runs: Iterable[str], unit: str) -> str | None:
-    """Why a run that protects this unit cannot go with the runs of a ledger, or None where it can.
+    """Return why a run that protects this unit cannot go with the runs of a ledger; None where it can.
 
     ε for records says nothing of a person with several. Whoever is protected as a person is as a record, so
     that a charge of which nobody knows whom it protects goes with records, and only with them.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,13 +112,8 @@ def add_gaussian(
     """
     together = _count(values, coordinates)
     std = gaussian_std(sensitivity, noise_multiplier, together)
-    if cells is None:
-        cells = normal_cells(_given(noise), tuple(values.shape), device=values.device)
-    released = _on_lattice(values, cells, std * _STEP)
-    if isinstance(noise, ObservedNoise):
-        query = Query("gaussian", tuple(values.shape), sensitivity, noise_multiplier, together)
-        return noise.release(query, values, released)
-    return released
+    query = Query("gaussian", tuple(values.shape), sensitivity, noise_multiplier, together)
+    return _released(values, std, query, noise, cells, normal_cells)
 
 
 def add_laplace(
@@ -140,13 +136,24 @@ def add_laplace(
     """
     together = _count(values, coordinates)
     scale = laplace_scale(sensitivity, epsilon, together)
+    query = Query("laplace", tuple(values.shape), sensitivity, 1 / epsilon, together)
+    return _released(values, scale, query, noise, cells, laplace_cells)
+
+
+def _released(
+    values: torch.Tensor,
+    scale: float,
+    query: Query,
+    noise: NoiseSource | None,
+    cells: torch.Tensor | None,
+    draw: Callable[..., torch.Tensor],
+) -> torch.Tensor:
     if cells is None:
-        cells = laplace_cells(_given(noise), tuple(values.shape), device=values.device)
+        if noise is None:
+            raise TypeError("a source of noise, or cells drawn from one, must be given")
+        cells = draw(noise, query.shape, device=values.device)
     released = _on_lattice(values, cells, scale * _STEP)
-    if isinstance(noise, ObservedNoise):
-        query = Query("laplace", tuple(values.shape), sensitivity, 1 / epsilon, together)
-        return noise.release(query, values, released)
-    return released
+    return noise.release(query, values, released) if isinstance(noise, ObservedNoise) else released
 
 
 def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch.Tensor:
@@ -158,12 +165,6 @@ def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch
     # From here on the data are seen through a whole number plus noise only: rounding is post-processing.
     released = ((whole + cells).double() + 0.5) * step
     return released.to(values.dtype if values.dtype.is_floating_point else torch.float64)
-
-
-def _given(noise: NoiseSource | None) -> NoiseSource:
-    if noise is None:
-        raise TypeError("a source of noise, or cells drawn from one, must be given")
-    return noise
 
 
 def _count(values: torch.Tensor, coordinates: int | None) -> int:
