@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.training import Run, arithmetic
 from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
-from dpsinkhorn.training.errors import TrainingError
 from support.devices import each_device
 from support.runs import tiny_data, tiny_plan
 

@@ -2,9 +2,9 @@
 
 from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
 from dpsinkhorn.data.download import get
-from dpsinkhorn.data.errors import DataError, DownloadError
 from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
 from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known
+from dpsinkhorn.errors import DataError, DownloadError
 
 __all__ = [
     "KNOWN",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.formats import check_fits
+from dpsinkhorn.errors import DataError
 
 __all__ = ["UNREADABLE", "Arrays", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
 

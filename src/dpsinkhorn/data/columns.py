@@ -21,8 +21,8 @@ import pyarrow.compute  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
+from dpsinkhorn.errors import DataError
 
 __all__ = [
     "TABLES",
@@ -74,7 +74,7 @@ def check_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
     >>> check_names(["label", "7", "0"], ["label"], Path("a.csv"))
     >>> check_names(["1", "7", "0"], ["label"], Path("a.csv"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    dpsinkhorn.data.errors.DataError: a.csv has no line of column names: ...
+    dpsinkhorn.errors.DataError: a.csv has no line of column names: ...
     """
     if any(name in known for name in names):
         return

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.labels import encode_groups, encode_labels
+from dpsinkhorn.errors import DataError
 
 __all__ = ["Dataset", "Indices", "check_every_class", "from_arrays"]
 
@@ -175,7 +175,7 @@ def check_every_class(dataset: Dataset) -> None:
     >>> check_every_class(from_arrays(np.zeros((2, 4, 4)), [0, 2], classes=3))
     >>> check_every_class(from_arrays(np.zeros((2, 4, 4)), [0, 2]))
     Traceback (most recent call last):
-    dpsinkhorn.data.errors.DataError: class 1 has no records; state the classes (--classes 3), or add records
+    dpsinkhorn.errors.DataError: class 1 has no records; state the classes (--classes 3), or add records
     """
     if dataset.classes_stated or dataset.labels is None:
         return

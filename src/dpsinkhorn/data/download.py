@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from dpsinkhorn.data.errors import DataError, DownloadError
 from dpsinkhorn.data.formats import CIFAR_FILES
 from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, advice, data_folder, find_known
+from dpsinkhorn.errors import DataError, DownloadError
 from dpsinkhorn.files import new_file
 
 __all__ = ["BytesProgress", "download_file", "get"]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
+from dpsinkhorn.errors import DataError
 
 __all__ = [
     "DICOM_HINT",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil  # type: ignore[import-untyped]
 
-from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.errors import DataError
 
 __all__ = [
     "CIFAR_FILES",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsinkhorn.data.errors import DataError
+from dpsinkhorn.errors import DataError
 
 __all__ = ["encode_groups", "encode_labels", "sorted_names"]
 

@@ -15,7 +15,6 @@ from dpsinkhorn.data import formats
 from dpsinkhorn.data.arrays import npz_has_parts, read_npy_set, read_npz_set
 from dpsinkhorn.data.columns import TABLES
 from dpsinkhorn.data.dataset import Dataset, from_arrays
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.folders import (
     DICOM_HINT,
     Listing,
@@ -29,6 +28,7 @@ from dpsinkhorn.data.formats import is_cifar, read_cifar
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
+from dpsinkhorn.errors import DataError
 
 __all__ = ["SPLITS", "has_parts", "load_dataset"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import platformdirs
 
 from dpsinkhorn.data import formats
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.folders import is_celeba
 from dpsinkhorn.data.formats import CIFAR_FILES
+from dpsinkhorn.errors import DataError
 
 if sys.version_info >= (3, 11):
     import tomllib

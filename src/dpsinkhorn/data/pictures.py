@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.formats import check_fits
+from dpsinkhorn.errors import DataError
 
 __all__ = ["PICTURE_SUFFIXES", "Progress", "decode", "decode_all", "fit_array", "parse_size"]
 

@@ -24,8 +24,8 @@ from dpsinkhorn.data.columns import (
     separator_hint,
     whole_pixels,
 )
-from dpsinkhorn.data.errors import DataError
 from dpsinkhorn.data.pictures import Progress, decode_all
+from dpsinkhorn.errors import DataError
 
 __all__ = ["Table", "is_row_number", "read_table"]
 

@@ -1,7 +1,7 @@
 """How good synthetic images are. What is computed from private data here is not itself private."""
 
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
-from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.evaluate import (
     NOT_PRIVATE,
     PUBLIC_DATA,

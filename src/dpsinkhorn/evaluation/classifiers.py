@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["Fit", "cnn", "fit_network", "logistic_sklearn", "logistic_torch", "mlp", "predict"]
 

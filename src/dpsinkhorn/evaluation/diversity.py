@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["PrecisionRecall", "precision_recall"]
 

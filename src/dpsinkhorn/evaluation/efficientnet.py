@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["EfficientNetLite0", "find_efficientnet_weights", "load_efficientnet"]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
-from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.features import FeatureNetwork, load_features
 from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.classifiers import cnn, fit_network
 from dpsinkhorn.evaluation.efficientnet import load_efficientnet
-from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_inception_weights, load_inception
 
 __all__ = ["FEATURES", "FeatureNetwork", "classifier_features", "load_features"]

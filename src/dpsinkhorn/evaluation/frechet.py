@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["FeatureStatistics", "feature_statistics", "frechet_distance"]
 

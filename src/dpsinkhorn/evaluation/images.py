@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.release import to_uint8
 
 __all__ = ["check_labels", "images_of", "on_device"]

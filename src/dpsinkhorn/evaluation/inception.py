@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpsinkhorn.data import DownloadError, data_folder
 from dpsinkhorn.data.download import download_file
 from dpsinkhorn.data.named import RemoteFile
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["INCEPTION_WEIGHTS", "fetch_inception_weights", "find_inception_weights", "load_inception"]
 

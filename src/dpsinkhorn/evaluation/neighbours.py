@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.generators import choose_device
 

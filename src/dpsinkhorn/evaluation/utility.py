@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.classifiers import cnn, fit_network, logistic_sklearn, logistic_torch, mlp, predict
-from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.images import check_labels, on_device
 from dpsinkhorn.generators import choose_device
 

@@ -7,6 +7,7 @@
 torch.Size([2, 1, 28, 28])
 """
 
+from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import (
     Generator,
     ModuleClass,
@@ -18,7 +19,6 @@ from dpsinkhorn.generators.base import (
 from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
-from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.trained import frozen_copy, recompute_batch_statistics

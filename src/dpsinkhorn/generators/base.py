@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.configs import Config, NetworkConfig
-from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Generator", "ModuleClass", "check_probabilities", "choose_device", "draw_labels", "draw_latents"]
 

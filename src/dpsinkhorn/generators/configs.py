@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from dpsinkhorn import _checks
-from dpsinkhorn.generators.errors import GeneratorError
+from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.variation import Variation
 
 __all__ = ["BigGANConfig", "Config", "DCGANConfig", "MLPConfig", "MixtureConfig", "NetworkConfig"]

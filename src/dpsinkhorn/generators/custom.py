@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn import _checks
+from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import Generator, ModuleClass, draw_latents
 from dpsinkhorn.generators.configs import LARGEST_LATENT, LARGEST_PARAMETERS, Config, checked, whole
-from dpsinkhorn.generators.errors import GeneratorError
 
 __all__ = ["Custom", "CustomConfig", "outline", "register_module"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import Generator, ModuleClass
 from dpsinkhorn.generators.configs import BigGANConfig, Config, DCGANConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.custom import Custom, CustomConfig
-from dpsinkhorn.generators.errors import GeneratorError
 from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.networks import DCGAN, MLP, BigGAN
 
@@ -66,7 +66,7 @@ def config_from_json(data: Any) -> Config:
     64
     >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
     Traceback (most recent call last):
-    dpsinkhorn.generators.errors.GeneratorError: a dcgan has no field 'heads'
+    dpsinkhorn.errors.GeneratorError: a dcgan has no field 'heads'
     """
     if not isinstance(data, Mapping):
         raise GeneratorError("the config of a generator must be a table of fields")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpsinkhorn import _checks
-from dpsinkhorn.generators.errors import GeneratorError
+from dpsinkhorn.errors import GeneratorError
 
 __all__ = ["Variation"]
 

@@ -1,6 +1,6 @@
 """The tables and figures of the DP-Sinkhorn papers, done again: their numbers beside ours and a proved ε."""
 
-from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.errors import ReproductionError
 from dpsinkhorn.papers.reproduce import Reproduction, reproduce
 from dpsinkhorn.papers.rows import ITEMS, VERSIONS, Row, rows_of
 from dpsinkhorn.papers.scales import FULL, QUICK, SCALES, Scale

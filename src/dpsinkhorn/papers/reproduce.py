@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpsinkhorn.errors import ReproductionError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
-from dpsinkhorn.papers.errors import ReproductionError
 from dpsinkhorn.papers.figures import draw_budgets, draw_debias, draw_gradients, draw_rates, draw_samples
 from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
 from dpsinkhorn.papers.rows import Row, rows_of

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from dpsinkhorn.papers.errors import ReproductionError
+from dpsinkhorn.errors import ReproductionError
 
 __all__ = ["ITEMS", "VERSIONS", "Published", "Row", "published_figures", "rows_of"]
 

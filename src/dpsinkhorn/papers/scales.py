@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
+from dpsinkhorn.errors import ReproductionError
 from dpsinkhorn.evaluation import FeatureNetwork, images_of, load_features
 from dpsinkhorn.evaluation.images import on_device
-from dpsinkhorn.papers.errors import ReproductionError
 from dpsinkhorn.training import Recipe
 
 __all__ = ["DATA", "FULL", "QUICK", "SCALES", "Scale", "Source", "open_source"]

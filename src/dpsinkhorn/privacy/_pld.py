@@ -18,8 +18,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy import fft, optimize
 
+from dpsinkhorn.errors import UnsupportedEventError
 from dpsinkhorn.privacy.charges import Adjacency, Event, Part
-from dpsinkhorn.privacy.errors import UnsupportedEventError
 
 _ACCURACY = 2e-3  # target for the share of ε that the grid adds
 _COARSEST = 2.0**-8  # where nothing forbids it

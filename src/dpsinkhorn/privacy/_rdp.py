@@ -12,8 +12,8 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsinkhorn.errors import UnsupportedEventError
 from dpsinkhorn.privacy.charges import Adjacency, Event, Part
-from dpsinkhorn.privacy.errors import UnsupportedEventError
 
 # dp-accounting's own orders, so that our figures are those of other tools. The smallest is 1.1: at ε in the
 # hundreds smaller orders would give less (891 instead of 984 for the final version's MNIST setting).

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias, get_args
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
+from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
-from dpsinkhorn.privacy.errors import MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
 __all__ = ["ACCOUNTANTS", "Accountant", "epsilon", "published_epsilon"]

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dpsinkhorn.errors import CalibrationError
 from dpsinkhorn.privacy.accounting import Accountant
 from dpsinkhorn.privacy.accounting import epsilon as spent
 from dpsinkhorn.privacy.charges import Charge
-from dpsinkhorn.privacy.errors import CalibrationError
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
 __all__ = ["Calibration", "calibrate", "sampled_gaussian"]

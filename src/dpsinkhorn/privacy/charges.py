@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
-from dpsinkhorn.privacy.errors import MixedAdjacencyError, UnsupportedEventError
+from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 
 __all__ = [
     "Adjacency",
@@ -210,7 +210,7 @@ def compose(*charges: Charge, adjacency: Adjacency | None = None) -> Charge:
     >>> transport = Charge(dp.GaussianDpEvent(5.0), Adjacency.REPLACE_ONE)
     >>> compose(training, transport)
     Traceback (most recent call last):
-    dpsinkhorn.privacy.errors.MixedAdjacencyError: ...
+    dpsinkhorn.errors.MixedAdjacencyError: ...
     >>> compose(training, transport, adjacency=Adjacency.REPLACE_ONE).adjacency
     <Adjacency.REPLACE_ONE: 'replace-one'>
     """

@@ -17,10 +17,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsinkhorn.errors import UnsupportedEventError
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import Accountant, epsilon, pure_epsilon
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
-from dpsinkhorn.privacy.errors import UnsupportedEventError
 
 __all__ = ["group_epsilon"]
 

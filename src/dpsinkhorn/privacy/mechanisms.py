@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
+from dpsinkhorn.errors import MixedAdjacencyError
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event
-from dpsinkhorn.privacy.errors import MixedAdjacencyError
 
 __all__ = [
     "BatchMechanism",

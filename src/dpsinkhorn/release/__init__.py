@@ -1,6 +1,6 @@
 """The folder an analyst receives: write, load, sample, export."""
 
-from dpsinkhorn.release.errors import ReleaseError
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
 from dpsinkhorn.release.folder import load, make_release, save_release, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture

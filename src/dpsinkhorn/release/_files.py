@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import sync_folder, umask
-from dpsinkhorn.release.errors import ReleaseError
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dpsinkhorn.release.errors import ReleaseError
+from dpsinkhorn.errors import ReleaseError
 
 
 def to_bytes(value: Mapping[str, Any]) -> bytes:

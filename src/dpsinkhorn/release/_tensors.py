@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.generators import CustomConfig, Generator, GeneratorConfig, ModuleClass, build_generator
 from dpsinkhorn.generators.custom import outline
-from dpsinkhorn.release.errors import ReleaseError
 
 _HEADER = 2**20  # bytes, ample: names, shapes and offsets of some hundred tensors
 _TYPES: dict[torch.dtype, tuple[str, str]] = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}

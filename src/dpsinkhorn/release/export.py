@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release._names import folder_names
-from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import check_images
 
 __all__ = ["check_samples_path", "write_samples"]

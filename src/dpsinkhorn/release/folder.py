@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpsinkhorn import _checks
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import write_synced
 from dpsinkhorn.generators import (
     CustomConfig,
@@ -28,7 +29,6 @@ from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
 from dpsinkhorn.release import _json, _tensors
 from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
 from dpsinkhorn.release.card import model_card, warning_of
-from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import new_file
-from dpsinkhorn.release.errors import ReleaseError
 
 __all__ = ["check_images", "grid_image", "grid_picture"]
 

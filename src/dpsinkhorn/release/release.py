@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
@@ -23,7 +24,6 @@ from dpsinkhorn.generators import (
     draw_latents,
     frozen_copy,
 )
-from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.statement import PrivacyStatement
 
 __all__ = ["Release", "to_uint8"]

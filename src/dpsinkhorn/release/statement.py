@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dpsinkhorn import _checks
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
     Accountant,
@@ -21,7 +22,6 @@ from dpsinkhorn.privacy import (
     group_epsilon,
 )
 from dpsinkhorn.release._json import check_keys
-from dpsinkhorn.release.errors import ReleaseError
 
 __all__ = ["PrivacyStatement"]
 

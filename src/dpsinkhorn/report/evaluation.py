@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsinkhorn.data import KNOWN
+from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
-from dpsinkhorn.report.errors import ReportError
 
 __all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsinkhorn.data import KNOWN
+from dpsinkhorn.errors import ReportError
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import (
     Budget,
@@ -25,7 +26,6 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.privacy.journal import JournalDamagedError, read_journal
 from dpsinkhorn.release import PrivacyStatement, Release, ReleaseError, load
-from dpsinkhorn.report.errors import ReportError
 from dpsinkhorn.report.spending import OnLedger, on_ledger, together
 from dpsinkhorn.training import Plan, Run, TrainingError
 from dpsinkhorn.training.account import statement_of

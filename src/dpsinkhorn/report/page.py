@@ -14,12 +14,12 @@ from typing import Any
 import jinja2
 
 from dpsinkhorn import __version__
+from dpsinkhorn.errors import ReportError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.report.curator import training_log
 from dpsinkhorn.report.curve import spending_curve
-from dpsinkhorn.report.errors import ReportError
 from dpsinkhorn.report.evaluation import EvaluationTables, evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import adjacency_in_words, explain

@@ -1,6 +1,6 @@
 """Private training: where the privacy barrier stands, the loop, checkpoints, recipes."""
 
-from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.training.estimator import DPSinkhorn
 from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import Request, make_plan, plan_for

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import (
     Accountant,
     Budget,
@@ -26,7 +27,6 @@ from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.privacy.words import unit_conflict
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["Account", "accountant_for", "charged_steps", "check_unit", "epsilon_by", "statement_of"]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.errors import TrainingError
 
 __all__ = ["check_float64", "multiplies_float64"]
 

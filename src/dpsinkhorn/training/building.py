@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["build_mechanism", "check_mechanism"]

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset, from_arrays
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
@@ -27,7 +28,6 @@ from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.building import check_mechanism
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
@@ -26,7 +27,6 @@ from dpsinkhorn.privacy import (
     compose,
     epsilon,
 )
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, calibrate
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Facts, Plan, check_generator
 from dpsinkhorn.training.recipe import Recipe, choose_recipe
 from dpsinkhorn.training.records import facts_of

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsinkhorn.training.errors import TrainingError
+from dpsinkhorn.errors import TrainingError
 
 __all__ = ["read_value"]
 

@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset, check_every_class
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared.base import Sample, tidy
 from dpsinkhorn.mechanisms.shared.fixed import Drawn
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Facts
 
 __all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room"]

@@ -23,13 +23,13 @@ import torch
 
 from dpsinkhorn import __version__
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.files import drafts_of, write_new
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.building import check_mechanism
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value

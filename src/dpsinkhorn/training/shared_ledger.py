@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Adjacency, Budget, Ledger, compose, format_epsilon, read_ledger
 from dpsinkhorn.training.account import check_unit, epsilon_by
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["SharedBudget", "begin_ledger", "check_ledger"]

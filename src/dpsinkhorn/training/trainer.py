@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.mechanisms.shared.base import Barrier
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
@@ -26,7 +27,6 @@ from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_mechanism
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records, facts_of
 from dpsinkhorn.training.state import TrainingState

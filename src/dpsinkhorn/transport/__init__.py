@@ -1,10 +1,10 @@
 """Private optimal transport: costs and potentials between data sets that are not to be shown."""
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport import bounds
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_points, read_together

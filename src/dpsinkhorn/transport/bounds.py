@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport.checks import check_positive
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.sensitivity import paper_sensitivity
 
 __all__ = [

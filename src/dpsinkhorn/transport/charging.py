@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Charge, Ledger, format_epsilon, read_ledger
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.words import new_run_name, unit_conflict
 from dpsinkhorn.transport.checks import is_number, shown
-from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["Account", "LedgerLike"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.privacy import SecureNoise
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.transport.errors import TransportError
 
 _REGULARIZATION = (1e-4, 1e4)  # over the bound, where float64 and the solver are at ease
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, Problem, SquaredEuclidean, as_cost, native
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.transport.checks import check_count, check_flag, check_positive, shown
-from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["CappedCost", "Clouds", "PublicSide", "Setting", "checked_cost", "checked_points"]
 

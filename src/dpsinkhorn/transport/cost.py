@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import stats
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -25,7 +26,6 @@ from dpsinkhorn.transport.checks import (
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import Method, PrivateCost, Quantity

@@ -17,13 +17,13 @@ import torch
 from scipy import optimize, stats
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.certified import exact_value
 from dpsinkhorn.transport.checks import check_positive, laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.result import Quantity
 
 __all__ = ["HistogramMechanism", "NoisyHistograms", "project_to_simplex"]

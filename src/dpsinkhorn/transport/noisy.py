@@ -20,6 +20,7 @@ import torch
 from scipy import optimize, stats
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import (
     Adjacency,
@@ -44,7 +45,6 @@ from dpsinkhorn.transport.checks import (
     widened,
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
 __all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "noisy_sinkhorn"]

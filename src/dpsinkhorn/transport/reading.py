@@ -15,7 +15,7 @@ from dpsinkhorn.data import DataError
 from dpsinkhorn.data.arrays import UNREADABLE
 from dpsinkhorn.data.columns import TABLES, column_names, decimals, read_columns
 from dpsinkhorn.data.tables import is_row_number
-from dpsinkhorn.transport.errors import TransportError
+from dpsinkhorn.errors import TransportError
 
 __all__ = ["read_points", "read_together"]
 

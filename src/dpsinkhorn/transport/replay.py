@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayed, Replayer, Shared
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.cost import private_cost
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.noisy import noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_together
 from dpsinkhorn.transport.two_stage import two_stage_cost

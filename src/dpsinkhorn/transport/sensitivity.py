@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.clouds import Setting
-from dpsinkhorn.transport.errors import TransportError
 
 __all__ = ["StepSensitivity", "paper_sensitivity", "step_sensitivity"]
 

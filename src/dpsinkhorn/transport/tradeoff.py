@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.transport.checks import (
@@ -30,7 +31,6 @@ from dpsinkhorn.transport.checks import (
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.cost import quantity_of, regularization_of
 from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.two_stage import TwoStageMechanism

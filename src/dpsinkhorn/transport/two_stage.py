@@ -18,6 +18,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import (
     Adjacency,
@@ -39,7 +40,6 @@ from dpsinkhorn.transport.checks import (
     widened,
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
-from dpsinkhorn.transport.errors import TransportError
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 

@@ -11,7 +11,7 @@ below what was shown is wrong. The games that make scores are in `dpsinkhorn.tra
 bound says, and does not, is in docs/audit.md.
 """
 
-from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.errors import AuditError
 from dpsinkhorn.privacy.audit.f_dp import (
     TradeOff,
     curve_p_value,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from dpsinkhorn.privacy.audit.errors import AuditError
+from dpsinkhorn.errors import AuditError
 
 __all__ = ["OneRunBound", "one_run_bound", "p_value"]
 

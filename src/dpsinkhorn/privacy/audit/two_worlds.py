@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
+from dpsinkhorn.errors import AuditError
 from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
-from dpsinkhorn.privacy.audit.errors import AuditError
 from dpsinkhorn.privacy.audit.noise import least_refuted_noise
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism

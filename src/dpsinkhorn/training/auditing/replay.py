@@ -24,10 +24,10 @@ import torch
 from safetensors import safe_open
 
 from dpsinkhorn.data import DataError, Dataset
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import SeededNoise, read_ledger
 from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
 from dpsinkhorn.privacy.noise import ObservedNoise
-from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Saving
 
