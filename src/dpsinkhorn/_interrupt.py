@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["stop_on_interrupt"]
-
 _SAME_SECONDS = 1.0  # a terminal and whatever stands between may each send the same Ctrl-C
 
 

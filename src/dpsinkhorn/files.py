@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["drafts_of", "new_file", "replace_file", "sync_folder", "umask", "write_new", "write_synced"]
-
 
 @contextlib.contextmanager
 def new_file(target: Path) -> Iterator[Path]:

@@ -9,8 +9,6 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
-__all__ = ["takes_options"]
-
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 

@@ -24,20 +24,6 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 from dpsinkhorn.errors import DataError
 
-__all__ = [
-    "TABLES",
-    "check_names",
-    "column_names",
-    "decimals",
-    "first_line",
-    "is_text",
-    "not_utf8",
-    "read_columns",
-    "separator",
-    "separator_hint",
-    "whole_pixels",
-]
-
 _LONGEST = 1 << 26  # bytes of a line of names
 _QUOTED = re.compile(r'"[^"]*"')
 _NUMBER = re.compile(r"[+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:e[+-]?\d+)?", re.IGNORECASE)

@@ -14,8 +14,6 @@ import torch
 from dpsinkhorn.data.labels import encode_groups, encode_labels
 from dpsinkhorn.errors import DataError
 
-__all__ = ["Dataset", "Indices", "check_every_class", "from_arrays"]
-
 Indices: TypeAlias = npt.NDArray[np.integer[Any]] | torch.Tensor | Sequence[int]
 
 # The range of a type is public: it says nothing about the values that a file happens to hold.

@@ -19,8 +19,6 @@ from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, advice, data_
 from dpsinkhorn.errors import DataError, DownloadError
 from dpsinkhorn.files import new_file
 
-__all__ = ["BytesProgress", "download_file", "get"]
-
 BytesProgress: TypeAlias = Callable[[str, int, int], None]  # name of the file, bytes done, bytes altogether
 
 _BLOCK = 1 << 16

@@ -11,17 +11,6 @@ from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 from dpsinkhorn.errors import DataError
 
-__all__ = [
-    "DICOM_HINT",
-    "CelebaListing",
-    "Listing",
-    "folder_has_parts",
-    "is_celeba",
-    "is_dicom",
-    "list_celeba",
-    "list_pictures",
-]
-
 DICOM_HINT = "DICOM (.dcm) is not read: convert it to 16-bit PNG"
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}

@@ -16,17 +16,6 @@ import psutil  # type: ignore[import-untyped]
 
 from dpsinkhorn.errors import DataError
 
-__all__ = [
-    "CIFAR_FILES",
-    "check_fits",
-    "find_idx",
-    "is_cifar",
-    "is_idx_name",
-    "labels_beside",
-    "read_cifar",
-    "read_idx",
-]
-
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
 _NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from dpsinkhorn.errors import DataError
 
-__all__ = ["encode_groups", "encode_labels", "sorted_names"]
-
 # Without a stated number of classes a larger label is more likely an identifier than a class, and one
 # stray value would make the generator's label table as long as itself.
 _LARGEST_UNSTATED_LABEL = 9_999

@@ -30,8 +30,6 @@ from dpsinkhorn.data.pictures import Progress, decode_all, fit_array, parse_size
 from dpsinkhorn.data.tables import read_table
 from dpsinkhorn.errors import DataError
 
-__all__ = ["SPLITS", "has_parts", "load_dataset"]
-
 SPLITS = ("train", "test", "valid")
 _CELEBA_SIZE = (32, 32)  # as in the papers
 _CELEBA_LABEL = "Male"

@@ -22,8 +22,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["KNOWN", "KnownDataset", "RemoteFile", "advice", "data_folder", "find_known", "require_known"]
-
 
 @dataclass(frozen=True)
 class RemoteFile:

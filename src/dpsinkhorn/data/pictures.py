@@ -22,8 +22,6 @@ from PIL import Image, ImageOps
 from dpsinkhorn.data.formats import check_fits
 from dpsinkhorn.errors import DataError
 
-__all__ = ["PICTURE_SUFFIXES", "Progress", "decode", "decode_all", "fit_array", "parse_size"]
-
 Progress: TypeAlias = Callable[[int, int], None]  # called with pictures done, pictures altogether
 Pixels: TypeAlias = npt.NDArray[Any]  # (H, W, C), uint8 or uint16
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.configs import Config, NetworkConfig
 
-__all__ = ["Generator", "ModuleClass", "check_probabilities", "choose_device", "draw_labels", "draw_latents"]
-
 ModuleClass = Callable[..., nn.Module]
 """A subclass of `nn.Module`, or a function that makes one; it is called with the settings of a config."""
 

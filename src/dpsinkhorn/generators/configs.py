@@ -18,8 +18,6 @@ from dpsinkhorn import _checks
 from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.variation import Variation
 
-__all__ = ["BigGANConfig", "Config", "DCGANConfig", "MLPConfig", "MixtureConfig", "NetworkConfig"]
-
 LARGEST_LATENT = 4096
 LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 

@@ -19,8 +19,6 @@ from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import Generator, ModuleClass, draw_latents
 from dpsinkhorn.generators.configs import LARGEST_LATENT, LARGEST_PARAMETERS, Config, checked, whole
 
-__all__ = ["Custom", "CustomConfig", "outline", "register_module"]
-
 _ACTIVATIONS_PER_PIXEL = 64  # a guess, from which batches of samples get their size
 _TRIED = 4  # images that a new module is tried on
 _registered: dict[str, ModuleClass] = {}

@@ -15,8 +15,6 @@ from dpsinkhorn.generators.custom import Custom, CustomConfig
 from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.networks import DCGAN, MLP, BigGAN
 
-__all__ = ["build_generator", "config_from_json", "config_to_json"]
-
 _MODULES: dict[type[Config], type[Generator]] = {
     DCGANConfig: DCGAN,
     BigGANConfig: BigGAN,

@@ -12,8 +12,6 @@ from dpsinkhorn.generators.base import Generator
 from dpsinkhorn.generators.configs import MixtureConfig
 from dpsinkhorn.generators.rectified import latent_normal
 
-__all__ = ["Mixture", "bands", "cosines", "places"]
-
 _AT_ONCE = 2**20  # pixels in float64
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 

@@ -16,8 +16,6 @@ from dpsinkhorn.kernels.last_layer import fused_last, last_supported
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.kernels.norm import fused_norm, supported
 
-__all__ = ["DCGAN", "MLP", "BigGAN"]
-
 _ALIGNED = 16  # columns of a product that a GPU takes well come in multiples of this
 
 

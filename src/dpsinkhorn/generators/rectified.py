@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["attainable", "latent_normal", "rectified_moments"]
-
 _LARGEST_SHARE = 0.8  # of m (1 - m), the variance that nothing but black and white would have
 _DOUBT = 0.01  # where m (1 - m) is less than this, most of a variance is noise
 _LEAST_ROOM = 1e-4  # between m and black or white: below it, which is far less than a grey level, no spread

@@ -13,8 +13,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from dpsinkhorn.generators.base import Generator
 
-__all__ = ["frozen_copy", "recompute_batch_statistics"]
-
 
 @torch.no_grad()
 def recompute_batch_statistics(

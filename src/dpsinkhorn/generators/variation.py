@@ -12,8 +12,6 @@ from torch.nn import functional
 from dpsinkhorn import _checks
 from dpsinkhorn.errors import GeneratorError
 
-__all__ = ["Variation"]
-
 _CELL = 7  # pixels between the points of the grid that a displacement is drawn on
 
 

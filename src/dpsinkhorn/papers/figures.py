@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from dpsinkhorn.papers.gradients import GradientSpread
 from dpsinkhorn.papers.tables import Line
 
-__all__ = ["draw_budgets", "draw_debias", "draw_gradients", "draw_rates", "draw_samples"]
-
 _MARKS = ("o", "s", "^", "D", "v")
 
 

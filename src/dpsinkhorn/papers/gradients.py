@@ -25,8 +25,6 @@ from dpsinkhorn.generators import Generator, draw_labels, draw_latents
 from dpsinkhorn.ot import Cost, transport_loss, with_labels
 from dpsinkhorn.training import Plan
 
-__all__ = ["GradientSpread", "gradient_spread"]
-
 DEBIAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _TOLERANCE = 1e-4  # of the solver: its error must not show
 

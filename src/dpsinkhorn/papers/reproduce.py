@@ -23,8 +23,6 @@ from dpsinkhorn.papers.tables import Line, csv_of, to_csv
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch
 
-__all__ = ["Reproduction", "reproduce"]
-
 _DRAW = {"fig4a": draw_rates, "fig4b": draw_budgets, "fig5": draw_debias}
 _COLUMNS = 8  # samples of a class
 

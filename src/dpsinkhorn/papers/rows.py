@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 from dpsinkhorn.errors import ReproductionError
 
-__all__ = ["ITEMS", "VERSIONS", "Published", "Row", "published_figures", "rows_of"]
-
 Version = Literal["first", "final"]
 VERSIONS: tuple[Version, ...] = ("first", "final")
 ITEMS = (

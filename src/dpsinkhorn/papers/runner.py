@@ -25,8 +25,6 @@ from dpsinkhorn.release import Release, load
 from dpsinkhorn.training import Plan, Recipe, Request, Run, Saving, choose_recipe, load_recipe, plan_for
 from dpsinkhorn.training.run import Watch
 
-__all__ = ["Result", "Runner"]
-
 _BUDGET = 10.0  # the papers' ε, for ours
 _PATIENCE = {"first": 10, "final": 30}
 

@@ -16,8 +16,6 @@ from dpsinkhorn.evaluation import FeatureNetwork, images_of, load_features
 from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.training import Recipe
 
-__all__ = ["DATA", "FULL", "QUICK", "SCALES", "Scale", "Source", "open_source"]
-
 DATA = ("mnist", "fashion-mnist", "celeba")
 _PATCH = 16
 

@@ -18,8 +18,6 @@ from dpsinkhorn.papers.rows import Row
 from dpsinkhorn.papers.runner import Result
 from dpsinkhorn.training import load_recipe
 
-__all__ = ["NOT_A_GUARANTEE", "Line", "to_csv", "to_tables"]
-
 NOT_A_GUARANTEE = "not a valid guarantee: all images of a step share one sample"
 
 _CLASSIFIERS = {"logistic": "Log Reg", "mlp": "MLP", "cnn": "CNN"}

@@ -21,8 +21,6 @@ from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
-__all__ = ["ACCOUNTANTS", "Accountant", "epsilon", "published_epsilon"]
-
 Accountant: TypeAlias = Literal["pld", "rdp", "rdp-classic"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 

@@ -16,8 +16,6 @@ from dpsinkhorn.privacy.accounting import epsilon as spent
 from dpsinkhorn.privacy.charges import Charge
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
-__all__ = ["Calibration", "calibrate", "sampled_gaussian"]
-
 _TOLERANCE = 1e-4  # relative
 
 

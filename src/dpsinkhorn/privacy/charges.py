@@ -17,18 +17,6 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 
 from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 
-__all__ = [
-    "Adjacency",
-    "Charge",
-    "Event",
-    "Part",
-    "compose",
-    "event_from_json",
-    "event_to_json",
-    "flatten",
-    "halve_noise",
-]
-
 Event: TypeAlias = dp.DpEvent
 
 

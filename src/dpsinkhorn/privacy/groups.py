@@ -22,8 +22,6 @@ from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import Accountant, epsilon, pure_epsilon
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
 
-__all__ = ["group_epsilon"]
-
 _MARGIN = 1e-9  # of log δ: more than the rounding of the sums
 _LOWEST, _HIGHEST = 1e-6, 1e6  # ε that is worth looking at
 _SUM = 1 + 1e-12  # rounding of a sum of ε

@@ -31,8 +31,6 @@ try:
 except ImportError:  # Windows: the module imports, opening a journal raises
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Entry", "Journal", "JournalDamagedError", "JournalLockedError", "read_journal"]
-
 _VERSION = 1
 _START = "0" * 64  # what the first entry has for the digest of its predecessor
 

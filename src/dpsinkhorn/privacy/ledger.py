@@ -22,8 +22,6 @@ from dpsinkhorn.privacy.charges import Adjacency, Charge, compose
 from dpsinkhorn.privacy.journal import Entry, Journal, JournalDamagedError, read_journal
 from dpsinkhorn.privacy.words import format_epsilon
 
-__all__ = ["Budget", "BudgetExceededError", "EpsilonOf", "Ledger", "Spend", "Statement", "read_ledger"]
-
 EpsilonOf: TypeAlias = Callable[[Charge, float], float]
 """ε of everything in a charge, at δ; `dpsinkhorn.privacy.epsilon` is one."""
 

@@ -18,18 +18,6 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.errors import MixedAdjacencyError
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event
 
-__all__ = [
-    "BatchMechanism",
-    "GaussianMechanism",
-    "ImageMechanism",
-    "LaplaceMechanism",
-    "Mechanism",
-    "MomentsMechanism",
-    "NonPrivate",
-    "ParameterMechanism",
-    "RecordMechanism",
-]
-
 
 class Mechanism(ABC):
     """What every mechanism value offers. Its fields are positive numbers, but for the adjacency."""

@@ -9,19 +9,6 @@ from collections.abc import Iterable
 
 from dpsinkhorn.privacy.charges import Adjacency
 
-__all__ = [
-    "PUBLIC_FACTS",
-    "at_most_sure",
-    "factor_in_words",
-    "format_epsilon",
-    "format_lower_bound",
-    "meaning",
-    "new_run_name",
-    "one_in",
-    "public_facts_sentence",
-    "unit_conflict",
-]
-
 _WHOM = {"record": "any one record", "person": "any one person, with all their records,"}
 _CHANGES = {
     Adjacency.ADD_OR_REMOVE_ONE.value: "Adding or removing {whom} changes",

@@ -16,8 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Exact", "coupling", "exact_step", "iterate", "project_span", "transform"]
-
 _BLOCK = 2**21  # entries of the cost matrix at a time
 
 

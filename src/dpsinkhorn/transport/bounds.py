@@ -17,30 +17,6 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport.checks import check_positive
 from dpsinkhorn.transport.sensitivity import paper_sensitivity
 
-__all__ = [
-    "TwoStageBound",
-    "corollary1",
-    "corollary2",
-    "equation13",
-    "equation17",
-    "lemma1",
-    "lemma2",
-    "lemma3",
-    "lemma4",
-    "lemma5",
-    "optimal_order",
-    "regularization_by_equation13",
-    "remark2",
-    "theorem1",
-    "theorem1_rate",
-    "theorem2",
-    "theorem2_noise",
-    "theorem3",
-    "theorem4",
-    "theorem5",
-    "theorem6",
-]
-
 
 def _exp(x: float) -> float:
     return math.inf if x > 700 else math.exp(x)

@@ -29,16 +29,6 @@ from torch import Tensor
 from dpsinkhorn.ot import ConvergenceWarning, Problem, solve
 from dpsinkhorn.transport.clouds import Clouds, Setting
 
-__all__ = [
-    "certified_exact_value",
-    "certified_value",
-    "evaluate",
-    "exact_value",
-    "rounding",
-    "rounding_of_gap",
-    "sinkhorn_until",
-]
-
 _UNIT = 2.0**-50  # eight units of float64's rounding: room for every constant below
 _BLOCK = 2**21  # entries of the cost matrix at a time
 _ATTEMPTS = ((1000, 0.5), (20_000, 0.05))  # iterations, and the tolerance as a part of what is needed

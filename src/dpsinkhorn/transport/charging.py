@@ -18,8 +18,6 @@ from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.words import new_run_name, unit_conflict
 from dpsinkhorn.transport.checks import is_number, shown
 
-__all__ = ["Account", "LedgerLike"]
-
 LedgerLike: TypeAlias = "Ledger | str | os.PathLike[str] | None"
 
 

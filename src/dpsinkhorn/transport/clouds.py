@@ -21,8 +21,6 @@ from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, Problem, SquaredEucl
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.transport.checks import check_count, check_flag, check_positive, shown
 
-__all__ = ["CappedCost", "Clouds", "PublicSide", "Setting", "checked_cost", "checked_points"]
-
 # Coordinates beyond these count as these, so that no square of a difference overflows.
 _FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 

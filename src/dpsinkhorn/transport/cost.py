@@ -30,8 +30,6 @@ from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import Method, PrivateCost, Quantity
 
-__all__ = ["private_cost"]
-
 Choice: TypeAlias = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
 _DEFAULT_REGULARIZATION = 0.05  # of the bound
 

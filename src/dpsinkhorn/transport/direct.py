@@ -28,8 +28,6 @@ from dpsinkhorn.transport.checks import (
 from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.result import Quantity
 
-__all__ = ["DirectMechanism", "cost_sensitivity"]
-
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
 
 

@@ -26,8 +26,6 @@ from dpsinkhorn.transport.checks import check_positive, laplace_multiplier, nois
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
 from dpsinkhorn.transport.result import Quantity
 
-__all__ = ["HistogramMechanism", "NoisyHistograms", "project_to_simplex"]
-
 _Array = npt.NDArray[np.float64]
 
 

@@ -47,8 +47,6 @@ from dpsinkhorn.transport.checks import (
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.sensitivity import step_sensitivity
 
-__all__ = ["Mode", "NoisyPotentials", "NoisySinkhorn", "gaussian_multiplier", "noisy_sinkhorn"]
-
 Mode: TypeAlias = Literal["sound", "paper"]
 _MOST_ITERATIONS = 20
 _LARGEST_EPSILON = 1e6  # there is no privacy left long before

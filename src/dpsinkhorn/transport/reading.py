@@ -17,8 +17,6 @@ from dpsinkhorn.data.columns import TABLES, column_names, decimals, read_columns
 from dpsinkhorn.data.tables import is_row_number
 from dpsinkhorn.errors import TransportError
 
-__all__ = ["read_points", "read_together"]
-
 _USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where there are several
 
 

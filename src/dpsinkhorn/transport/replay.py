@@ -28,8 +28,6 @@ from dpsinkhorn.transport.noisy import noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_together
 from dpsinkhorn.transport.two_stage import two_stage_cost
 
-__all__ = ["replay_transport"]
-
 Points: TypeAlias = npt.NDArray[np.float64]
 Pair: TypeAlias = tuple[Points, Points]
 Watch: TypeAlias = Callable[[str], None]

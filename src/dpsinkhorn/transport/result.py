@@ -8,8 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from dpsinkhorn.privacy import Charge
 
-__all__ = ["Method", "PrivateCost", "Quantity", "Released"]
-
 Method: TypeAlias = Literal["direct", "noisy-sinkhorn", "histogram", "two-stage"]
 Quantity: TypeAlias = Literal["entropic", "exact", "divergence"]
 Released: TypeAlias = Literal["entropic", "exact", "divergence", "plan-cost"]

@@ -21,8 +21,6 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.clouds import Setting
 
-__all__ = ["StepSensitivity", "paper_sensitivity", "step_sensitivity"]
-
 _Array = npt.NDArray[np.float64]
 _PEAK = 3.921553634567505  # log²(1 + x) / x grows up to here
 _STEEP = 300.0  # of c̄/η: beyond it e^(2c̄/η) would leave float64

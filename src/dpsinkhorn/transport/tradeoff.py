@@ -35,8 +35,6 @@ from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.two_stage import TwoStageMechanism
 
-__all__ = ["Tradeoff", "TradeoffRow", "draw_tradeoff", "measure_tradeoff", "write_tradeoff"]
-
 PAPER = "noisy-sinkhorn (paper, not a guarantee)"
 
 

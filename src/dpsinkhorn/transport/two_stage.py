@@ -43,8 +43,6 @@ from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 
-__all__ = ["TwoStageMechanism", "linear_sensitivity", "two_stage_cost"]
-
 _STEEPEST = 100.0  # of c̄/η, so that e^(3c̄/η) stays well within float64, whatever the potentials
 _SHARES = np.linspace(0.1, 0.9, 9)
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["least_refuted_noise"]
-
 _NOISES = np.geomspace(1e-2, 100.0, 1024)  # noise multipliers that are told apart
 
 

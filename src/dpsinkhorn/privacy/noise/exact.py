@@ -21,8 +21,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["LAPLACE", "NORMAL", "Bounds", "Staircase", "WordSource", "decide", "exp_bounds"]
-
 _SLOTS = 1 << 16
 _STRIPS = 32  # strips per unit of x
 _POSITION_BITS = 52  # x is first known to 52 bits after the point: 5 name the strip, 47 the place in it

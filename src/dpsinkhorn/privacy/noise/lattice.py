@@ -25,8 +25,6 @@ from torch import Tensor
 
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS, NoiseSource, laplace_cells, normal_cells
 
-__all__ = ["ObservedNoise", "Query", "add_gaussian", "add_laplace", "gaussian_std", "laplace_scale"]
-
 _STEP = 2.0**-LATTICE_BITS  # lattice step / std
 _ROUNDING = 2.0  # by how many steps rounding can move two neighbours apart, per coordinate
 _LARGEST = 2.0**50  # lattice values are clamped to this: below it float64 division errs by less than 1/2

@@ -27,17 +27,6 @@ from dpsinkhorn.kernels.chacha import stream
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.privacy.noise.exact import LAPLACE, NORMAL, Staircase, WordSource
 
-__all__ = [
-    "KEY_BYTES",
-    "LATTICE_BITS",
-    "NoiseSource",
-    "SecureNoise",
-    "SeededNoise",
-    "key_stream",
-    "laplace_cells",
-    "normal_cells",
-]
-
 KEY_BYTES = 32
 _WORDS_PER_BLOCK = 8  # words of 64 bits in a block of 64 bytes
 _MAX_BLOCKS = 1 << 31  # the 32-bit block counter never wraps; torch counts it with a sign
