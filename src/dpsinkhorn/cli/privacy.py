@@ -178,10 +178,7 @@ def calibrate_command(
         accountant=tried.accountant,
     )
     setting = replace(
-        tried,
-        noise_multiplier=found.noise_multiplier,
-        sampling_rate=found.sampling_rate,
-        steps=found.steps,
+        tried, noise_multiplier=found.noise_multiplier, sampling_rate=found.sampling_rate, steps=found.steps
     )
     _report(setting, found.epsilon, given)
 

@@ -20,10 +20,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
 _NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")
 
-CIFAR_FILES = {
-    "train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)),
-    "test": ("test_batch.bin",),
-}
+CIFAR_FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 _ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 

@@ -36,10 +36,7 @@ def choose_device(
 
 
 def draw_latents(
-    count: int,
-    latent: int,
-    generator: torch.Generator | None = None,
-    device: torch.device | str = "cpu",
+    count: int, latent: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Draw latents (count, latent), float32, uniform on (0, 1).
 

@@ -26,11 +26,7 @@ ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 
 
 def epsilon(
-    event: Event | Charge,
-    delta: float,
-    accountant: Accountant = "pld",
-    *,
-    adjacency: Adjacency | None = None,
+    event: Event | Charge, delta: float, accountant: Accountant = "pld", *, adjacency: Adjacency | None = None
 ) -> float:
     """The ε for which the event is (ε, δ)-differentially private; an upper bound, infinite if there is none.
 

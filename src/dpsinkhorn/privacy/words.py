@@ -32,11 +32,7 @@ PUBLIC_FACTS = (
 
 
 def meaning(
-    epsilon: float,
-    delta: float,
-    *,
-    unit: str = "record",
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value,
+    epsilon: float, delta: float, *, unit: str = "record", adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value
 ) -> str:
     """Say what a guarantee means, in one sentence.
 

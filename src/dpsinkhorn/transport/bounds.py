@@ -279,13 +279,7 @@ def equation13(
 
 
 def regularization_by_equation13(
-    epsilon2: float,
-    delta: float,
-    *,
-    n: int,
-    bound: float,
-    initial_gap: float,
-    suboptimality: float,
+    epsilon2: float, delta: float, *, n: int, bound: float, initial_gap: float, suboptimality: float
 ) -> float:
     """η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄.
 

@@ -22,14 +22,7 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
-from dpsinkhorn.privacy import (
-    Adjacency,
-    Charge,
-    GaussianMechanism,
-    NonPrivate,
-    add_gaussian,
-    epsilon,
-)
+from dpsinkhorn.privacy import Adjacency, Charge, GaussianMechanism, NonPrivate, add_gaussian, epsilon
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
 from dpsinkhorn.transport.charging import Account, LedgerLike

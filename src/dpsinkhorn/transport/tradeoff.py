@@ -121,7 +121,7 @@ def measure_tradeoff(
     for epsilon in epsilons:
         direct = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=epsilon)
         found: dict[str, tuple[float, Callable[[], float]]] = {
-            "direct": (direct.predicted_error, lambda d=direct: d.noised(true, noise)),  # type: ignore[misc]
+            "direct": (direct.predicted_error, lambda d=direct: d.noised(true, noise))  # type: ignore[misc]
         }
         if quantity == "entropic" and delta > 0:
             options: dict[str, float] = {"regularization": value, "epsilon": epsilon, "delta": delta}
@@ -148,11 +148,7 @@ def measure_tradeoff(
         best = min(offered, key=lambda name: found[name][0])
         rows += [
             TradeoffRow(
-                name,
-                epsilon,
-                float(np.mean([error(draw()) for _ in range(runs)])),
-                predicted,
-                name == best,
+                name, epsilon, float(np.mean([error(draw()) for _ in range(runs)])), predicted, name == best
             )
             for name, (predicted, draw) in found.items()
         ]

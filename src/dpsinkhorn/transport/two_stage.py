@@ -20,13 +20,7 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
-from dpsinkhorn.privacy import (
-    Adjacency,
-    Charge,
-    LaplaceMechanism,
-    add_laplace,
-    compose,
-)
+from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace, compose
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
 from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
