@@ -113,12 +113,12 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
         ("regularization", f"{found.regularization:g}" if found.regularization else "0 (exact)"),
         ("adjacency", found.adjacency),
     ]
-    told = [
+    sentences = [
         *found.notes,
         f"Method: {found.reason}.",
         f"Protected: each {'person, on both sides' if paired else 'row'}; numbers of rows count as public.",
     ]
-    print_table("private transport cost", rows, told)
+    print_table("private transport cost", rows, sentences)
 
 
 def show_potentials(found: NoisyPotentials, output: Path, as_json: bool, *, cost_bound: float) -> None:
@@ -174,7 +174,7 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
         for row in found.rows
     ]
     worst = found.worst_choice()
-    told = [
+    sentences = [
         "Errors are against the value asked for (see --regularization and --debiased).",
         f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}.",
         *_omitted(found),
@@ -183,7 +183,7 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
         if math.isfinite(worst)
         else "At worst the least measured error is 0, and its own is not.",
     ]
-    print_table("mean absolute error", table, told)
+    print_table("mean absolute error", table, sentences)
 
 
 def _omitted(found: Tradeoff) -> list[str]:

@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 
 
+_DESCRIBED = ("name", "description", "image_shape", "classes", "records", "licence", "homepage")
 _SHOWN = 12  # names of columns, kinds of files, classes with few records
 _COUNTED = 40  # classes whose records are counted in the table; --json has them all
 _FEW = 50  # records of a class, below which noise hides what they have in common
@@ -176,13 +177,7 @@ def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> No
     if as_json:
         sets = [
             {
-                "name": known.name,
-                "description": known.description,
-                "image_shape": list(known.image_shape),
-                "classes": known.classes,
-                "records": known.records,
-                "licence": known.licence,
-                "homepage": known.homepage,
+                **{key: getattr(known, key) for key in _DESCRIBED},
                 "installed": found[known.name] is not None,
                 "place": None if found[known.name] is None else str(found[known.name]),
                 "can_be_fetched": bool(known.files),

@@ -54,7 +54,9 @@ def get_known(
                 _unpack_cifar(path, target)
                 path.unlink()
     except DownloadError as error:
-        _leave_nothing_empty(target)
+        with contextlib.suppress(OSError):  # rmdir refuses folders that hold something
+            target.rmdir()
+            target.parent.rmdir()
         raise DownloadError(f"{error}; {advice(known, folder)}") from error
     except OSError as error:
         raise DownloadError(
@@ -152,13 +154,6 @@ def _unpack_cifar(archive: Path, folder: Path) -> None:
                         stream.write(block)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DownloadError(f"cannot unpack {archive}: {error}") from error
-
-
-def _leave_nothing_empty(folder: Path) -> None:
-    """Take away the folders that were made for files which did not come."""
-    with contextlib.suppress(OSError):  # rmdir refuses folders that hold something
-        folder.rmdir()
-        folder.parent.rmdir()
 
 
 def _digest(path: Path) -> str:

@@ -202,7 +202,7 @@ def _of_listing(pictures: npt.NDArray[Any], listing: Listing, name: str, asked: 
     if listing.labels is None or asked.unlabelled or not isinstance(asked.classes, (int, type(None))):
         return asked.finish(pictures, listing.labels, None, name)
     # every sub-folder is a class, also one without pictures
-    if _all_numbers(listing.classes):
+    if all(name.isascii() and name.isdigit() and len(name) < 5 for name in listing.classes):
         count = int(listing.classes[-1]) + 1
         return replace(asked, classes=asked.classes or count).finish(pictures, listing.labels, None, name)
     places = [listing.classes.index(text) for text in listing.labels]
@@ -285,7 +285,3 @@ def _refuse(asked: _Request, name: str, *options: str, hint: str = "leave it out
     for option in options:
         if getattr(asked, option) is not None:
             raise DataError(f"{option} cannot be stated for {name}; {hint}")
-
-
-def _all_numbers(names: Sequence[str]) -> bool:
-    return all(name.isascii() and name.isdigit() and len(name) < 5 for name in names)

@@ -150,13 +150,11 @@ class Generator(nn.Module):
         raise NotImplementedError
 
     def _cropped_tanh(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.tanh(self._crop(images).to(dtype))  # never in a reduced precision, whatever layers have
-
-    def _crop(self, images: Tensor) -> Tensor:
         """Cut out the centre of the images: networks that grow by doubling may render a border too much."""
         _, height, width = self.config.image_shape
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
-        return images[:, :, top : top + height, left : left + width]
+        centre = images[:, :, top : top + height, left : left + width]
+        return torch.tanh(centre.to(dtype))  # never in a reduced precision, whatever layers have
 
 
 def activation(name: str) -> nn.Module:

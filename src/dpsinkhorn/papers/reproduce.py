@@ -88,8 +88,8 @@ def reproduce(
         raise ReproductionError(f"steps must be 1 or more, not {steps}")
     numbers = tuple(range(chosen.seeds)) if seeds is None else tuple(seeds)
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        told = ", ".join(map(str, numbers)) or "none"
-        raise ReproductionError(f"seeds must be whole numbers from 0 upwards, each once, not {told}")
+        given = ", ".join(map(str, numbers)) or "none"
+        raise ReproductionError(f"seeds must be whole numbers from 0 upwards, each once, not {given}")
     place = folder / chosen.name
     place.mkdir(parents=True, exist_ok=True)
     where = choose_device(device, ReproductionError)

@@ -145,8 +145,8 @@ def _patches() -> tuple[Dataset, Dataset]:
         images.append(squares.reshape(-1, _PATCH, _PATCH, 3))
         labels.append(np.full(height * width, label))
     squares, kinds = np.concatenate(images), np.concatenate(labels)
-    held = np.arange(len(squares)) % 4 == 3
+    is_test = np.arange(len(squares)) % 4 == 3
     return (
-        from_arrays(squares[~held], kinds[~held], classes=2, name="photographs"),
-        from_arrays(squares[held], kinds[held], classes=2, name="photographs"),
+        from_arrays(squares[~is_test], kinds[~is_test], classes=2, name="photographs"),
+        from_arrays(squares[is_test], kinds[is_test], classes=2, name="photographs"),
     )

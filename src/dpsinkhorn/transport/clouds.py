@@ -83,9 +83,9 @@ def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Co
         try:
             costs = found.pairwise(x, y)
         except Exception as error:
-            told = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             raise TransportError(
-                f"cost: {name} fails on points at 0: {type(error).__name__}: {told}"
+                f"cost: {name} fails on points at 0: {type(error).__name__}: {reason}"
             ) from error
         if not isinstance(costs, Tensor) or costs.shape != (2, 3) or costs.dtype != torch.float64:
             raise TransportError(

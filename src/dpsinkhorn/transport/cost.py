@@ -197,5 +197,5 @@ def _choose(method: Choice, predictions: dict[Method, float]) -> tuple[Method, s
             raise TransportError(needs[method])
         return method, "asked for"
     best = min(predictions, key=lambda name: predictions[name])
-    told = ", ".join(f"{name} {error:.3g}" for name, error in predictions.items())
-    return best, f"least predicted error of: {told}"
+    errors = ", ".join(f"{name} {error:.3g}" for name, error in predictions.items())
+    return best, f"least predicted error of: {errors}"

@@ -100,8 +100,7 @@ class DirectMechanism:
 
     @property
     def mechanism(self) -> LaplaceMechanism:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE)
+        return LaplaceMechanism(self.sensitivity, laplace_multiplier(self.epsilon), Adjacency.REPLACE_ONE)
 
     @property
     def charge(self) -> Charge:
@@ -128,22 +127,15 @@ class DirectMechanism:
         """The value that is noised. **Private**: not for anyone's eyes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever a solver has to say would tell of the data
-            return self._value(clouds)
+            if self.quantity == "exact":
+                return certified_exact_value(clouds, gap=self.gap)
+            if self.quantity == "entropic":
+                return self._entropic(clouds, "xy", self.gap)
+            cross, xx, yy = (self._entropic(clouds, sides, self.gap / 4) for sides in ("xy", "xx", "yy"))
+            return 2 * cross - xx - yy
 
-    def _value(self, clouds: Clouds) -> float:
-        if self.quantity == "exact":
-            return certified_exact_value(clouds, gap=self.gap)
-        bound = self.setting.bound
-        if self.quantity == "entropic":
-            return self._entropic(clouds, "xy", self.gap, bound)
-        part = self.gap / 4
-        cross = self._entropic(clouds, "xy", part, bound)
-        return (
-            2 * cross - self._entropic(clouds, "xx", part, bound) - self._entropic(clouds, "yy", part, bound)
-        )
-
-    def _entropic(self, clouds: Clouds, sides: str, gap: float, bound: float) -> float:
-        sizes = {"x": self.setting.n, "y": self.setting.m}
+    def _entropic(self, clouds: Clouds, sides: str, gap: float) -> float:
+        bound, sizes = self.setting.bound, {"x": self.setting.n, "y": self.setting.m}
         setting = Setting(sizes[sides[0]], sizes[sides[1]], bound, dimension=self.setting.dimension)
         target = gap - rounding_of_gap(setting, self.regularization)
         problem = clouds.problem(sides)  # type: ignore[arg-type]

@@ -155,24 +155,15 @@ def _neighbours(clouds: Pair, who: dict[str, Any], bound: float) -> Iterator[tup
         ):
             new_x = _replaced(x, at_x) if side in ("x", "both") else x
             new_y = _replaced(y, at_y) if side in ("y", "both") else y
-            yield f"the first point of {side} {name}", partial(_pair, new_x, new_y)
-    if not who:
-        yield from _hostile_files(clouds)
-
-
-def _pair(x: Points, y: Points) -> Pair:
-    return x, y
+            yield f"the first point of {side} {name}", lambda pair=(new_x, new_y): pair  # type: ignore[misc]
+    if not who:  # tables of both clouds, and a line of x that the reader may trip over
+        yield "a .csv file: nothing unusual", partial(_read, clouds, None)
+        for token in _TOKENS:
+            yield f"a .csv file: {token or 'nothing'} as the first number", partial(_read, clouds, token)
 
 
 def _replaced(points: Points, point: Points) -> Points:
     return np.concatenate([point[None], points[1:]])
-
-
-def _hostile_files(clouds: Pair) -> Iterator[tuple[str, Callable[[], Pair]]]:
-    """Tables of both clouds, and a line of x that the reader may trip over."""
-    yield "a .csv file: nothing unusual", partial(_read, clouds, None)
-    for token in _TOKENS:
-        yield f"a .csv file: {token or 'nothing'} as the first number", partial(_read, clouds, token)
 
 
 def _read(clouds: Pair, token: str | None) -> Pair:

@@ -78,20 +78,6 @@ class PrivateCost:
         return tuple(notes)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "cost": self.cost,
-            "interval": list(self.interval),
-            "confidence": self.confidence,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "method": self.method,
-            "quantity": self.quantity,
-            "predicted_error": self.predicted_error,
-            "regularization": self.regularization,
-            "cost_bound": self.cost_bound,
-            "adjacency": self.adjacency,
-            "reason": self.reason,
-            "seeded": self.seeded,
-            "notes": list(self.notes),
-        }
+        """Return plain JSON values, for users: not what only the curator's own programs need."""
+        shown = {k: v for k, v in vars(self).items() if k not in ("released", "sizes", "charge")}
+        return {**shown, "interval": list(self.interval), "notes": list(self.notes)}
