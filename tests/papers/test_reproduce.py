@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib
 import math
 
 import numpy as np
@@ -21,6 +22,22 @@ PICTURES = {"fig2", "fig4a", "fig4b", "fig4c", "fig5"}
 def folder(tmp_path_factory):
     """One for all, so that what tables have in common is trained once."""
     return tmp_path_factory.mktemp("reproduction")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened_once():
+    """Data that are opened once for all: the network of their features is trained on them."""
+    module, kept = importlib.import_module("dpsinkhorn.papers.reproduce"), {}
+    plain = module.open_source
+
+    def open_source(name, paths, scale, device):
+        if name not in kept:
+            kept[name] = plain(name, paths, scale, device)
+        return kept[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "open_source", open_source)
+        yield
 
 
 @pytest.mark.parametrize("version", VERSIONS)

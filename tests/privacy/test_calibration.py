@@ -54,8 +54,8 @@ def test_a_handful_of_steps_is_exact():
 
 
 def test_rows_share_a_sample():
-    one = calibrate(5.0, DELTA, sampling_rate=0.02, steps=500)
-    many = calibrate(5.0, DELTA, sampling_rate=0.02, steps=500, rows=16)
+    one = calibrate(5.0, DELTA, sampling_rate=0.02, steps=500, accountant="rdp")
+    many = calibrate(5.0, DELTA, sampling_rate=0.02, steps=500, rows=16, accountant="rdp")
     assert many.noise_multiplier == pytest.approx(4 * one.noise_multiplier, rel=1e-3)
     assert many.effective_noise_multiplier == pytest.approx(one.noise_multiplier, rel=1e-3)
 

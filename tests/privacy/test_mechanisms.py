@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import dp_accounting as dp
@@ -25,8 +24,6 @@ from dpsinkhorn.privacy import (
     UnsupportedEventError,
     compose,
     epsilon,
-    event_from_json,
-    event_to_json,
 )
 
 GAUSSIANS = [
@@ -145,37 +142,6 @@ class TestAdjacency:
     def test_conversion_of_an_unknown_event_raises(self):
         with pytest.raises(UnsupportedEventError):
             Charge(dp.UnsupportedDpEvent()).to_replace_one()
-
-
-class TestJson:
-    gaussian = dp.GaussianDpEvent(0.1 + 0.2)
-    events = (
-        gaussian,
-        dp.LaplaceDpEvent(3.0),
-        dp.NoOpDpEvent(),
-        dp.NonPrivateDpEvent(),
-        dp.ComposedDpEvent([dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1 / 3, gaussian), 5), gaussian]),
-    )
-
-    @pytest.mark.parametrize("event", events, ids=lambda e: type(e).__name__)
-    def test_events_survive_the_way_through_json_exactly(self, event):
-        text = json.dumps(event_to_json(event), allow_nan=False)
-        assert event_from_json(json.loads(text)) == event
-
-    def test_charges_too(self):
-        charge = RecordMechanism(1.0, 2.0).sampled(0.1, steps=100).to_replace_one()
-        assert Charge.from_json(json.loads(json.dumps(charge.to_json()))) == charge
-
-    @pytest.mark.parametrize(
-        "value", [{}, {"type": "Magic"}, {"type": "Gaussian"}, {"type": "Composed", "events": 3}, []]
-    )
-    def test_anything_else_raises(self, value):
-        with pytest.raises(UnsupportedEventError):
-            event_from_json(value)
-
-    def test_events_without_a_json_form_raise(self):
-        with pytest.raises(UnsupportedEventError):
-            event_to_json(dp.UnsupportedDpEvent())
 
 
 def test_moments_takes_all_records():

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
 
 @pytest.fixture
-def run(run):
-    """Run `dpsinkhorn transport ARGUMENTS`."""
-    return partial(run, "transport")
+def run(run, files):  # noqa: ARG001
+    """Run `dpsinkhorn transport COMMAND`."""
+    return lambda command, *more: run(f"transport {command}", *more)
 
 
 @pytest.fixture
-def files(tmp_path):
+def files(tmp_path, monkeypatch):
+    """The folder that commands are run in, with some points."""
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x, y = rng.random((200, 2)), rng.random((150, 2)) + 0.4
     np.save(tmp_path / "x.npy", x)

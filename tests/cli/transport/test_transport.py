@@ -29,9 +29,7 @@ def true_cost(files, **options) -> float:
 
 class TestCost:
     def test_json(self, run, files):
-        status, out, err = run(
-            "cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4, "--json"
-        )
+        status, out, err = run("cost x.npy y.npy --epsilon 5 --cost-bound 4 --json")
         found = json.loads(out)
         assert (status, err) == (0, "")
         assert set(found) >= KEYS
@@ -42,18 +40,16 @@ class TestCost:
         assert abs(found["cost"] - true_cost(files)) < 20 * found["predicted_error"]
         assert found["interval"][0] <= found["cost"] <= found["interval"][1]
 
-    def test_noise_is_fresh_unless_seeded(self, run, files):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--json")
-        assert json.loads(run(*arguments)[1])["cost"] != json.loads(run(*arguments)[1])["cost"]
-        first, second = (run(*arguments, "--seed", 3) for _ in range(2))
+    def test_noise_is_fresh_unless_seeded(self, run):
+        arguments = "cost x.npy y.npy --epsilon 1 --cost-bound 4 --json"
+        assert json.loads(run(arguments)[1])["cost"] != json.loads(run(arguments)[1])["cost"]
+        first, second = (run(arguments, "--seed", 3) for _ in range(2))
         assert json.loads(first[1])["cost"] == json.loads(second[1])["cost"]
         assert json.loads(first[1])["seeded"] is True
         assert "not for release" in first[2]
 
-    def test_table(self, run, files):
-        status, out, _ = run(
-            "cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--delta", 1e-5
-        )
+    def test_table(self, run):
+        status, out, _ = run("cost x.npy y.npy --epsilon 1 --cost-bound 4 --delta 1e-5")
         assert status == 0
         for shown in ("cost", "interval", "predicted error", "replace-one", "direct", "noisy-sinkhorn"):
             assert shown in out
@@ -63,35 +59,26 @@ class TestCost:
         [(("--regularization", 0), "exact", 0.0), (("--debiased",), "divergence", 0.2)],
     )
     def test_quantities(self, run, files, options, quantity, at):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1000, "--cost-bound", 4, "--json")
-        found = json.loads(run(*arguments, *options)[1])
+        arguments = "cost x.npy y.npy --epsilon 1000 --cost-bound 4 --json"
+        found = json.loads(run(arguments, *options)[1])
         assert found["quantity"] == quantity
         assert found["cost"] == pytest.approx(true_cost(files, quantity=quantity, at=at), abs=0.01)
 
     def test_other_methods(self, run, files):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 100, "--cost-bound", 4, "--json")
-        found = json.loads(run(*arguments, "--method", "histogram", "--support", files / "grid.npy")[1])
+        arguments = "cost x.npy y.npy --epsilon 100 --cost-bound 4 --json"
+        found = json.loads(run(arguments, "--method", "histogram", "--support", files / "grid.npy")[1])
         assert found["method"] == "histogram"
         assert found["cost"] == pytest.approx(true_cost(files), abs=0.15)
         options = ("--method", "noisy-sinkhorn", "--delta", 1e-5, "--public", "y", "--regularization", 4)
-        found = json.loads(run(*arguments, *options)[1])
+        found = json.loads(run(arguments, *options)[1])
         assert (found["method"], found["delta"]) == ("noisy-sinkhorn", 1e-5)
         assert found["cost"] == pytest.approx(true_cost(files, at=4.0), abs=0.2)
 
-    def test_costs(self, run, files):
+    def test_costs(self, run):
         costs = {}
         for name in ("sqeuclidean", "cityblock", "l1l2"):
-            arguments = (
-                "cost",
-                files / "x.npy",
-                files / "y.npy",
-                "--epsilon",
-                1e4,
-                "--cost-bound",
-                9,
-                "--json",
-            )
-            costs[name] = json.loads(run(*arguments, "--cost", name, "--regularization", 9)[1])["cost"]
+            arguments = "cost x.npy y.npy --epsilon 1e4 --cost-bound 9 --json"
+            costs[name] = json.loads(run(arguments, "--cost", name, "--regularization", 9)[1])["cost"]
         assert costs["l1l2"] == pytest.approx(costs["sqeuclidean"] + costs["cityblock"], abs=0.05)
 
 
@@ -114,18 +101,7 @@ class TestFiles:
             np.testing.assert_array_equal(read_points(files / name, columns), x)
         np.save(files / "images.npy", np.zeros((4, 3, 2), dtype=np.uint8))
         assert read_points(files / "images.npy").shape == (4, 6)
-        status, out, _ = run(
-            "cost",
-            files / "x.csv",
-            files / "x.parquet",
-            "--columns",
-            "a,b",
-            "--epsilon",
-            10,
-            "--cost-bound",
-            4,
-            "--json",
-        )
+        status, out, _ = run("cost x.csv x.parquet --columns a,b --epsilon 10 --cost-bound 4 --json")
         assert status == 0
         assert json.loads(out)["cost"] < 0.3
 
@@ -153,9 +129,7 @@ class TestFiles:
 
     def test_a_point_taken_for_column_names_is_not_shown(self, run, files):
         (files / "bad.csv").write_bytes(b"0.25,0.5\n1,2\n")
-        status, _, err = run(
-            "cost", files / "bad.csv", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, "--columns", "a,b"
-        )
+        status, _, err = run("cost bad.csv y.npy --epsilon 1 --cost-bound 4 --columns a,b")
         assert status == 2
         assert "0.25" not in err
 
@@ -165,7 +139,7 @@ class TestFiles:
 
     def test_pickles_are_refused(self, run, files):
         np.save(files / "pickle.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-        status, _, err = run("cost", files / "pickle.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        status, _, err = run("cost pickle.npy y.npy --epsilon 1 --cost-bound 4")
         assert status == 2
         assert "no plain NumPy array" in err
 
@@ -183,9 +157,7 @@ class TestFiles:
             (files / "bad.npz").write_bytes(
                 content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
             )
-            status, out, err = run(
-                "cost", files / "bad.npz", whole, "--epsilon", 1, "--cost-bound", 4, "--json"
-            )
+            status, out, err = run("cost bad.npz", whole, "--epsilon", 1, "--cost-bound", 4, "--json")
             refused += status == 2
             assert (status == 2) == ("no plain NumPy array" in err) == (out == "")
             assert err.count("\n") == (1 if status == 2 else 0)
@@ -203,9 +175,7 @@ class TestFiles:
             for offset in offsets:
                 changed[offset] = value
             (files / "bad.npz").write_bytes(changed)
-            status, out, err = run(
-                "cost", files / "bad.npz", files / "y.npy", "--epsilon", 1, "--cost-bound", 4
-            )
+            status, out, err = run("cost bad.npz y.npy --epsilon 1 --cost-bound 4")
             assert (status, out, err.count("\n")) == (2, "", 1)
             assert "no plain NumPy array" in err
 
@@ -220,17 +190,17 @@ class TestFiles:
             np.testing.assert_array_equal(read_points(files / name), x)
         with zipfile.ZipFile(files / "text.npz", "w") as other:
             other.writestr("text.txt", "hello")
-        status, out, err = run("cost", files / "text.npz", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        status, out, err = run("cost text.npz y.npy --epsilon 1 --cost-bound 4")
         assert (status, out, err.count("\n")) == (2, "", 1)
 
 
 class TestLedger:
     def test_charged_and_kept_to(self, run, files):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        arguments = "cost x.npy y.npy --epsilon 1 --cost-bound 4"
         ledger = files / "ledger.jsonl"
-        assert run(*arguments, "--ledger", ledger, "--budget", 2.5)[0] == 0
-        assert run(*arguments, "--ledger", ledger)[0] == 0
-        status, out, err = run(*arguments, "--ledger", ledger)
+        assert run(arguments, "--ledger", ledger, "--budget", 2.5)[0] == 0
+        assert run(arguments, "--ledger", ledger)[0] == 0
+        status, out, err = run(arguments, "--ledger", ledger)
         assert (status, out) == (2, "")
         assert err == (
             "dpsinkhorn: the ledger ledger.jsonl allows epsilon 2.5 at delta 0, 2 is spent, and this would "
@@ -242,19 +212,17 @@ class TestLedger:
 
     def test_one_unit_per_ledger(self, run, files):
         np.save(files / "z.npy", np.load(files / "x.npy")[:150])
-        arguments = ("cost", files / "z.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        arguments = "cost z.npy y.npy --epsilon 1 --cost-bound 4"
         ledger = files / "ledger.jsonl"
-        assert run(*arguments, "--ledger", ledger, "--budget", 5)[0] == 0
-        status, _, err = run(*arguments, "--ledger", ledger, "--paired")
+        assert run(arguments, "--ledger", ledger, "--budget", 5)[0] == 0
+        status, _, err = run(arguments, "--ledger", ledger, "--paired")
         assert status == 2
         assert "protect each record" in err
 
     def test_bad_input_leaves_no_ledger(self, run, files):
         np.save(files / "z.npy", np.zeros((4, 3)))
         ledger = files / "ledger.jsonl"
-        status, _, err = run(
-            "cost", files / "x.npy", files / "z.npy", "--epsilon", 1, "--cost-bound", 4, "--ledger", ledger
-        )
+        status, _, err = run("cost x.npy z.npy --epsilon 1 --cost-bound 4 --ledger", ledger)
         assert status == 2
         assert "x and y must have the same number of columns, not 2 and 3" in err
         assert not list(files.glob("ledger*"))
@@ -262,26 +230,15 @@ class TestLedger:
     @pytest.mark.parametrize("delta", [2, -1, "nan"])
     def test_bad_delta_leaves_no_ledger(self, run, files, delta):
         status, _, err = run(
-            "cost", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
-            "--delta", delta, "--ledger", files / "ledger.jsonl",
-        )  # fmt: skip
+            "cost x.npy y.npy --epsilon 1 --cost-bound 4 --delta", delta, "--ledger", files / "ledger.jsonl"
+        )
         assert (status, len(err.strip().splitlines())) == (2, 1)
         assert "delta must be from 0 to below 1" in err
         assert not list(files.glob("ledger*"))
 
     def test_something_else_is_no_ledger(self, run, files):
         (files / "other").write_text("hello")
-        status, _, _ = run(
-            "cost",
-            files / "x.npy",
-            files / "y.npy",
-            "--epsilon",
-            1,
-            "--cost-bound",
-            4,
-            "--ledger",
-            files / "other",
-        )
+        status, _, _ = run("cost x.npy y.npy --epsilon 1 --cost-bound 4 --ledger other")
         assert status == 2
         assert (files / "other").read_text() == "hello"
 
@@ -316,7 +273,7 @@ class TestBadInput:
     )
     def test_one_line_and_status_2(self, run, files, options, message):
         before = sorted(files.iterdir())
-        status, out, err = run("cost", files / "x.npy", files / "y.npy", *options)
+        status, out, err = run("cost x.npy y.npy", *options)
         assert (status, out) == (2, "")
         assert message in err
         assert len(err.strip().splitlines()) == 1
@@ -324,16 +281,14 @@ class TestBadInput:
 
     def test_not_finite(self, run, files):
         np.save(files / "z.npy", np.array([[np.nan, 1.0]]))
-        status, _, err = run("cost", files / "z.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
+        status, _, err = run("cost z.npy y.npy --epsilon 1 --cost-bound 4")
         assert status == 2
         assert "not finite" in err
 
     def test_data_beyond_the_bound_are_capped_in_silence(self, run, files):
         """How many are capped is private: same output, nothing on stderr."""
         np.save(files / "far.npy", np.load(files / "x.npy") + 1e6)
-        status, out, err = run(
-            "cost", files / "far.npy", files / "y.npy", "--epsilon", 100, "--cost-bound", 4, "--json"
-        )
+        status, out, err = run("cost far.npy y.npy --epsilon 100 --cost-bound 4 --json")
         assert (status, err) == (0, "")
         assert json.loads(out)["cost"] == pytest.approx(4, abs=0.01)
 
@@ -344,14 +299,10 @@ class TestBadInput:
             (("--output", files / "there.npz"), "exists already"),
             (("--output", files / "no" / "out.npz"), "does not exist"),
         ):
-            status, _, err = run(
-                "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4, *options
-            )
+            status, _, err = run("potentials x.npy y.npy --epsilon 1 --cost-bound 4", *options)
             assert status == 2
             assert message in err
-        status, _, err = run(
-            "tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--epsilons", "1,b"
-        )
+        status, _, err = run("tradeoff x.npy y.npy --cost-bound 4 --epsilons 1,b")
         assert status == 2
         assert "--epsilons" in err
 
@@ -367,26 +318,25 @@ class TestBadInput:
 
 
 class TestWhatIsShown:
-    def test_an_entropic_cost(self, run, files):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4)
-        shown = " ".join(run(*arguments)[1].split())
+    def test_an_entropic_cost(self, run):
+        arguments = "cost x.npy y.npy --epsilon 5 --cost-bound 4"
+        shown = " ".join(run(arguments)[1].split())
         assert "quantity" in shown
         assert "entropic" in shown
         assert "0.2" in shown
         assert "not 0 for equal data" in shown
-        shown = " ".join(run(*arguments, "--regularization", 0)[1].split())
+        shown = " ".join(run(arguments, "--regularization", 0)[1].split())
         assert "entropic" not in shown
 
     def test_a_cost_of_binned_data(self, run, files):
-        arguments = ("cost", files / "x.npy", files / "y.npy", "--epsilon", 5, "--cost-bound", 4)
-        shown = run(*arguments, "--support", files / "grid.npy", "--method", "histogram")[1]
+        arguments = "cost x.npy y.npy --epsilon 5 --cost-bound 4"
+        shown = run(arguments, "--support", files / "grid.npy", "--method", "histogram")[1]
         assert "moved to the nearest points of the support" in " ".join(shown.split())
 
-    def test_what_predictions_leave_out(self, run, files):
+    def test_what_predictions_leave_out(self, run):
         shown = run(
-            "tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--epsilons", "1", "--runs", 1,
-            "--regularization", 4, "--support", files / "grid.npy",
-        )[1]  # fmt: skip
+            "tradeoff x.npy y.npy --cost-bound 4 --epsilons 1 --runs 1 --regularization 4 --support grid.npy"
+        )[1]
         shown = " ".join(shown.split())
         assert "Not in the prediction of two-stage" in shown
         assert "Not in the prediction of histogram" in shown

@@ -14,20 +14,8 @@ from dpsinkhorn.privacy import read_ledger
 class TestPotentials:
     def test_public_side_alone(self, run, files):
         out = files / "out.npz"
-        status, printed, _ = run(
-            "potentials",
-            files / "x.npy",
-            files / "grid.npy",
-            "--public",
-            "y",
-            "--epsilon",
-            2,
-            "--cost-bound",
-            4,
-            "--output",
-            out,
-            "--json",
-        )
+        command = "potentials x.npy grid.npy --public y --epsilon 2 --cost-bound 4 --json --output"
+        status, printed, _ = run(command, out)
         found = json.loads(printed)
         assert status == 0
         assert found["guaranteed"] is True
@@ -36,18 +24,16 @@ class TestPotentials:
             assert arrays["psi"].shape == (25,)
 
     def test_the_file_is_of_the_name_that_was_given(self, run, files):
-        arguments = (
-            "potentials", files / "x.npy", files / "grid.npy", "--public", "y", "--epsilon", 2,
-            "--cost-bound", 4, "--output", files / "out.NPZ", "--ledger", files / "ledger.jsonl",
-        )  # fmt: skip
+        arguments = "potentials x.npy grid.npy --public y --epsilon 2 --cost-bound 4 --output out.NPZ"
+        arguments += " --ledger ledger.jsonl"
         before = {file.name for file in files.iterdir()}
-        status, out, err = run(*arguments, "--budget", 5)
+        status, out, err = run(arguments, "--budget", 5)
         assert status == 0, err
         assert "out.NPZ" in out
         new = {file.name for file in files.iterdir()} - before
         assert {name for name in new if not name.startswith("ledger.jsonl")} == {"out.NPZ"}
         written = (files / "out.NPZ").read_bytes()
-        status, _, err = run(*arguments)
+        status, _, err = run(arguments)
         assert status == 2
         assert "exists already" in err
         assert (files / "out.NPZ").read_bytes() == written
@@ -56,10 +42,8 @@ class TestPotentials:
     @pytest.mark.parametrize("length", [250, 300])
     def test_what_cannot_be_written_costs_nothing(self, run, files, length):
         """Names too long for its draft, and for any file."""
-        status, _, err = run(
-            "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
-            "--output", files / f"{'a' * length}.npz", "--ledger", files / "ledger.jsonl",
-        )  # fmt: skip
+        output = f"--output {'a' * length}.npz --ledger ledger.jsonl"
+        status, _, err = run(f"potentials x.npy y.npy --epsilon 1 --cost-bound 4 {output}")
         assert (status, err.count("\n")) == (2, 1)
         assert not list(files.glob("ledger*"))
 
@@ -70,10 +54,7 @@ class TestPotentials:
 
         monkeypatch.setattr(np, "savez", fail)
         before = sorted(files.iterdir())
-        status, _, err = run(
-            "potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4,
-            "--output", files / "out.npz",
-        )  # fmt: skip
+        status, _, err = run("potentials x.npy y.npy --epsilon 1 --cost-bound 4 --output out.npz")
         assert (status, err.count("\n")) == (2, 1)
         assert "No space left" in err
         assert sorted(files.iterdir()) == before
@@ -91,18 +72,18 @@ class TestPotentials:
         assert not list(files.glob("ledger*"))
 
     def test_noise_beyond_the_bound_is_said(self, run, files):
-        arguments = ("potentials", files / "x.npy", files / "y.npy", "--epsilon", 1, "--cost-bound", 4)
-        status, out, err = run(*arguments, "--output", files / "noise.npz", "--json")
+        arguments = "potentials x.npy y.npy --epsilon 1 --cost-bound 4"
+        status, out, err = run(arguments, "--output", files / "noise.npz", "--json")
         assert status == 0
         assert min(json.loads(out)["noise_std"]) > 4
         assert "the noise exceeds the cost bound" in err
-        status, out, err = run(*arguments, "--output", files / "less.npz", "--epsilon", 50, "--json")
+        status, out, err = run(arguments, "--output", files / "less.npz", "--epsilon", 50, "--json")
         assert status == 0
         assert max(json.loads(out)["noise_std"]) < 4
         assert err == ""
 
     def test_help_says_what_it_needs(self, run):
-        _, out, _ = run("potentials", "--help")
+        _, out, _ = run("potentials --help")
         told = " ".join(out.replace("│", " ").split())
         assert "0 is exact transport" not in told
         assert "above 0" in told
@@ -115,9 +96,9 @@ class TestPotentials:
 
 
 class TestTradeoff:
-    def test_a_prediction_of_the_bound_is_named_so(self, run, files):
-        arguments = ("tradeoff", files / "x.npy", files / "y.npy", "--cost-bound", 4, "--runs", 1)
-        status, out, _ = run(*arguments, "--epsilons", 0.1)
+    def test_a_prediction_of_the_bound_is_named_so(self, run):
+        arguments = "tradeoff x.npy y.npy --cost-bound 4 --runs 1"
+        status, out, _ = run(arguments, "--epsilons", 0.1)
         assert status == 0
         rows = {line.split(",")[0].strip(" │"): line for line in out.splitlines() if ", epsilon 0.1" in line}
         assert "no better than the bound" in rows["two-stage"]
@@ -125,18 +106,18 @@ class TestTradeoff:
         assert "no better than the bound" not in rows["direct"]
         assert "predicted 4)" not in out
 
-    def test_errors_of_0(self, run, files):
+    def test_errors_of_0(self, run):
         """The same data on both sides: noise below 0 is cut, and nothing is left of the error."""
-        arguments = ("tradeoff", files / "x.npy", files / "x.npy", "--cost-bound", 4, "--regularization", 0)
+        arguments = "tradeoff x.npy x.npy --cost-bound 4 --regularization 0"
         seen = set()
         for seed in range(8):
-            options = (*arguments, "--runs", 1, "--epsilons", "1,5", "--seed", seed)
-            found = json.loads(run(*options, "--json")[1])
+            options = f"{arguments} --runs 1 --epsilons 1,5 --seed {seed}"
+            found = json.loads(run(options, "--json")[1])
             errors = {row["measured_error"] for row in found["rows"]}
             assert {row["method"] for row in found["rows"]} == {"direct"}
             assert found["worst_choice"] == 1
             seen.add(errors == {0.0})
-            status, out, err = run(*options, "--plot", files / "t.png")
+            status, out, err = run(options, "--plot", "t.png")
             assert status == 0
             assert err.count("\n") == 1  # the warning that it is not private
             assert "1.00 times the least" in " ".join(out.split())
@@ -165,24 +146,8 @@ class TestTradeoff:
 
     def test_files_and_warning(self, run, files):
         status, out, err = run(
-            "tradeoff",
-            files / "x.npy",
-            files / "y.npy",
-            "--cost-bound",
-            4,
-            "--epsilons",
-            "0.5,5",
-            "--runs",
-            4,
-            "--regularization",
-            4,
-            "--support",
-            files / "grid.npy",
-            "--output",
-            files / "t.csv",
-            "--plot",
-            files / "t.png",
-            "--json",
+            "tradeoff x.npy y.npy --cost-bound 4 --epsilons 0.5,5 --runs 4 --regularization 4 "
+            "--support grid.npy --output t.csv --plot t.png --json"
         )
         assert status == 0
         assert "not private" in err
