@@ -128,8 +128,8 @@ class TestShow:
     def test_every_option(self, result, tmp_path):
         file = tmp_path / "a.npz"
         np.savez(file, scans=np.zeros((4, 6, 6), np.uint16), kind=["b", "a", "a", "b"], who=[5, 5, 5, 8])
-        options = "--image scans --label kind --groups who --classes a,b,c --size 3x4 --channels 3".split()
-        found = result("data", "show", str(file), *options, "--value-range", "0,4095")
+        options = "--image scans --label kind --groups who --classes a,b,c --size 3x4 --channels 3"
+        found = result(f"data show {file} {options} --value-range 0,4095")
         assert found["image_shape"] == [3, 3, 4]
         assert found["class_names"] == ["a", "b", "c"]
         assert found["empty_classes"] == [2]
