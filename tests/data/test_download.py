@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from dpsinkhorn.data import DataError, DownloadError, get, load_dataset
-from dpsinkhorn.data.download import download_file, get_known
-from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile
+from dpsinkhorn.data.named import KNOWN, KnownDataset, RemoteFile, download_file, get_known
 
 CONTENT = np.random.default_rng(2).bytes(300_000)
 

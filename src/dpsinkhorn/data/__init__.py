@@ -1,9 +1,8 @@
 """Readers of image data: names, files and folders become a checked `Dataset`."""
 
 from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
-from dpsinkhorn.data.download import get
 from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
-from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known
+from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known, get
 from dpsinkhorn.errors import DataError, DownloadError
 
 __all__ = [

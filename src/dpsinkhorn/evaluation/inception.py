@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.data import DownloadError, data_folder
-from dpsinkhorn.data.download import download_file
-from dpsinkhorn.data.named import RemoteFile
+from dpsinkhorn.data.named import RemoteFile, download_file
 from dpsinkhorn.errors import EvaluationError
 
 __all__ = ["INCEPTION_WEIGHTS", "fetch_inception_weights", "find_inception_weights", "load_inception"]

@@ -34,10 +34,8 @@ class GradientSpread:
     """Bias and variance of one generator's gradient at one p."""
 
     debias: float
-    bias: float
-    """Relative to the length of the mean of G_1."""
-    variance: float
-    """Relative to that of G_0."""
+    bias: float  # relative to the length of the mean of G_1
+    variance: float  # relative to that of G_0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -14,12 +14,20 @@ import torch
 from dpsinkhorn.errors import ReproductionError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
-from dpsinkhorn.papers.figures import draw_budgets, draw_debias, draw_gradients, draw_rates, draw_samples
 from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
 from dpsinkhorn.papers.rows import Row, rows_of
 from dpsinkhorn.papers.runner import Runner
 from dpsinkhorn.papers.scales import DATA, SCALES, Scale, Source, open_source
-from dpsinkhorn.papers.tables import Line, csv_of, to_csv
+from dpsinkhorn.papers.tables import (
+    Line,
+    csv_of,
+    draw_budgets,
+    draw_debias,
+    draw_gradients,
+    draw_rates,
+    draw_samples,
+    to_csv,
+)
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch
 

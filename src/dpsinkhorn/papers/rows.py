@@ -81,10 +81,8 @@ class Row:
     """Its name; none: the default for images of that shape."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Changes to the recipe, by section."""
-    generator: Mapping[str, Any] | None = None
-    """Another generator altogether."""
-    part: float = 1.0
-    """Part of the recipe's ε at which the training ends."""
+    generator: Mapping[str, Any] | None = None  # another generator altogether
+    part: float = 1.0  # part of the recipe's ε at which the training ends
     series: str = ""
     """The line of a figure that the point is on, and where along it."""
     at: float = 0.0

@@ -37,14 +37,11 @@ class Result:
     delta: float | None
     steps: int | None
     noise_multiplier: float | None
-    seconds: float
-    """Of training, where it went through at one time."""
-    accuracy: dict[str, float]
-    """By classifier, in per cent, mean over its runs."""
+    seconds: float  # of training, where it went through at one time
+    accuracy: dict[str, float]  # by classifier, in per cent, mean over its runs
     distance: float
     distance_name: str
-    distance_floor: float
-    """Of real images."""
+    distance_floor: float  # of real images
     precision: float
     recall: float
 
@@ -67,8 +64,7 @@ class Runner:
     scale: Scale
     version: str
     device: torch.device
-    steps: int | None = None
-    """A lower limit on steps than the scale's."""
+    steps: int | None = None  # a lower limit on steps than the scale's
     watch: Watch | None = None
 
     def result(self, row: Row, source: Source, seed: int) -> Result:

@@ -27,23 +27,15 @@ class Scale:
     name: str
     small_data: bool
     """Whether data that come with scikit-learn stand in for the papers' where no other are given."""
-    steps: int | None
-    """Most steps of a training; `None`: the paper's own number."""
-    batch: int | None
-    """Most records, and most generated images, of a step of the papers' recipes."""
-    narrow: bool
-    """Whether generators get an eighth, or less, of their channels."""
-    rate: float
-    """Factor on the papers' learning rates."""
-    count: int
-    """Synthetic images for the measures."""
-    runs: int
-    """How often each network classifier is trained."""
-    patience: int | None
-    """Of the classifiers; `None`: that of the paper's version."""
+    steps: int | None  # most steps of a training; `None`: the paper's own number
+    batch: int | None  # most records, and most generated images, of a step of the papers' recipes
+    narrow: bool  # whether generators get an eighth, or less, of their channels
+    rate: float  # factor on the papers' learning rates
+    count: int  # synthetic images for the measures
+    runs: int  # how often each network classifier is trained
+    patience: int | None  # of the classifiers; `None`: that of the paper's version
     seeds: int
-    gradient_batches: int
-    """Over which bias and variance of a gradient are computed."""
+    gradient_batches: int  # over which bias and variance of a gradient are computed
 
     def apply(self, recipe: Recipe) -> Recipe:
         """The recipe, made smaller."""

@@ -25,8 +25,7 @@ class Calibration:
 
     epsilon: float
     delta: float
-    noise_multiplier: float
-    """Noise / sensitivity of one row, as the papers have it."""
+    noise_multiplier: float  # noise / sensitivity of one row, as the papers have it
     sampling_rate: float
     steps: int
     rows: int

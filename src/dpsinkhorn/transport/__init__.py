@@ -2,6 +2,7 @@
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.transport import bounds
+from dpsinkhorn.transport.algorithm import paper_sensitivity, step_sensitivity
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
@@ -9,7 +10,6 @@ from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_points, read_together
 from dpsinkhorn.transport.result import PrivateCost
-from dpsinkhorn.transport.sensitivity import paper_sensitivity, step_sensitivity
 from dpsinkhorn.transport.tradeoff import (
     Tradeoff,
     TradeoffRow,

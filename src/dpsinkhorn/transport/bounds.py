@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsinkhorn.errors import TransportError
+from dpsinkhorn.transport.algorithm import paper_sensitivity
 from dpsinkhorn.transport.checks import check_positive
-from dpsinkhorn.transport.sensitivity import paper_sensitivity
 
 
 def _exp(x: float) -> float:

@@ -24,7 +24,7 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge, GaussianMechanism, NonPrivate, add_gaussian, epsilon
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
-from dpsinkhorn.transport.algorithm import Exact, iterate, project_span
+from dpsinkhorn.transport.algorithm import Exact, iterate, project_span, step_sensitivity
 from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.checks import (
     check_choice,
@@ -38,7 +38,6 @@ from dpsinkhorn.transport.checks import (
     widened,
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
-from dpsinkhorn.transport.sensitivity import step_sensitivity
 
 Mode: TypeAlias = Literal["sound", "paper"]
 _MOST_ITERATIONS = 20
