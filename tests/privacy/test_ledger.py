@@ -194,7 +194,7 @@ def test_one_writer_at_a_time(three: Path) -> None:
         link.symlink_to(three)
         with pytest.raises(JournalLockedError):
             Ledger.open(link, simple)
-        script = f"from dpsinkhorn.privacy.journal import Journal; Journal.open({str(three)!r})"
+        script = f"import runpy; runpy.run_path({journal.__file__!r})['Journal'].open({str(three)!r})"
         other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
         assert "JournalLockedError" in other.stderr
         ledger.spend(STEP, run="a")

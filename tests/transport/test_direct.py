@@ -354,7 +354,8 @@ class TestNoise:
         both = clouds(np.array([0.0, 0.5, 0.6, 1.0]), np.array([0.2, 1.1]))
         true = mechanism.value(both)
         noise = SeededNoise(0)
-        draws = np.array([mechanism.release(both, noise) - true for _ in range(3000)])
+        assert mechanism.release(both, SeededNoise(1)) == mechanism.noised(true, SeededNoise(1))
+        draws = np.array([mechanism.noised(true, noise) - true for _ in range(3000)])
         assert mechanism.scale == pytest.approx((BOUND / 2 * 1.01) / 0.5, rel=1e-6)
         assert stats.kstest(draws / mechanism.scale, stats.laplace.cdf).pvalue > 1e-3
         assert draws.std() == pytest.approx(math.sqrt(2) * mechanism.scale, rel=0.1)
@@ -365,11 +366,8 @@ class TestNoise:
         mechanism = plan(Setting(2, 2, BOUND), quantity, regularization, epsilon=target, gap=1e-3)
         near = clouds(np.zeros((2, 1)), np.zeros((2, 1)))
         moved = clouds(np.array([[9.0], [0.0]]), np.zeros((2, 1)))
-        threshold = mechanism.value(moved)
-        noise = SeededNoise(1)
-        above = [
-            sum(mechanism.release(data, noise) >= threshold for _ in range(runs)) for data in (moved, near)
-        ]
+        values, noise = [mechanism.value(data) for data in (moved, near)], SeededNoise(1)
+        above = [sum(mechanism.noised(v, noise) >= values[0] for _ in range(runs)) for v in values]
         low = stats.beta.ppf(0.005, above[0], runs - above[0] + 1)
         high = stats.beta.ppf(0.995, above[1] + 1, runs - above[1])
         found = math.log(low / high)
