@@ -44,7 +44,7 @@ def separator(path: Path) -> str:
 
 
 def separator_hint(path: Path) -> str:
-    """What to add to a message about a table that may have been taken apart at the wrong marks."""
+    """Return what to add to a message about a table that may have been taken apart at the wrong marks."""
     names = _QUOTED.sub("", first_line(path))
     if separator(path) == "," and any(mark in names for mark in ";\t|"):
         return "; semicolons or tabs separate columns where no comma is among the names, other marks never do"
@@ -77,7 +77,7 @@ def check_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
 
 
 def not_utf8(path: Path) -> DataError:
-    """What to say of a table whose letters would be garbled."""
+    """Return what to say of a table whose letters would be garbled."""
     return DataError(
         f"{path} is not UTF-8 text; save it as UTF-8 (in Excel: CSV UTF-8), or convert it: "
         "iconv -f latin1 -t utf-8"

@@ -51,17 +51,17 @@ class Dataset:
 
     @property
     def public_names(self) -> tuple[str, ...]:
-        """The names of the classes as far as they may be published; text of private labels may not."""
+        """Return the names of the classes as far as they may be published; text of private labels may not."""
         return self.class_names if self.classes_stated else ()
 
     @property
     def records(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         return len(self.images)
 
     @property
     def units(self) -> int:
-        """What privacy is counted in: persons where there are groups, else records."""
+        """Return what privacy is counted in: persons where there are groups, else records."""
         return self.records if self.groups is None else int(self.groups.max()) + 1
 
     @property
@@ -93,7 +93,7 @@ class Dataset:
         return values.mul_(2).sub_(low + high).div_(high - low).clamp_(-1, 1)
 
     def found_range(self) -> tuple[float, float]:
-        """The least and the largest value that the images hold. Private: for the curator's eyes only.
+        """Return the least and the largest value that the images hold. Private: for the curator's eyes only.
 
         >>> from_arrays(np.array([[[3, 16]]], dtype=np.uint8)).found_range()
         (3.0, 16.0)
@@ -133,7 +133,7 @@ def from_arrays(
     value_range: tuple[float, float] | None = None,
     name: str = "arrays",
 ) -> Dataset:
-    """A data set of arrays in memory (or memory-mapped), all of it checked.
+    """Make a data set of arrays in memory (or memory-mapped), all of it checked.
 
     `images` is (N, H, W) or (N, H, W, C) with C of 1 or 3. The values map to [-1, 1] by `value_range`, by
     default 0..255 for uint8, 0..65535 for uint16, 0..1 for floats; other types need it stated. `labels` are
@@ -186,7 +186,7 @@ def check_every_class(dataset: Dataset) -> None:
 
 
 def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The images as (N, H, W, C)."""
+    """Return the images as (N, H, W, C)."""
     array = images if isinstance(images, np.ndarray) else _one_array(images)
     if array.dtype == object:
         raise DataError("images differ in size or are no numbers; give one array of numbers")
@@ -233,7 +233,7 @@ def _one_array(images: Any) -> npt.NDArray[Any]:
 def _checked_values(
     array: npt.NDArray[Any], value_range: tuple[float, float] | None
 ) -> tuple[npt.NDArray[Any], tuple[float, float]]:
-    """The images as uint8, uint16 or float32, and their public range, which holds all their values."""
+    """Return the images as uint8, uint16 or float32, and their public range, which holds all their values."""
     dtype = array.dtype.newbyteorder("=")
     stated = None if value_range is None else _range(value_range)
     if dtype in _TYPE_RANGE:

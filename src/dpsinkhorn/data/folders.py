@@ -66,7 +66,7 @@ def list_pictures(folder: Path, split: str = "train") -> Listing:
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file is DICOM, by its ending or its mark: many have no ending, or a number for one.
+    """Return whether a file is DICOM, by its ending or its mark: many have no ending, or a number for one.
 
     >>> is_dicom(Path("scan.dcm"))
     True
@@ -128,12 +128,12 @@ def _is_picture(path: Path) -> bool:
 
 
 def _is_other(path: Path) -> bool:
-    """A file that is passed over."""
+    """Return whether a file is passed over."""
     return not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST and path.is_file()
 
 
 def _kinds(files: Iterable[Path]) -> tuple[tuple[str, int], ...]:
-    """How many files there are of each kind, the most frequent first."""
+    """Return how many files there are of each kind, the most frequent first."""
     kinds = Counter("DICOM" if is_dicom(file) else file.suffix.lower() or "no ending" for file in files)
     return tuple(sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0])))
 
@@ -158,12 +158,12 @@ class CelebaListing:
 
 
 def is_celeba(folder: Path) -> bool:
-    """Whether a folder has CelebA's layout."""
+    """Return whether a folder has CelebA's layout."""
     return _table(folder, "list_attr_celeba") is not None
 
 
 def list_celeba(folder: Path, split: str, attribute: str | None, identities: bool) -> CelebaListing:
-    """The pictures of a split with an attribute as label (None: unlabelled), and their persons.
+    """Return the pictures of a split with an attribute as label (None: unlabelled), and their persons.
 
     Reads the original .txt tables, and the .csv ones of the copy on Kaggle.
     """
@@ -204,7 +204,7 @@ def _attribute(folder: Path, attribute: str, names: list[str]) -> list[int]:
 
 
 def _attributes(path: Path, attribute: str) -> Iterator[tuple[str, str]]:
-    """Pictures, and their values of the attribute."""
+    """Yield pictures, and their values of the attribute."""
     header: list[str] | None = None
     for row in _rows(path, 2):
         if header is None:
@@ -222,7 +222,7 @@ def _attributes(path: Path, attribute: str) -> Iterator[tuple[str, str]]:
 
 
 def _by_picture(rows: Iterable[tuple[str, str]], table: str) -> dict[str, str]:
-    """What a table says of each picture; one line must not take the place of another."""
+    """Return what a table says of each picture; one line must not take the place of another."""
     values: dict[str, str] = {}
     for name, value in rows:
         if name in values:

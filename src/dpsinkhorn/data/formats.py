@@ -35,12 +35,12 @@ def check_fits(size: int, what: str) -> None:
 
 
 def is_idx_name(name: str) -> bool:
-    """Whether a file is called as MNIST's files are: train-images-idx3-ubyte.gz and the like."""
+    """Return whether a file is called as MNIST's files are: train-images-idx3-ubyte.gz and the like."""
     return _NAME.search(name) is not None
 
 
 def find_idx(folder: Path, split: str) -> Path | None:
-    """The file of images of a split in a folder of idx files; None where there is none."""
+    """Return the file of images of a split in a folder of idx files; None where there is none."""
     if split not in _PREFIX:
         return None
     pattern = re.compile(rf"(?:.*-)?{_PREFIX[split]}-images[-.]idx\d-ubyte(\.gz)?")
@@ -54,7 +54,7 @@ def find_idx(folder: Path, split: str) -> Path | None:
 
 
 def labels_beside(images: Path) -> Path | None:
-    """The file of labels that belongs to a file of images, gzipped or not."""
+    """Return the file of labels that belongs to a file of images, gzipped or not."""
     stem = re.sub(r"images([-.])idx\d", r"labels\1idx1", images.name).removesuffix(".gz")
     for name in (stem, stem + ".gz"):
         path = images.with_name(name)
@@ -64,7 +64,7 @@ def labels_beside(images: Path) -> Path | None:
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:
-    """The array in an idx file. A plain file is memory-mapped, a gzipped one is read.
+    """Read the array in an idx file. A plain file is memory-mapped, a gzipped one is read.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
@@ -113,12 +113,12 @@ def _wrong_length(path: Path, found: int | str, declared: int) -> DataError:
 
 
 def is_cifar(folder: Path) -> bool:
-    """Whether a folder holds the files of the binary version."""
+    """Return whether a folder holds the files of the binary version."""
     return any((folder / name).is_file() for names in CIFAR_FILES.values() for name in names)
 
 
 def read_cifar(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Images (N, 32, 32, 3) and labels of a split."""
+    """Read images (N, 32, 32, 3) and labels of a split."""
     if split not in CIFAR_FILES:
         raise DataError(f"CIFAR-10 has the splits train and test, not {split}")
     parts = []

@@ -86,14 +86,14 @@ def encode_groups(values: npt.ArrayLike | Sequence[Hashable]) -> npt.NDArray[np.
 
 
 def sorted_names(names: set[str] | Sequence[str]) -> tuple[str, ...]:
-    """Names in order; those that are all whole numbers go by their value, so that 10 comes after 9."""
+    """Return names in order; those that are all whole numbers go by their value, so that 10 comes after 9."""
     if all(_is_number(name) for name in names):
         return tuple(sorted(names, key=lambda name: int(_label_name(name))))
     return tuple(sorted(names))
 
 
 def _stated(classes: int | Sequence[str] | None) -> int | tuple[str, ...] | None:
-    """The number of classes, or their names, as the caller states them."""
+    """Return the number of classes, or their names, as the caller states them."""
     if classes is None:
         return None
     if isinstance(classes, (int, np.integer)) and not isinstance(classes, bool):
@@ -174,7 +174,7 @@ def _is_number(name: str) -> bool:
 
 
 def _whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
-    """The labels as numbers; None where they are names."""
+    """Return the labels as numbers; None where they are names."""
     if array.dtype.kind in "biu":
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise DataError(f"the label {array.max()} is too large")

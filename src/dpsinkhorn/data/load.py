@@ -131,7 +131,7 @@ def load_dataset(
 
 
 def has_parts(source: str | os.PathLike[str]) -> bool:
-    """Whether `split` chooses a part of a source. One without parts is read whole, by split `train`.
+    """Return whether `split` chooses a part of a source. One without parts is read whole, by split `train`.
 
     >>> has_parts("digits"), has_parts("scans.csv")
     (True, False)

@@ -69,7 +69,7 @@ class KnownDataset:
 
 
 def data_folder() -> Path:
-    """Where data sets are kept: DPSINKHORN_DATA, else a folder in the user's cache."""
+    """Return where data sets are kept: DPSINKHORN_DATA, else a folder in the user's cache."""
     stated = os.environ.get("DPSINKHORN_DATA")
     if stated:
         return Path(stated).expanduser()
@@ -77,7 +77,7 @@ def data_folder() -> Path:
 
 
 def find_known(known: KnownDataset, folder: Path | None = None, split: str | None = None) -> Path | None:
-    """Where a data set is installed; None where it is not. `digits` is part of scikit-learn."""
+    """Return where a data set is installed; None where it is not. `digits` is part of scikit-learn."""
     if known.name == "digits":
         package = importlib.util.find_spec("sklearn")
         return None if package is None or package.origin is None else Path(package.origin).parent
@@ -87,7 +87,7 @@ def find_known(known: KnownDataset, folder: Path | None = None, split: str | Non
 
 
 def require_known(known: KnownDataset, folder: Path | None = None, split: str | None = None) -> Path:
-    """Where a data set is installed, or one line on how to get it."""
+    """Return where a data set is installed, or one line on how to get it."""
     found = find_known(known, folder, split)
     if found is None:
         base = data_folder() if folder is None else folder
@@ -99,13 +99,13 @@ def require_known(known: KnownDataset, folder: Path | None = None, split: str | 
 
 
 def advice(known: KnownDataset, folder: Path | None = None) -> str:
-    """What to do where a data set cannot be downloaded."""
+    """Return what to do where a data set cannot be downloaded."""
     base = data_folder() if folder is None else folder
     return known.advice.format(folder=base / known.name)
 
 
 def _holds(known: KnownDataset, path: Path, split: str | None) -> bool:
-    """Whether a folder holds a split of a data set; None: all that belongs to it."""
+    """Return whether a folder holds a split of a data set; None: all that belongs to it."""
     if known.name == "celeba":
         return is_celeba(path)
     splits = list(known.records) if split is None else [split]

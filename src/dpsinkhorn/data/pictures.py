@@ -39,7 +39,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    """Height and width from one number or two.
+    """Return height and width from one number or two.
 
     >>> parse_size(32)
     (32, 32)
@@ -102,7 +102,7 @@ def decode_all(
 def decode(
     source: bytes | Path, name: str, *, size: tuple[int, int] | None = None, channels: int | None = None
 ) -> Pixels:
-    """One picture as (H, W, C), uint8, or uint16 where the file has 16 bits (grey only).
+    """Decode one picture as (H, W, C), uint8, or uint16 where the file has 16 bits (grey only).
 
     >>> stream = io.BytesIO()
     >>> Image.new("L", (4, 2), 7).save(stream, "PNG")
@@ -144,7 +144,7 @@ def decode(
 def fit_array(
     images: npt.NDArray[Any], size: tuple[int, int] | None, channels: int | None
 ) -> npt.NDArray[Any]:
-    """Images that are an array already, (N, H, W, C), brought to a size and a number of channels."""
+    """Return images that are an array already, (N, H, W, C), brought to a size and a number of channels."""
     if channels == 3 and images.shape[3] == 1:
         images = np.repeat(images, 3, axis=3)
     if channels == 1 and images.shape[3] == 3:
@@ -175,7 +175,7 @@ def _plain(picture: Image.Image, form: str | None, name: str, channels: int | No
 
 
 def _crop_and_resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """The largest part about the centre that has the shape wanted, resized with antialiasing."""
+    """Cut out the largest part about the centre that has the shape wanted; resize it with antialiasing."""
     height, width = pixels.shape[:2]
     if (height, width) == size:
         return pixels

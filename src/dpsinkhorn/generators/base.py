@@ -105,12 +105,12 @@ class Generator(nn.Module):
 
     @property
     def stored(self) -> nn.Module:
-        """The module whose tensors a release holds."""
+        """Return the module whose tensors a release holds."""
         return self
 
     @property
     def products(self) -> list[str]:
-        """Names of the parameters that are used in products and convolutions only, as they are.
+        """Return names of the parameters that are used in products and convolutions only, as they are.
 
         Where these compute in a reduced precision, copies in it can stand in for such parameters.
         """

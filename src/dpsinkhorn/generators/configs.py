@@ -85,7 +85,7 @@ class Config:
 
     @property
     def variation(self) -> Variation:
-        """What sampling adds to images."""
+        """Return what sampling adds to images."""
         return Variation(self.warp, self.sharpen, self.grain)
 
     @property
@@ -95,17 +95,17 @@ class Config:
 
     @property
     def latent(self) -> int:
-        """How many numbers, uniform on (0, 1), an image is made from."""
+        """Return how many numbers, uniform on (0, 1), an image is made from."""
         raise NotImplementedError
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained."""
+        """Return how many numbers are trained."""
         raise NotImplementedError
 
     @property
     def activations(self) -> int:
-        """How many numbers the largest layer has per image: what decides the memory of a batch."""
+        """Return how many numbers the largest layer has per image: what decides the memory of a batch."""
         raise NotImplementedError
 
 
@@ -125,7 +125,7 @@ class NetworkConfig(Config):
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained."""
+        """Return how many numbers are trained."""
         return self.classes * self.embedding + self._network_parameters
 
     @property
@@ -152,7 +152,7 @@ class DCGANConfig(NetworkConfig):
 
     @property
     def start(self) -> tuple[int, int]:
-        """Height and width after the first layer."""
+        """Return height and width after the first layer."""
         _, height, width = self.image_shape
         return math.ceil(height / 4), math.ceil(width / 4)
 
@@ -194,13 +194,13 @@ class BigGANConfig(NetworkConfig):
 
     @property
     def upsamplings(self) -> int:
-        """How many blocks double the size: as many as leave a start of 4 or more."""
+        """Return how many blocks double the size: as many as leave a start of 4 or more."""
         side = min(self.image_shape[1:])
         return max(times for times in range(self.blocks + 1) if times == 0 or math.ceil(side / 2**times) >= 4)
 
     @property
     def start(self) -> tuple[int, int]:
-        """Height and width after the linear layer; a larger result loses its border."""
+        """Return height and width after the linear layer; a larger result loses its border."""
         factor = 2**self.upsamplings
         _, height, width = self.image_shape
         return math.ceil(height / factor), math.ceil(width / factor)
@@ -287,7 +287,7 @@ class MixtureConfig(Config):
 
     @property
     def latent(self) -> int:
-        """One number chooses the component, the others the deviation."""
+        """Return how many numbers are needed: one chooses the component, the others the deviation."""
         return self.coefficients + 1
 
     @property

@@ -175,7 +175,7 @@ def _table() -> Tensor:
 
 
 def _relative_deviations(mean: Tensor) -> tuple[float, Tensor]:
-    """Logarithms of the least and the largest deviation / mean in the table."""
+    """Return the logarithms of the least and the largest deviation / mean in the table."""
     largest = attainable(mean, torch.ones_like(mean))[1]
     return -math.log(_FAR), 0.5 * torch.log(largest / mean.square())
 

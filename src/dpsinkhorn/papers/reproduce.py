@@ -49,7 +49,7 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """What it is."""
+        """Say what it is."""
         return f"{self.item}, {self.version} version, scale {self.scale}"
 
 

@@ -51,7 +51,7 @@ class Published:
 
 @cache
 def published_figures(item: str, version: str) -> tuple[Published, ...]:
-    """The rows of a table, in the order of the paper; none for a figure, whose numbers are not given.
+    """Return the rows of a table, in the order of the paper; none for a figure, whose numbers are not given.
 
     >>> [row.cnn for row in published_figures("table1", "final") if row.method == "real data"]
     [99.3, 90.8]
@@ -90,7 +90,7 @@ class Row:
 
 
 def rows_of(item: str, version: str) -> list[Row]:
-    """The rows of a table or figure in the paper's first or final version.
+    """Return the rows of a table or figure in the paper's first or final version.
 
     >>> [row.method for row in rows_of("table6", "final")]
     ['real data', 'DP-Sinkhorn, DCGAN', 'DP-Sinkhorn, BigGAN']
@@ -131,7 +131,7 @@ def _row_of_table(item: str, version: str, figures: Published) -> Row:
 
 
 def _mixed(method: str) -> dict[str, dict[str, Any]]:
-    """The cost that "m = 3" in a name stands for; no m, no change."""
+    """Return the cost that "m = 3" in a name stands for; no m, no change."""
     found = re.search(r"\bm = ([0-9.]+)", method)
     return {} if found is None else {"loss": {"cost": "l1l2", "l1_weight": float(found[1])}}
 

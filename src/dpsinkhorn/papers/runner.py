@@ -52,7 +52,7 @@ class Result:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
-        """What `to_json` wrote."""
+        """Read what `to_json` wrote."""
         return cls(**{**data, "epsilon": math.inf if data["epsilon"] is None else data["epsilon"]})
 
 
@@ -68,7 +68,7 @@ class Runner:
     watch: Watch | None = None
 
     def result(self, row: Row, source: Source, seed: int) -> Result:
-        """The figures of a row, computed now or found from before."""
+        """Return the figures of a row, computed now or found from before."""
         place = self.place(row, source, seed)
         kept = place / f"result-{self._measures()}.json"
         if kept.is_file():
@@ -95,12 +95,12 @@ class Runner:
         return found
 
     def kept(self, row: Row, source: Source, seed: int) -> Result | None:
-        """The figures of a row if they are here from before."""
+        """Return the figures of a row if they are here from before."""
         place = self.place(row, source, seed) / f"result-{self._measures()}.json"
         return self.result(row, source, seed) if place.is_file() else None
 
     def release(self, row: Row, source: Source, seed: int) -> Release:
-        """The trained generator of a row; a training that was interrupted goes on where it was."""
+        """Train the generator of a row; a training that was interrupted goes on where it was."""
         place = self.place(row, source, seed)
         begun = (place / "run.json").exists()
         run = Run.resume(place) if begun else Run.create(place, self.plan(row, source, seed))
@@ -112,12 +112,12 @@ class Runner:
         return load(run.release_folder)
 
     def plan(self, row: Row, source: Source, seed: int) -> Plan:
-        """All numbers of a row's training."""
+        """Return all numbers of a row's training."""
         budget = None if row.recipe else _BUDGET * row.part
         return plan_for(source.training, Request(epsilon=budget, recipe=self.recipe(row, source), seed=seed))
 
     def recipe(self, row: Row, source: Source) -> Recipe:
-        """The settings of a row's training, at this scale."""
+        """Return the settings of a row's training, at this scale."""
         if not row.recipe:
             return self._smaller(choose_recipe(source.training.image_shape, settings=row.settings))
         base = load_recipe(row.recipe)
@@ -139,7 +139,7 @@ class Runner:
         return smaller
 
     def _measures(self) -> str:
-        """What decides on the measures besides the images."""
+        """Return what decides on the measures besides the images."""
         return f"{self.scale.count}-{self.scale.runs}-{self._patience()}"
 
     def _patience(self) -> int:
@@ -198,7 +198,7 @@ class Runner:
 
 
 def _counted(recipe: Recipe, records: int, steps: int) -> float:
-    """ε of so many steps as the papers count it: Renyi, and image by image in the final version."""
+    """Return ε of so many steps as the papers count it: Renyi, and image by image in the final version."""
     privacy = recipe.privacy
     assert privacy.batch is not None
     assert privacy.noise_multiplier is not None
@@ -210,7 +210,7 @@ def _counted(recipe: Recipe, records: int, steps: int) -> float:
 
 
 def _steps_within(recipe: Recipe, records: int, target: float) -> int:
-    """The most steps, to a thousandth, whose ε, as counted, is at most `target`; one at least."""
+    """Return the most steps, to a thousandth, whose ε, as counted, is at most `target`; one at least."""
     low, high = 1, 2
     while _counted(recipe, records, high) <= target:
         low, high = high, 2 * high

@@ -38,7 +38,7 @@ class Scale:
     gradient_batches: int  # over which bias and variance of a gradient are computed
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """The recipe, made smaller."""
+        """Return the recipe, made smaller."""
         privacy: dict[str, Any] = {}
         loss: dict[str, Any] = {}
         optimizer: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class Source:
 
 
 def open_source(name: str, paths: Mapping[str, str], scale: Scale, device: torch.device) -> Source:
-    """The data set of that name in the papers, from where the user has it."""
+    """Return the data set of that name in the papers, from where the user has it."""
     if name in paths:
         place = paths[name]
     elif not scale.small_data:

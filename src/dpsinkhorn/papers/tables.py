@@ -42,7 +42,7 @@ class Line:
 
     @property
     def published_note(self) -> str | None:
-        """What must be said of the paper's ε, where it is one of those that do not hold."""
+        """Return what must be said of the paper's ε, where it is one of those that do not hold."""
         row = self.row
         if row.published is None or not row.recipe or math.isinf(row.published.epsilon):
             return None
@@ -50,7 +50,7 @@ class Line:
         return NOT_A_GUARANTEE if find_mechanism(recipe.privacy.mechanism).clips_rows else None
 
     def values(self) -> dict[str, Any]:
-        """Everything known about the row by column; `None` where there is nothing."""
+        """Return everything known about the row by column; `None` where there is nothing."""
         paper, results = self.row.published, self.results
         values: dict[str, Any] = {
             "data": self.row.data,

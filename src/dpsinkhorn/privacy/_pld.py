@@ -78,12 +78,12 @@ def profile(
 
 
 def _rounding(parts: tuple[Part, ...]) -> float:
-    """What of δ is set aside for rounding."""
+    """Return what of δ is set aside for rounding."""
     return _ROUNDING * (sum(part.count for part in _merge_gaussians(parts)) + 100)
 
 
 def composed(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> Any:
-    """The loss of all parts together, good for this δ and above; `None` where ε is beyond all use."""
+    """Return the loss of all parts together, good for this δ and above; `None` where ε is beyond all use."""
     parts = _merge_gaussians(parts)
     steps = sum(part.count for part in parts)
     interval = _interval(parts, steps, delta, bound)
@@ -150,7 +150,7 @@ def _merge_gaussians(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _solve(total: Any, delta: float, bound: float) -> float:
-    """The ε at which δ(ε) falls to `delta`, from above.
+    """Return the ε at which δ(ε) falls to `delta`, from above.
 
     dp-accounting has such a function too, but it sums exp(-loss), which is lost to underflow at ε near 745.
     """
@@ -188,7 +188,7 @@ def _interval(parts: tuple[Part, ...], steps: int, delta: float, bound: float) -
 
 
 def _reach(event: Event) -> float:
-    """Roughly how far one step's losses reach."""
+    """Return roughly how far one step's losses reach."""
     noise = event.event if isinstance(event, dp.PoissonSampledDpEvent) else event
     if isinstance(noise, dp.LaplaceDpEvent):
         return float(2 / noise.noise_multiplier)
@@ -208,7 +208,7 @@ def _require_known(event: Event, adjacency: Adjacency) -> None:
 
 
 def _distribution(part: Part, delta: float, adjacency: Adjacency, interval: float) -> Any:
-    """The privacy loss of one use of a leaf. `delta` is this step's share of the total."""
+    """Return the privacy loss of one use of a leaf. `delta` is this step's share of the total."""
     event = part.event
     sampled = isinstance(event, dp.PoissonSampledDpEvent)
     rate = float(event.sampling_probability) if sampled else 1.0

@@ -72,7 +72,7 @@ def _curve_of_leaf(event: Event, adjacency: Adjacency) -> NDArray[np.float64]:
 
 
 def curve(parts: tuple[Part, ...], adjacency: Adjacency) -> NDArray[np.float64]:
-    """RDP at every order of `ORDERS`: composition is the sum (Mironov 2017, Proposition 1)."""
+    """Return RDP at every order of `ORDERS`: composition is the sum (Mironov 2017, Proposition 1)."""
     total = np.zeros_like(ORDERS)
     for part in parts:
         total = total + part.count * _curve_of_leaf(part.event, adjacency)

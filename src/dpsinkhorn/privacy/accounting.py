@@ -81,7 +81,7 @@ def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: in
 
 
 def _tightest(parts: tuple[Part, ...], delta: float, adjacency: Adjacency) -> float:
-    """PLD, held against the RDP and pure bounds: all three are valid, so that the least of them is."""
+    """Return the least of PLD, RDP and pure bounds: all three are valid, so that it is."""
     try:
         bound = _rdp.improved(_rdp.curve(parts, adjacency), delta) if delta > 0 else math.inf
     except UnsupportedEventError:
@@ -90,7 +90,7 @@ def _tightest(parts: tuple[Part, ...], delta: float, adjacency: Adjacency) -> fl
 
 
 def pure_epsilon(parts: tuple[Part, ...]) -> float:
-    """ε at δ = 0: Laplace mechanisms add up, sampled or not; anything else has none."""
+    """Return ε at δ = 0: Laplace mechanisms add up, sampled or not; anything else has none."""
     total = 0.0
     for part in parts:
         event = part.event

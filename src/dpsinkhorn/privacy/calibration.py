@@ -173,6 +173,6 @@ class _Search:
         return float(round(x)) if self.whole else x
 
     def _excess(self, x: float, accountant: Accountant) -> float:
-        """Logarithm of cost / budget: nearly straight in log x."""
+        """Return the logarithm of cost / budget: nearly straight in log x."""
         found = self.cost(x, accountant)
         return math.log(found / self.budget) if found > 0 else -math.inf

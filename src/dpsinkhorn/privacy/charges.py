@@ -62,7 +62,7 @@ def flatten(event: Event) -> tuple[Part, ...]:
 
 
 def _times(count: Any) -> int:
-    """How often an event happens, as a whole number; never rounded, which could lose a part of it."""
+    """Return how often an event happens, as a whole number; never rounded, which could lose a part of it."""
     try:
         whole = int(count)
     except (OverflowError, TypeError, ValueError):
@@ -73,7 +73,7 @@ def _times(count: Any) -> int:
 
 
 def halve_noise(event: Event) -> Event:
-    """The event with every noise multiplier halved: the same noise beside twice the sensitivity."""
+    """Return the event with every noise multiplier halved: the same noise beside twice the sensitivity."""
     match event:
         case dp.GaussianDpEvent():
             return dp.GaussianDpEvent(event.noise_multiplier / 2)
@@ -91,7 +91,7 @@ def halve_noise(event: Event) -> Event:
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """An event as plain JSON values; `event_from_json` reads it back.
+    """Return an event as plain JSON values; `event_from_json` reads it back.
 
     >>> import dp_accounting as dp
     >>> event_to_json(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(2.0)))
@@ -156,7 +156,7 @@ class Adjacency(enum.Enum):
 
     @property
     def relation(self) -> Any:
-        """The same as dp-accounting's `NeighboringRelation`."""
+        """Return the same as dp-accounting's `NeighboringRelation`."""
         return dp.NeighboringRelation[self.name]
 
 
@@ -168,7 +168,7 @@ class Charge:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     def to_replace_one(self) -> Charge:
-        """The same release, charged under replace-one.
+        """Return the same release, charged under replace-one.
 
         Replacing a record is removing one and adding another, so that every sensitivity at most doubles and
         every noise multiplier is halved; see docs/proofs/composing-adjacencies.md. The way back does not
@@ -189,7 +189,7 @@ class Charge:
 
 
 def compose(*charges: Charge, adjacency: Adjacency | None = None) -> Charge:
-    """Everything that was done to the same records, as one charge.
+    """Return everything that was done to the same records, as one charge.
 
     Charges under different adjacencies raise `MixedAdjacencyError`, unless `adjacency=REPLACE_ONE` asks for
     the conversion.

@@ -40,7 +40,7 @@ def group_epsilon(
     *,
     adjacency: Adjacency | None = None,
 ) -> float:
-    """ε at the same δ for someone with `size` records; an upper bound, infinite where none is proved.
+    """Return ε at the same δ for someone with `size` records; an upper bound, infinite where none is proved.
 
     Under add-or-remove-one all of them are added or removed, under replace-one all of them are replaced.
 
@@ -72,7 +72,7 @@ def group_epsilon(
 
 
 def _curve(parts: tuple[Part, ...], adjacency: Adjacency, accountant: Accountant, lowest: float) -> Curve:
-    """The least δ at ε, from `lowest` on, that any proof at hand gives."""
+    """Return the least δ at ε, from `lowest` on, that any proof at hand gives."""
     classic = accountant == "rdp-classic"
     try:
         rdp = _rdp.curve(parts, adjacency)
@@ -106,7 +106,7 @@ def _chord(
 
 
 def _least(curve: Curve, target: float, size: int, lowest: float) -> float:
-    """The least ε for so many records that was found, with log δ at most `target`."""
+    """Return the least ε for so many records that was found, with log δ at most `target`."""
     shared = _shared(curve, target, size, lowest)
     if size > _LARGEST_CHAIN:
         return size * shared
@@ -120,7 +120,7 @@ def _least(curve: Curve, target: float, size: int, lowest: float) -> float:
 
 
 def _shared(curve: Curve, target: float, size: int, lowest: float) -> float:
-    """The least ε' such that (ε', δ') at every one of the records does."""
+    """Return the least ε' such that (ε', δ') at every one of the records does."""
     low, high = lowest, max(_HIGHEST, 2 * lowest)
     for points in (np.geomspace(low, high, _POINTS), None, None):
         grid = np.linspace(low, high, _POINTS // 10) if points is None else points
@@ -135,7 +135,7 @@ def _shared(curve: Curve, target: float, size: int, lowest: float) -> float:
 
 
 def _chain(epsilons: NDArray[np.float64], logs: NDArray[np.float64], size: int, target: float) -> float:
-    """Every record at a point of its own, from an even grid: by dynamic programming over their sum."""
+    """Put every record at a point of its own, from an even grid: by dynamic programming over their sum."""
     step = float(epsilons[1] - epsilons[0])
     total = logs
     for _ in range(size - 1):

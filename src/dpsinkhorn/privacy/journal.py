@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def line(self) -> bytes:
-        """The entry as it stands in the file."""
+        """Return the entry as it stands in the file."""
         return (
             _canonical({**_content(self.index, self.body, self.previous), "digest": self.digest}) + "\n"
         ).encode()
@@ -143,12 +143,12 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries, the first one included."""
+        """Return all entries, the first one included."""
         return tuple(self._entries)
 
     @property
     def last(self) -> Entry:
-        """The newest entry. Its digest stands for the whole file."""
+        """Return the newest entry. Its digest stands for the whole file."""
         return self._entries[-1]
 
     def append(self, body: Mapping[str, Any]) -> Entry:
@@ -193,7 +193,7 @@ class Journal:
 
 
 def read_journal(path: str | os.PathLike[str]) -> tuple[Entry, ...]:
-    """All entries, checked, without locking or mending anything; an unfinished entry is included."""
+    """Return all entries, checked, without locking or mending anything; an unfinished entry is included."""
     path = Path(path).resolve()
     if not path.exists() and not _beside(path, "head").exists():
         raise FileNotFoundError(f"there is no ledger at {path}")
@@ -208,7 +208,7 @@ def read_journal(path: str | os.PathLike[str]) -> tuple[Entry, ...]:
 
 
 def _load(path: Path) -> tuple[list[Entry], bytes]:
-    """The entries that count, and the bytes that the file is missing for them."""
+    """Return the entries that count, and the bytes that the file is missing for them."""
     head_text = _head_bytes(path)
     data = path.read_bytes() if path.exists() else b""
     if head_text is None:

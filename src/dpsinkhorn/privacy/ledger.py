@@ -65,11 +65,11 @@ class Statement:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The runs in order of their first spend."""
+        """Return the runs in order of their first spend."""
         return tuple(dict.fromkeys(spend.run for spend in self.spends))
 
     def total(self, run: str | None = None) -> Charge:
-        """Everything that was spent, or what one run spent, as one charge.
+        """Return everything that was spent, or what one run spent, as one charge.
 
         Where charges under both adjacencies meet, all are converted to replace-one.
         """
@@ -137,7 +137,7 @@ class Ledger:
 
     @property
     def budget(self) -> Budget:
-        """The budget that the ledger was begun with."""
+        """Return the budget that the ledger was begun with."""
         return self._statement.budget
 
     @property
@@ -146,21 +146,21 @@ class Ledger:
         return self._journal.last.digest
 
     def statement(self) -> Statement:
-        """All that was spent up to now."""
+        """Return all that was spent up to now."""
         return Statement(self.budget, tuple(self._spends), self.digest)
 
     def epsilon(self) -> float:
-        """ε of everything that was spent, by all runs, at the budget's δ."""
+        """Return ε of everything that was spent, by all runs, at the budget's δ."""
         return self._epsilon_of(self._counts)
 
     def epsilon_after(self, charge: Charge, steps: int) -> float:
-        """ε if `steps` steps of `charge` were spent as well; nothing is."""
+        """Return ε if `steps` steps of `charge` were spent as well; nothing is."""
         _check_steps(steps)
         key = _key(charge)
         return self._epsilon_of({**self._counts, key: self._counts.get(key, 0) + steps})
 
     def affordable(self, charge: Charge, *, at_most: int) -> int:
-        """The largest number of steps of `charge`, up to `at_most`, that the budget still allows.
+        """Return the largest number of steps of `charge`, up to `at_most`, that the budget still allows.
 
         Asking this once for a whole run makes each of its spends instant.
         """
@@ -281,7 +281,7 @@ def _key(charge: Charge) -> str:
 
 
 def _counted(spends: Iterable[Spend]) -> dict[str, int]:
-    """How many steps of each charge there are."""
+    """Return how many steps of each charge there are."""
     counts: dict[str, int] = {}
     for spend in spends:
         key = _key(spend.charge)

@@ -32,16 +32,16 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """The cost of one use on all of the data it sees."""
+        """Return the cost of one use on all of the data it sees."""
 
     def charge(self, uses: int = 1) -> Charge:
-        """The cost of `uses` uses on the whole data set."""
+        """Return the cost of `uses` uses on the whole data set."""
         if uses < 0:
             raise ValueError(f"uses must not be negative, not {uses}")
         return Charge(dp.SelfComposedDpEvent(self.event, uses), self.adjacency)
 
     def sampled(self, sampling_rate: float, steps: int) -> Charge:
-        """The cost of `steps` uses, each on a fresh Poisson sample of the records."""
+        """Return the cost of `steps` uses, each on a fresh Poisson sample of the records."""
         if not 0 < sampling_rate <= 1:
             raise ValueError(f"sampling_rate must be above 0 and at most 1, not {sampling_rate}")
         if steps < 0:
@@ -180,7 +180,7 @@ class ImageMechanism(_Gaussian):
 
     @property
     def noise_multiplier(self) -> float:
-        """The effective σ/√rows."""
+        """Return the effective σ/√rows."""
         return self.row_noise_multiplier / math.sqrt(self.rows)
 
 
@@ -225,7 +225,7 @@ class MomentsMechanism(_Gaussian):
         return 1.0
 
     def sampled(self, sampling_rate: float, steps: int) -> Charge:
-        """The cost of `steps` steps; every record is in every one of them."""
+        """Return the cost of `steps` steps; every record is in every one of them."""
         if sampling_rate != 1:
             raise ValueError(f"moments takes all records: sampling_rate must be 1, not {sampling_rate}")
         return super().sampled(sampling_rate, steps)

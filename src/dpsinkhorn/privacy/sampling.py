@@ -23,7 +23,7 @@ _MAX_RECORDS = 1 << 40  # so that no sum of gaps in a chunk passes 2^62
 def poisson_sample(
     records: int, rate: float, noise: WordSource, *, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Indices of a Poisson sample of `records` records, in increasing order: int64, shape (size,).
+    """Draw the indices of a Poisson sample of `records` records, in increasing order: int64, shape (size,).
 
     Each index is in the sample with probability exactly `rate` (the float64 as it stands), independently.
     Time and memory go with the size of the sample, about `records` * `rate`, not with `records`. An empty
@@ -64,7 +64,7 @@ def _drawn(records: int, rate: float, noise: WordSource, target: torch.device) -
 
 
 def _gaps(noise: WordSource, count: int, rate: float, *, limit: int, device: torch.device) -> torch.Tensor:
-    """`count` independent draws of min(G, limit), G geometric: P(G >= k) = (1 - rate)^k."""
+    """Make `count` independent draws of min(G, limit), G geometric: P(G >= k) = (1 - rate)^k."""
     cells = LAPLACE.cells(noise, count, bits=_BITS, signed=False, device=device)
     step = min(2.0**-_BITS / -math.log1p(-rate), 2.0**900)  # a cell, in records; the cap keeps 0 * step at 0
     gap = cells.double() * step
@@ -96,7 +96,7 @@ def _exact_gap(cell: int, rate: float, noise: WordSource) -> int:
 
 
 def _digit_chance(bits: int) -> Bounds:
-    """1 / (1 + e^w) with w = 2^-bits."""
+    """Return 1 / (1 + e^w) with w = 2^-bits."""
 
     def bounds(digits: int) -> tuple[Fraction, Fraction]:
         low, high = exp_bounds(Fraction(1, 1 << bits), digits)  # of e^-w
@@ -106,7 +106,7 @@ def _digit_chance(bits: int) -> Bounds:
 
 
 def _log_bounds(rate: float, bits: int) -> tuple[Fraction, Fraction]:
-    """Bounds on lambda = -log(1 - rate) that are about 2^-bits apart, relatively."""
+    """Return bounds on lambda = -log(1 - rate) that are about 2^-bits apart, relatively."""
     exact = Decimal(rate)
     precision = bits * 3 // 10 + 30 - min(0, exact.adjusted())  # 1 - rate loses the leading zeros of the rate
     context = Context(prec=precision)

@@ -59,7 +59,7 @@ def format_epsilon(value: float, digits: int = 4) -> str:
 
 
 def format_lower_bound(value: float, digits: int = 4) -> str:
-    """What an audit shows ε to be at least, in at most four digits, rounded down.
+    """Return what an audit shows ε to be at least, in at most four digits, rounded down.
 
     >>> format_lower_bound(4.38179), format_lower_bound(0.0), format_lower_bound(2.0)
     ('4.381', '0', '2')
@@ -78,7 +78,7 @@ def _rounded(value: float, digits: int, *, upwards: bool) -> str:
 
 
 def factor_in_words(epsilon: float) -> str:
-    """e^ε as people read it; rounded up, so that it is never less than what holds.
+    """Return e^ε as people read it; rounded up, so that it is never less than what holds.
 
     >>> factor_in_words(0.5), factor_in_words(3), factor_in_words(10), factor_in_words(845)
     ('1.65', '20.1', '22,100', '10^367')
@@ -92,7 +92,7 @@ def factor_in_words(epsilon: float) -> str:
 
 
 def one_in(probability: float) -> str:
-    """A small probability as `1 in so many`; never made smaller than it is.
+    """Return a small probability as `1 in so many`; never made smaller than it is.
 
     >>> one_in(1e-5), one_in(0.3)
     ('1 in 100,000', '1 in 3')
@@ -101,7 +101,7 @@ def one_in(probability: float) -> str:
 
 
 def at_most_sure(before: float, epsilon: float) -> float:
-    """The surest that anyone can become that a record is in the data, who thought so with `before`.
+    """Return the surest that anyone can become that a record is in the data, who thought so with `before`.
 
     Bayes' rule: ε-differential privacy multiplies the odds by at most e^ε. δ is not the probability that they
     grow by more: for the privacy loss L, (ε, δ) bounds E[(1 - e^(ε - L))_+] by δ, and L > ε can be likelier

@@ -50,7 +50,7 @@ def transform(potential: Tensor, costs: Tensor, regularization: float) -> Tensor
 
 
 def exact_step(costs: Tensor, psi: Tensor, regularization: float) -> Exact:
-    """Lines 3 to 5: minimise in φ, centre, minimise in ψ."""
+    """Do lines 3 to 5: minimise in φ, centre, minimise in ψ."""
     phi_tilde = transform(psi, costs, regularization)  # line 3
     phi = phi_tilde - phi_tilde.mean()  # line 4
     return Exact(phi_tilde, phi, transform(phi, costs.mT, regularization))  # line 5
@@ -82,7 +82,7 @@ def coupling(costs: Tensor, phi: Tensor, psi: Tensor, regularization: float) -> 
 
 
 def project_span(values: npt.ArrayLike, span: float) -> npt.NDArray[np.float64]:
-    """The nearest vector whose entries span at most `span`: clamped to the interval that fits best.
+    """Return the nearest vector whose entries span at most `span`: clamped to the interval that fits best.
 
     >>> project_span([0.0, 1.0, 5.0], 2.0)
     array([1.33333333, 1.33333333, 3.33333333])
@@ -150,7 +150,7 @@ def _shares(psi: _Array) -> tuple[_Array, _Array]:
 
 
 def _moved_columns(n: int, weights: _Array, others: _Array, ratio: float) -> float:
-    """Bounds the norm over j of log((S_j + t'_j) / (S_j + t_j)), for a row t that is replaced by t'.
+    """Bound the norm over j of log((S_j + t'_j) / (S_j + t_j)), for a row t that is replaced by t'.
 
     A row is t_j = e^(-c_j / η) / Σ w e^(-c / η): between lo_j and hi_j, and w t is a distribution. S_j is the
     sum of n - 1 other rows, so that S_j + t_j >= n lo_j.
@@ -181,20 +181,20 @@ def _moved_along(n: int, weights: _Array, others: _Array, ratio: float) -> float
 
 
 def _range_of_rows(weights: _Array, others: _Array, ratio: float) -> tuple[_Array, _Array]:
-    """Between what every entry of a row t lies, whatever its costs."""
+    """Return the limits of every entry of a row t, whatever its costs."""
     q = math.exp(-ratio)
     return q / (others + weights * q), 1 / (weights + others * q)
 
 
 def _log1p_exp_times(ratio: float, weight: float) -> float:
-    """log(1 + (e^ratio - 1) weight) without overflow: by how many η a replaced y moves one φ̃_i."""
+    """Return log(1 + (e^ratio - 1) weight) without overflow: by how many η a replaced y moves one φ̃_i."""
     if ratio > 700:
         return ratio + math.log(weight) + math.exp(-ratio) / weight
     return math.log1p(math.expm1(ratio) * weight)
 
 
 def _moved_by_column(n: int, m: int, bound: float, share: float) -> float:
-    """Every φ̃_i moves by at most `share`; with mean ±α, the worst α in [0, share] is taken."""
+    """Bound what a new y moves: φ̃_i by at most `share`, with mean ±α; the worst α in [0, share] counts."""
     alpha = share
     if n > m:
         alpha = min(share, (m * share + bound) / (n - m))

@@ -23,12 +23,12 @@ def _exp(x: float) -> float:
 
 
 def lemma1(bound: float) -> tuple[float, float]:
-    """Bounds on |φ'_k| and |ψ'_k| in every coordinate."""
+    """Return bounds on |φ'_k| and |ψ'_k| in every coordinate."""
     return 2 * bound, 3 * bound
 
 
 def lemma2(bound: float, regularization: float) -> tuple[float, float]:
-    """L_η and τ_η: blockwise smoothness and joint strong convexity of F_η."""
+    """Return L_η and τ_η: blockwise smoothness and joint strong convexity of F_η."""
     ratio = 6 * bound / regularization
     return _exp(ratio) / (2 * regularization), _exp(-ratio) / (2 * regularization)
 
@@ -48,7 +48,7 @@ def lemma4(
 
 
 def theorem1_rate(bound: float, regularization: float, *, adaptive: float = 0.0) -> float:
-    """ρ: by which part the gap shrinks in a step."""
+    """Return ρ: by which part the gap shrinks in a step."""
     return (1 - adaptive**2) / 8 * _exp(-24 * bound / regularization)
 
 
@@ -61,7 +61,7 @@ def theorem1(
     floor: float,
     adaptive: float = 0.0,
 ) -> float:
-    """Bound on the gap of the noisy iterates after K steps.
+    """Return a bound on the gap of the noisy iterates after K steps.
 
     It does not hold everywhere: its proof counts the noise of 2n coordinates as that of one, and takes the
     strong convexity for the smoothness (see docs/transport.md for a map).
@@ -80,7 +80,7 @@ def theorem1(
 def theorem2(
     iterations: int, delta: float, *, n: int, bound: float, regularization: float, floor: float
 ) -> float:
-    """ε as printed. **Not a valid guarantee**: see docs/proofs/noisy-sinkhorn.md.
+    """Return ε as printed. **Not a valid guarantee**: see docs/proofs/noisy-sinkhorn.md.
 
     With C = Δ₂/2, as printed; a Gaussian mechanism would have Δ₂²/2. The optimal order of its own proof gives
     twice the root.
@@ -92,7 +92,7 @@ def theorem2(
 def theorem2_noise(
     epsilon: float, delta: float, iterations: int, n: int, bound: float, regularization: float
 ) -> float:
-    """M for which Theorem 2 gives ε in K steps.
+    """Return M for which Theorem 2 gives ε in K steps.
 
     >>> floor = theorem2_noise(1.0, 1e-5, 3, 100, 1.0, 1.0)
     >>> round(theorem2(3, 1e-5, n=100, bound=1.0, regularization=1.0, floor=floor), 9)
@@ -110,7 +110,7 @@ def remark2(floor: float, adaptive: float, decay: float, iterations: int) -> flo
 
 
 def optimal_order(epsilon: float, delta: float) -> tuple[float, float]:
-    """α with (α - 1)² = α log(1/δ)/ε, and the part log(1/δ)/(α - 1) of ε that the conversion takes."""
+    """Return α with (α - 1)² = α log(1/δ)/ε, and the part log(1/δ)/(α - 1) of ε that the conversion takes."""
     check_positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     half = 1 + log / (2 * epsilon)
@@ -133,7 +133,7 @@ def _utility(constant: float, epsilon: float, delta: float, initial_gap: float) 
 def equation17(
     epsilon: float, delta: float, *, n: int, bound: float, regularization: float, initial_gap: float
 ) -> float:
-    """The privacy-utility function with its exact constant C̃_η.
+    """Return the privacy-utility function with its exact constant C̃_η.
 
     As printed; minimising the utility of its own proof gives half of C̃_η, and X (1 + log(a₀/X)).
     """
@@ -154,7 +154,7 @@ def _simple_constant(n: int, bound: float, regularization: float) -> float:
 def corollary1(
     epsilon: float, delta: float, *, n: int, bound: float, regularization: float, initial_gap: float
 ) -> float:
-    """The privacy-utility function of noisy Sinkhorn, with the simplified constant, as printed."""
+    """Return the privacy-utility function of noisy Sinkhorn, with the simplified constant, as printed."""
     return _utility(_simple_constant(n, bound, regularization), epsilon, delta, initial_gap)
 
 
@@ -169,7 +169,7 @@ def theorem3(
     initial_gap: float,
     suboptimality: float,
 ) -> tuple[float, float]:
-    """u⁽¹⁾, of the Laplace stage with ε₁, and u⁽²⁾, of noisy Sinkhorn with ε₂.
+    """Return u⁽¹⁾, of the Laplace stage with ε₁, and u⁽²⁾, of noisy Sinkhorn with ε₂.
 
     C'_η is taken as its proof has it, n c̄ √(8/η) ν^(3/2η); as typeset the root covers all of it.
     """
@@ -193,7 +193,7 @@ def theorem4(n: int, regularization: float, suboptimality: float, scale: float =
 
 
 def theorem5(sensitivity: float, scale: float) -> float:
-    """ε of the Laplace stage."""
+    """Return ε of the Laplace stage."""
     return sensitivity / scale
 
 
@@ -213,7 +213,7 @@ def theorem6(
     floor: float,
     adaptive: float = 0.0,
 ) -> float:
-    """Bound on <c, π_k - π_η>, with the constants of its proof.
+    """Return a bound on <c, π_k - π_η>, with the constants of its proof.
 
     As printed C̃_η and ρ are garbled (n c̄ √2 went from the one to the other); the proof gives
     C̃_η = n c̄ (√2/η) e^(6c̄/η), and ρ of Theorem 1.
@@ -264,7 +264,7 @@ def equation13(
     initial_gap: float,
     suboptimality: float,
 ) -> float:
-    """The objective by which the paper chooses η.
+    """Return the objective by which the paper chooses η.
 
     Δ and a₀ are private: give public bounds. C₃ is ε₂ - ε̲, where the text prints its inverse: only so
     does it follow from (11), and less noise at larger ε₂.
@@ -281,7 +281,7 @@ def equation13(
 def regularization_by_equation13(
     epsilon2: float, delta: float, *, n: int, bound: float, initial_gap: float, suboptimality: float
 ) -> float:
-    """η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄.
+    """Return η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄.
 
     >>> eta = regularization_by_equation13(1.0, 1e-5, n=100, bound=1.0, initial_gap=1.0, suboptimality=0.1)
     >>> eta > 1

@@ -42,19 +42,19 @@ _PIVOTS = 10**8  # far more than are needed: the simplex ends, whatever rounding
 
 
 def rounding(setting: Setting, regularization: float) -> float:
-    """By how much float64 can put a computed value off, whatever the data."""
+    """Return by how much float64 can put a computed value off, whatever the data."""
     terms = setting.n + setting.m + setting.dimension + 32
     return _UNIT * terms * (setting.bound + regularization)
 
 
 def rounding_of_gap(setting: Setting, regularization: float) -> float:
-    """By how much float64 can make a computed gap too small, whatever the data."""
+    """Return by how much float64 can make a computed gap too small, whatever the data."""
     terms = setting.n + setting.m + setting.dimension + 32
     return _UNIT * terms * setting.bound * (1 + setting.bound / regularization)
 
 
 def certified_value(problem: Problem, regularization: float, *, bound: float, gap: float) -> float:
-    """A value v with W - gap <= v <= W, up to `rounding`, for costs in [0, bound]; never fails.
+    """Return a value v with W - gap <= v <= W, up to `rounding`, for costs in [0, bound]; never fails.
 
     >>> x, y = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([[0.0], [2.0]]).double()
     >>> round(certified_value(Problem(x, y), 0.01, bound=4.0, gap=1e-6), 4)
@@ -80,7 +80,7 @@ def certified_value(problem: Problem, regularization: float, *, bound: float, ga
 
 
 def _in_float32(problem: Problem) -> Problem:
-    """The problem to start with; coordinates beyond float32 are cut, as the capped costs do."""
+    """Return the problem to start with; coordinates beyond float32 are cut, as the capped costs do."""
     x, y = (points.clamp(-1e15, 1e15).float() for points in (problem.x, problem.y))
     return Problem(x, y, problem.cost)
 
@@ -133,7 +133,7 @@ def _step(
 
 
 def certified_exact_value(clouds: Clouds, *, gap: float) -> float:
-    """A value v with W - gap <= v <= W, W the exact transport cost, up to rounding; never fails.
+    """Return a value v with W - gap <= v <= W, W the exact transport cost, up to rounding; never fails.
 
     >>> clouds = Clouds.of([0.0, 1.0], [0.0, 2.0], cost_bound=4)
     >>> round(certified_exact_value(clouds, gap=1e-9), 6)
@@ -144,7 +144,7 @@ def certified_exact_value(clouds: Clouds, *, gap: float) -> float:
 
 
 def exact_value(costs: _Array, a: _Array, b: _Array, *, bound: float, gap: float) -> float:
-    """The same for costs ``(n, m)`` in [0, bound] and positive weights that sum to one."""
+    """Return the same for costs ``(n, m)`` in [0, bound] and positive weights that sum to one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it would tell of the data
         scaled = costs / bound  # the solver's tolerance is absolute
@@ -168,7 +168,7 @@ def _merged(points: Tensor) -> tuple[Tensor, _Array]:
 
 
 def _below(costs: _Array, g: _Array, a: _Array, b: _Array) -> float:
-    """A lower bound on the transport cost, from any potential on the columns.
+    """Return a lower bound on the transport cost, from any potential on the columns.
 
     Transforming it back and forth first raises the bound and makes it span at most the range of the costs,
     so that rounding is that of numbers of this size, however wide a solver's potentials are.

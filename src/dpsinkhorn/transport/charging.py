@@ -114,7 +114,7 @@ class Account:
 
 
 def _is_no_ledger(path: Path) -> bool:
-    """Whether a file has no ledger's head beside it, and does not begin as one does either."""
+    """Return whether a file has no ledger's head beside it, and does not begin as one does either."""
     if path.with_name(f"{path.name}.head").exists():
         return False
     try:

@@ -19,7 +19,7 @@ _REACH = 2.0**19  # the noise's lattice holds values within 2^20 noise scales
 
 
 def shown(value: object) -> str:
-    """A value in an error: one line, short, and no private array.
+    """Return a value as an error shows it: one line, short, and no private array.
 
     >>> shown(0.0), shown("3"), shown(np.zeros(3))
     ('0', "'3'", 'an object of ndarray')
@@ -33,7 +33,7 @@ def shown(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a real number that float64 can hold; infinity and NaN included, booleans not."""
+    """Return whether it is a real number that float64 can hold; infinity and NaN included, booleans not."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:
@@ -91,7 +91,7 @@ def check_regularization(regularization: Any, bound: float) -> None:
 
 
 def noise_or_secure(noise: NoiseSource | None) -> NoiseSource:
-    """The source itself, or secure noise where none was given."""
+    """Return the source itself, or secure noise where none was given."""
     if noise is None:
         return SecureNoise()
     if isinstance(noise, type) or not isinstance(noise, NoiseSource):
@@ -111,7 +111,7 @@ def widened(sensitivity: float, *, multiplier: float, largest: float) -> float:
 
 
 def laplace_multiplier(epsilon: float) -> float:
-    """1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
+    """Return 1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
 
     `add_laplace` enlarges its noise by far more than this rounding.
 

@@ -46,7 +46,7 @@ class CappedCost(Cost):
 
     @property
     def symmetric(self) -> bool:  # type: ignore[override]
-        """Whether c(x, y) = c(y, x)."""
+        """Return whether c(x, y) = c(y, x)."""
         return self.base.symmetric
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class CappedCost(Cost):
 
 
 def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Cost:
-    """The cost itself, or that of a name, or a `TransportError`.
+    """Return the cost itself, or that of a name, or a `TransportError`.
 
     A cost of the user's own is tried on points at 0, which are public, where their dimension is known: a
     mistake in it shows before anything is charged.
@@ -143,7 +143,7 @@ class Setting:
             raise TransportError("paired means that persons own points on both sides; none can be public")
 
     def worst(self, x: float, y: float) -> float:
-        """The sensitivity, from how far a replaced x and a replaced y can move the value.
+        """Return the sensitivity, from how far a replaced x and a replaced y can move the value.
 
         One of them is replaced; both, by the same person, where they are paired.
         """
@@ -186,12 +186,12 @@ class Clouds:
         return cls(first, second, CappedCost(base, setting.bound), setting)
 
     def problem(self, sides: Literal["xy", "xx", "yy"] = "xy") -> Problem:
-        """The transport problem between two of the clouds, for `dpsinkhorn.ot`."""
+        """Return the transport problem between two of the clouds, for `dpsinkhorn.ot`."""
         first, second = ({"x": self.x, "y": self.y}[side] for side in sides)
         return Problem(first, second, self.cost)
 
     def flipped(self) -> Clouds:
-        """The same with the roles of x and y exchanged."""
+        """Return the same with the roles of x and y exchanged."""
         side: dict[PublicSide | None, PublicSide | None] = {"x": "y", "y": "x", None: None}
         old = self.setting
         setting = dataclasses.replace(old, n=old.m, m=old.n, public=side[old.public])
@@ -199,7 +199,7 @@ class Clouds:
         return Clouds(self.y, self.x, CappedCost(base, old.bound), setting)
 
     def costs(self) -> Tensor:
-        """The matrix of capped costs, ``(n, m)``."""
+        """Return the matrix of capped costs, ``(n, m)``."""
         return self.cost.pairwise(self.x, self.y)
 
 
@@ -215,7 +215,7 @@ class _Flipped(Cost):
 
 
 def checked_points(name: str, values: Points) -> Tensor:
-    """Points ``(n, d)`` in float64, of whatever holds finite numbers."""
+    """Return points ``(n, d)`` in float64, of whatever holds finite numbers."""
     if isinstance(values, Tensor):
         readable = values.layout == torch.strided and not (values.dtype == torch.bool or values.is_complex())
     else:

@@ -54,7 +54,7 @@ def private_cost(
     budget: float | None = None,
     noise: NoiseSource | None = None,
 ) -> PrivateCost:
-    """The transport cost between two data sets, released under differential privacy.
+    """Release the transport cost between two data sets under differential privacy.
 
     Replacing one point of either side, sizes being public, changes the chance of any outcome by a factor of
     at most e^ε (apart from δ, where the method needs one; the direct one does not).
@@ -168,7 +168,7 @@ def private_cost(
 
 
 def regularization_of(regularization: float | None, bound: float) -> float:
-    """λ, or the default; 0 is exact transport."""
+    """Return λ, or the default; 0 is exact transport."""
     if regularization is None:
         return _DEFAULT_REGULARIZATION * bound
     if is_number(regularization) and regularization == 0:
@@ -178,7 +178,7 @@ def regularization_of(regularization: float | None, bound: float) -> float:
 
 
 def quantity_of(regularization: float, debiased: bool) -> Quantity:
-    """What is asked for."""
+    """Return what is asked for."""
     if debiased:
         if not regularization:
             raise TransportError("the Sinkhorn divergence needs a regularization above 0")

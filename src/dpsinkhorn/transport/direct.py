@@ -32,7 +32,7 @@ _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stop
 
 
 def cost_sensitivity(setting: Setting, quantity: Quantity) -> float:
-    """How far replacing one point moves the exact value of a transport cost.
+    """Return how far replacing one point moves the exact value of a transport cost.
 
     >>> cost_sensitivity(Setting(n=100, m=50, bound=2.0), "entropic")
     0.04
@@ -118,13 +118,13 @@ class DirectMechanism:
         return error if self.quantity == "divergence" else min(self.setting.bound, error)
 
     def interval(self, released: float, confidence: float) -> tuple[float, float]:
-        """Where the true value is, with this probability over the noise."""
+        """Return where the true value is, with this probability over the noise."""
         reach = self.scale * math.log(1 / (1 - confidence)) + self.rounding
         below = self.gap / 2 if self.quantity == "divergence" else 0.0  # there the gaps have both signs
         return released - reach - below, released + reach + self.gap - below
 
     def value(self, clouds: Clouds) -> float:
-        """The value that is noised. **Private**: not for anyone's eyes."""
+        """Return the value that is noised. **Private**: not for anyone's eyes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever a solver has to say would tell of the data
             if self.quantity == "exact":
@@ -142,10 +142,10 @@ class DirectMechanism:
         return certified_value(problem, self.regularization, bound=bound, gap=target)
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> float:
-        """The noised value; charge `charge` first."""
+        """Return the noised value; charge `charge` first."""
         return self.noised(self.value(clouds), noise)
 
     def noised(self, value: float, noise: NoiseSource) -> float:
-        """A value of `value`, with its noise."""
+        """Return what `value` returned, with its noise."""
         exact = torch.tensor(value, dtype=torch.float64)
         return float(add_laplace(exact, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))

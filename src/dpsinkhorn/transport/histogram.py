@@ -97,7 +97,7 @@ class HistogramMechanism:
 
     @property
     def _sides(self) -> tuple[tuple[str, int], ...]:
-        """The private sides and their sizes."""
+        """Return the private sides and their sizes."""
         sides = (("x", self.setting.n), ("y", self.setting.m))
         return tuple(side for side in sides if side[0] != self.setting.public)
 
@@ -112,7 +112,7 @@ class HistogramMechanism:
         return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
 
     def reach(self, quantity: Quantity, confidence: float) -> float:
-        """What the error exceeds with probability 1 - confidence at most."""
+        """Return what the error exceeds with probability 1 - confidence at most."""
         alone = (1 - confidence) / (2 * len(self._sides))  # two signs of the noise on each side
         shift = self._scale * _sum_of_positive_parts(len(self.support), alone)
         return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
@@ -121,7 +121,7 @@ class HistogramMechanism:
         return float(self.costs.max()) * (4 if quantity == "divergence" else 1)
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyHistograms:
-        """The noisy histograms; charge `charge` first."""
+        """Return the noisy histograms; charge `charge` first."""
         weights = {"x": self._counts(clouds.x), "y": self._counts(clouds.y)}
         total = len(self._sides) * len(self.support)
         for side, _ in self._sides:
@@ -143,7 +143,7 @@ class HistogramMechanism:
 
 
 def project_to_simplex(values: _Array) -> _Array:
-    """The nearest weights that are not negative and sum to one.
+    """Return the nearest weights that are not negative and sum to one.
 
     >>> project_to_simplex(np.array([0.75, 0.5, -0.25]))
     array([0.625, 0.375, 0.   ])
@@ -156,7 +156,7 @@ def project_to_simplex(values: _Array) -> _Array:
 
 
 def _sum_of_positive_parts(count: int, chance: float) -> float:
-    """What the sum of the positive parts of `count` Laplace(1) draws exceeds with this chance."""
+    """Return what the sum of the positive parts of `count` Laplace(1) draws exceeds with this chance."""
     positive = np.arange(1, count + 1)  # how many of them are positive: each gives an exponential draw
     weights = stats.binom.pmf(positive, count, 0.5)
 

@@ -204,12 +204,12 @@ class NoisySinkhorn:
 
     @property
     def rate(self) -> float:
-        """How much half a step shrinks the span of an error: Birkhoff's coefficient of the kernel."""
+        """Return how much half a step shrinks the span of an error: Birkhoff's coefficient of the kernel."""
         return math.tanh(self.setting.bound / (2 * self.regularization))
 
     @property
     def shortfall(self) -> float:
-        """How far below the true cost the estimate can be without its noise, whatever ψ_{K-1} was."""
+        """Return how far below the true cost the estimate can be without its noise, whatever ψ_{K-1} was."""
         span = self.setting.bound * (1 if self.iterations == 1 else 2)
         return self._below(self.rate * span)
 
@@ -231,7 +231,7 @@ class NoisySinkhorn:
 
     @property
     def predicted_error(self) -> float:
-        """Mean absolute error of the cost to expect, from public quantities alone.
+        """Return the mean absolute error of the cost to expect, from public quantities alone.
 
         The noise of the mean of ψ_K, and the gap that is left by K steps: each shrinks the span of the
         error of ψ by the rate squared, and the noise of the step before adds the fluctuation of a mean.

@@ -21,7 +21,7 @@ _USUAL = ("points", "x", "X", "images")  # names of arrays in .npz files, where 
 
 
 def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> npt.NDArray[np.float64]:
-    """Every row, or entry along the first dimension, is a point; pickled objects are refused.
+    """Read points: every row, or entry along the first dimension, is one; pickled objects are refused.
 
     `columns` are columns of a table, or the one array of an .npz file; by default all, or the usual one.
     """
@@ -34,7 +34,7 @@ def read_points(path: str | os.PathLike[str], columns: Sequence[str] = ()) -> np
 def read_together(
     paths: Sequence[str | os.PathLike[str]], columns: Sequence[str] = ()
 ) -> list[npt.NDArray[np.float64]]:
-    """Points of several files, the same coordinate in the same column of each.
+    """Read points of several files, the same coordinate in the same column of each.
 
     Tables are matched by the names of their columns, in the order of the first one; tables whose names
     differ are refused. Files without names, such as .npy, are taken as they are.
@@ -92,14 +92,14 @@ def _read(path: Path, columns: Sequence[str]) -> _Read:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names for a message, but none where one is a number: it may be a row that was taken for them."""
+    """Return names for a message, but none where one is a number: it may be a row that was taken for them."""
     if any(_is_number(name) for name in names) and not _counted(names):
         return f"{len(names)} columns"
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def _counted(names: Sequence[str]) -> bool:
-    """Whether the names are 0, 1, 2, ...: as data frames without names are written."""
+    """Return whether the names are 0, 1, 2, ...: as data frames without names are written."""
     return list(names) == [str(k) for k in range(len(names))]
 
 

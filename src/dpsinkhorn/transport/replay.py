@@ -121,7 +121,7 @@ def _against(
 
 
 def _seen(method: _Method, who: dict[str, Any], x: Points, y: Points, noise: NoiseSource) -> dict[str, Any]:
-    """All that is handed back of a release, and what is warned of."""
+    """Return all that is handed back of a release, and what is warned of."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         result = method.release(x, y, **method.options, **who, noise=noise)

@@ -57,7 +57,7 @@ class Tradeoff:
     true_value: float
 
     def worst_choice(self) -> float:
-        """The most by which the method that `auto` takes exceeds the best measured error, as a factor.
+        """Return the most by which the method that `auto` takes exceeds the best measured error, as a factor.
 
         Infinite where the best has no error at all, and that method has some.
         """
@@ -85,7 +85,7 @@ def measure_tradeoff(
     runs: int = 20,
     seed: int = 0,
 ) -> Tradeoff:
-    """Mean absolute errors over `runs` seeded runs of every method that can be had at these settings.
+    """Measure mean absolute errors over `runs` seeded runs of every method that can be had at these settings.
 
     All are measured against the value that is asked for: the entropic cost, unless `regularization` is 0 or
     `debiased` is set. Two-stage estimates another one, <c, π̂> without the entropy, and histogram that of

@@ -44,7 +44,7 @@ _SHARES = np.linspace(0.1, 0.9, 9)
 def linear_sensitivity(
     setting: Setting, regularization: float, phi: npt.ArrayLike, psi: npt.ArrayLike
 ) -> float:
-    """How far replacing one point moves <c, π̂> at fixed potentials φ ``(n,)`` and ψ ``(m,)``.
+    """Return how far replacing one point moves <c, π̂> at fixed potentials φ ``(n,)`` and ψ ``(m,)``.
 
     >>> round(linear_sensitivity(Setting(10, 10, bound=1.0), 1.0, np.zeros(10), np.zeros(10)), 4)
     0.0368
@@ -135,7 +135,7 @@ class TwoStageMechanism:
 
     @property
     def _unbounded_error(self) -> float:
-        """The second stage's noise is that at potentials of mean 0 that span c̄."""
+        """Return the error before it is cut; the second stage's noise is at potentials of mean 0 that span c̄."""
         eta, setting = self.first.regularization, self.first.setting
         worst = min(eta, setting.bound)
         most = worst * math.exp(-worst / eta + min(setting.bound / eta, 300.0))
@@ -143,7 +143,7 @@ class TwoStageMechanism:
         return self.first.predicted_error + scale
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[float, float]:
-        """The noised <c, π̂>, and the scale of its Laplace noise; charge `charge` first."""
+        """Return the noised <c, π̂>, and the scale of its Laplace noise; charge `charge` first."""
         eta, bound = self.first.regularization, self.setting.bound
         found = self.first.release(clouds, noise)
         assert found.phi is not None
@@ -240,5 +240,5 @@ def two_stage_cost(
 
 
 def second_stage_charge(epsilon: float) -> Charge:
-    """One Laplace mechanism: its scale follows the released potentials, its ε does not."""
+    """Return one Laplace mechanism: its scale follows the released potentials, its ε does not."""
     return LaplaceMechanism(1.0, laplace_multiplier(epsilon), Adjacency.REPLACE_ONE).charge()

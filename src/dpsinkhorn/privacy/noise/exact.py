@@ -36,7 +36,7 @@ class WordSource(Protocol):
     """Whatever can hand out independent uniform 64-bit words."""
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        """`count` uniform words as signed int64."""
+        """Return `count` uniform words as signed int64."""
         ...
 
 
@@ -160,7 +160,7 @@ class Staircase:
     def _tail_places(
         self, source: WordSource, count: int, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which unit above the edge, j with probability 2^-(j+1), and 52 bits of place within it."""
+        """Draw which unit above the edge, j with probability 2^-(j+1), and 52 bits of place within it."""
         coins, place = source.words(2 * count, device=device).view(2, count)
         unit = _trailing_zeros(coins)
         for i in (coins == 0).nonzero().flatten().tolist():  # 64 zeros: go on counting
@@ -186,7 +186,7 @@ class Staircase:
 
 
 def _trailing_zeros(words: torch.Tensor) -> torch.Tensor:
-    """How many zero bits each word ends in; 64 for 0."""
+    """Return how many zero bits each word ends in; 64 for 0."""
     lowest = (words & -words).double().abs()  # a power of two, exactly
     return torch.where(words == 0, 64, torch.frexp(lowest).exponent.long() - 1)
 
@@ -205,7 +205,7 @@ class _Digits:
 
 
 def decide(source: WordSource, bounds: Bounds, known: int = 0, bits: int = 0) -> bool:
-    """Whether a uniform real in [0, 1) is below p, where bounds(n) encloses p to about n bits.
+    """Return whether a uniform real in [0, 1) is below p, where bounds(n) encloses p to about n bits.
 
     The first `bits` binary digits of the uniform may be given as the whole number `known`. Exact: more digits
     are drawn, and p is computed more closely, until the two are apart. That ends with probability one.
@@ -223,7 +223,7 @@ def decide(source: WordSource, bounds: Bounds, known: int = 0, bits: int = 0) ->
 
 
 def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
-    """Bounds on exp(-x), x >= 0, that are about 2^-bits apart, relatively.
+    """Return bounds on exp(-x), x >= 0, that are about 2^-bits apart, relatively.
 
     `Decimal.exp` is correctly rounded; the rest of the slack covers rounding x itself, |x| < 10^10.
     """

@@ -81,7 +81,7 @@ def gaussian_std(sensitivity: float, noise_multiplier: float, coordinates: int) 
 
 
 def laplace_scale(sensitivity: float, epsilon: float, coordinates: int) -> float:
-    """The Laplace scale that `add_laplace` uses: sensitivity / epsilon and a trifle for rounding."""
+    """Return the Laplace scale that `add_laplace` uses: sensitivity / epsilon and a trifle for rounding."""
     _check_positive(sensitivity=sensitivity, epsilon=epsilon)
     return _enlarged(sensitivity / epsilon, _ROUNDING * _STEP * coordinates / epsilon)
 
@@ -95,7 +95,7 @@ def add_gaussian(
     coordinates: int | None = None,
     cells: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The Gaussian mechanism: charge it as `Gaussian(noise_multiplier)`.
+    """Apply the Gaussian mechanism: charge it as `Gaussian(noise_multiplier)`.
 
     `sensitivity` bounds the Euclidean distance of `values`, *as computed*, between neighbouring data sets.
     `coordinates` is the number of values released together under that bound, where `values` is only a part
@@ -123,7 +123,7 @@ def add_laplace(
     coordinates: int | None = None,
     cells: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The Laplace mechanism, epsilon-DP: charge it as `Laplace(1 / epsilon)`.
+    """Apply the Laplace mechanism, epsilon-DP: charge it as `Laplace(1 / epsilon)`.
 
     As `add_gaussian`, but `sensitivity` is in the sum of absolute differences. For counts, round the result:
     that is post-processing.
@@ -182,7 +182,7 @@ def _check_positive(**arguments: float) -> None:
 
 
 def _enlarged(scale: float, lost: float) -> float:
-    """The least scale s with s (1 - lost) >= `scale`."""
+    """Return the least scale s with s (1 - lost) >= `scale`."""
     if not lost <= 0.1:
         raise ValueError("too many coordinates for so much noise: the lattice would cost over a tenth of it")
     if not 1e-200 < scale < 1e200:

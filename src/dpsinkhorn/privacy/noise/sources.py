@@ -40,7 +40,7 @@ LATTICE_BITS = 30  # noise comes in steps of its scale times 2^-30
 
 
 def key_stream(key: bytes, nonce: int, words: int, device: torch.device) -> torch.Tensor:
-    """The first `words` 64-bit words of the stream of `key` and `nonce`, as signed int64.
+    """Return the first `words` 64-bit words of the stream of `key` and `nonce`, as signed int64.
 
     >>> stream = key_stream(bytes(32), 0, 2, torch.device("cpu"))
     >>> stream.numpy().tobytes().hex()  # RFC 8439, appendix A.1, test vector 1
@@ -66,7 +66,7 @@ def _on_cpu(key: bytes, nonce: int, words: int) -> torch.Tensor:
 
 
 def _initial_state(key: bytes, nonce: int) -> tuple[int, ...]:
-    """The 16 words of block 0, as signed 32-bit integers."""
+    """Return the 16 words of block 0, as signed 32-bit integers."""
     text = b"".join(word.to_bytes(4, "little") for word in _CONSTANTS)
     text += key + bytes(4) + nonce.to_bytes(12, "little")
     return tuple(int.from_bytes(text[i : i + 4], "little", signed=True) for i in range(0, 64, 4))
@@ -99,16 +99,16 @@ class NoiseSource(Protocol):
 
     @property
     def secure(self) -> bool:
-        """Whether nobody can predict the draws. Only then may a result be released."""
+        """Return whether nobody can predict the draws. Only then may a result be released."""
         ...
 
     @property
     def description(self) -> str:
-        """What the source is and what it protects against, in a sentence."""
+        """Return what the source is and what it protects against, in a sentence."""
         ...
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        """`count` uniform 64-bit words as signed int64."""
+        """Return `count` uniform 64-bit words as signed int64."""
         ...
 
 
@@ -156,7 +156,7 @@ class SecureNoise:
     )
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        """`count` uniform 64-bit words as signed int64."""
+        """Return `count` uniform 64-bit words as signed int64."""
         return key_stream(os.urandom(KEY_BYTES), 0, count, torch.device(device))
 
     def __reduce__(self) -> NoReturn:
@@ -189,18 +189,18 @@ class SeededNoise:
         self._key = hashlib.sha256(f"dpsinkhorn seeded noise, version 1: {seed}".encode()).digest()
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        """`count` uniform 64-bit words as signed int64, the same ones on every device."""
+        """Return `count` uniform 64-bit words as signed int64, the same ones on every device."""
         stream = key_stream(self._key, self._requests, count, torch.device(device))
         self._requests += 1
         return stream
 
     def state(self) -> dict[str, int]:
-        """What `restore` needs, as JSON values."""
+        """Return what `restore` needs, as JSON values."""
         return {"seed": self._seed, "requests": self._requests}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> SeededNoise:
-        """A source that continues from a `state()`."""
+        """Return a source that continues from a `state()`."""
         source = cls(state["seed"])
         requests = state["requests"]
         if isinstance(requests, bool) or not isinstance(requests, int) or not 0 <= requests < 2**96:
