@@ -135,7 +135,7 @@ class TwoStageMechanism:
 
     @property
     def _unbounded_error(self) -> float:
-        """Return the error before it is cut; noise of the second stage at potentials of mean 0 that span c̄."""
+        """Return the error before it is cut; the second stage adds its noise at potentials that span c̄."""
         eta, setting = self.first.regularization, self.first.setting
         worst = min(eta, setting.bound)
         most = worst * math.exp(-worst / eta + min(setting.bound / eta, 300.0))
