@@ -144,7 +144,7 @@ def _ablation(version: str, method: str) -> Row:
     settings: dict[str, dict[str, Any]] = {"loss": {**chosen, "debias": debias}}
     if where == "parameter gradients":
         settings["privacy"] = {"mechanism": "parameter", "clip": 1.0}
-    return Row(method, "mnist", recipe=f"paper-{version}-mnist", settings=settings)
+    return _of_paper(version, method, settings=settings)
 
 
 def _searched(version: str, data: str, method: str) -> Row:
@@ -153,26 +153,27 @@ def _searched(version: str, data: str, method: str) -> Row:
     settings["loss"]["debias"] = numbers["p"]
     if "noise" in numbers:
         settings["privacy"] = {"noise_multiplier": numbers["noise"], "clip": numbers["clip"]}
-    return Row(method, data, recipe=f"paper-{version}-{_SHORT[data]}", settings=settings)
+    return _of_paper(version, method, data, settings=settings)
+
+
+def _of_paper(version: str, method: str, data: str = "mnist", **options: Any) -> Row:
+    """Return a row that is trained by the paper's recipe for the data."""
+    return Row(method, data, recipe=f"paper-{version}-{_SHORT[data]}", **options)
 
 
 # ---- figures
 
 
 def _samples(version: str) -> list[Row]:
-    papers = [
-        Row("DP-Sinkhorn", data, recipe=f"paper-{version}-{_SHORT[data]}")
-        for data in ("mnist", "fashion-mnist")
-    ]
-    return [*papers, Row(OURS, "mnist"), Row(OURS, "fashion-mnist")]
+    both = ("mnist", "fashion-mnist")
+    return [*(_of_paper(version, "DP-Sinkhorn", data) for data in both), *(Row(OURS, data) for data in both)]
 
 
 def _rates(version: str) -> list[Row]:
     return [
-        Row(
+        _of_paper(
+            version,
             f"{algorithm.upper()}, learning rate {rate:g}",
-            "mnist",
-            recipe=f"paper-{version}-mnist",
             settings={"optimizer": {"algorithm": algorithm, "learning_rate": rate}},
             series={"adam": "Adam", "sgd": "SGD"}[algorithm],
             at=rate,
@@ -183,13 +184,11 @@ def _rates(version: str) -> list[Row]:
 
 
 def _budgets(version: str) -> list[Row]:
-    recipe = f"paper-{version}-mnist"
     weights = (1.0, 3.0) if version == "first" else (1.0,)
     papers = [
-        Row(
+        _of_paper(
+            version,
             f"DP-Sinkhorn, m = {weight:g}, {part:.3g} of epsilon",
-            "mnist",
-            recipe=recipe,
             settings={"loss": {"l1_weight": weight}},
             part=part,
             series=f"DP-Sinkhorn, m = {weight:g}",
@@ -207,10 +206,9 @@ def _budgets(version: str) -> list[Row]:
 
 def _generators(version: str) -> list[Row]:
     return [
-        Row(
+        _of_paper(
+            version,
             f"trained with p = {debias:g}",
-            "mnist",
-            recipe=f"paper-{version}-mnist",
             settings={"loss": {"debias": debias}},
             series=f"trained with p = {debias:g}",
             at=debias,
@@ -225,10 +223,10 @@ def _debias_sweep(version: str) -> list[Row]:
         weight = 1.0 if version == "first" else _L1_WEIGHT[data]  # of the tables that the figure shows
         quoted = {row.method: row for row in published_figures(_TABLE_OF[data], version)}
         rows += [
-            Row(
+            _of_paper(
+                version,
                 f"p = {debias:g}, m = {weight:g}",
                 data,
-                recipe=f"paper-{version}-{_SHORT[data]}",
                 settings={"loss": {"cost": "l1l2", "l1_weight": weight, "debias": debias}},
                 series=data,
                 at=debias,
