@@ -1,4 +1,4 @@
-"""What the site of the documentation needs beyond `docs/`: pages and figures of the project, and the code's docstrings."""
+"""What the site of the documentation needs beyond `docs/`: the project's own pages, figures, docstrings."""
 
 from __future__ import annotations
 
