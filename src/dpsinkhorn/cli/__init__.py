@@ -9,6 +9,7 @@ from dpsinkhorn.cli import (
     audit,
     data,
     evaluate,
+    export,
     ledger,
     privacy,
     report,
@@ -35,6 +36,7 @@ privacy.app.command("ledger")(ledger.ledger)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
