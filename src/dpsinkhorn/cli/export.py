@@ -43,5 +43,5 @@ def export(
         return
     labels = f" and labels (n,) from 0 to {release.classes - 1}" if release.classes else ""
     print(
-        f"{output} ({size / 1e6:.1f} MB): takes latents (n, {latent}), uniform from 0 to 1{labels}; gives images."
+        f"{output} ({size / 1e6:.1f} MB) takes latents (n, {latent}), uniform from 0 to 1{labels}, to images."
     )

@@ -35,7 +35,8 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
     """Write the generator as an ONNX model that takes numbers from 0 to 1, and labels, to images.
 
     Its inputs are `latents` (n, latent), float32, drawn uniformly from 0 to 1, and, where there are classes,
-    `labels` (n,), int64. Its output `images`, uint8, is (n, height, width) or (n, height, width, 3). The model's metadata hold the classes, the distribution of labels and the privacy statement.
+    `labels` (n,), int64. Its output `images`, uint8, is (n, height, width) or (n, height, width, 3).
+    The model's metadata hold the classes, the distribution of labels and the privacy statement.
 
     Raises:
         ReleaseError: The packages `onnx` and `onnxscript` are not there, or the file is.
