@@ -17,7 +17,7 @@ TOKEN = "hf_a_secret_that_nobody_prints"
 
 
 @pytest.fixture
-def hub(monkeypatch, tmp_path):
+def hub(monkeypatch):
     with serving(Hub()) as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.address)
         monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", hub.address)
@@ -71,7 +71,7 @@ def test_a_hostile_repository(hub, release, tmp_path, monkeypatch):
     changed = bytearray(files["generator.safetensors"])
     changed[-1] ^= 1
     files["generator.safetensors"] = bytes(changed)
-    with pytest.raises(ReleaseError, match="not the one that config.json was written for"):
+    with pytest.raises(ReleaseError, match="not the one that"):
         dpsinkhorn.load("hub:ward/scans")
     files["generator.safetensors"] = pickle.dumps("anything")
     with pytest.raises(ReleaseError):
@@ -89,12 +89,14 @@ def test_a_hostile_repository(hub, release, tmp_path, monkeypatch):
         ("hub:", "no name of a repository"),
     ],
 )
-def test_wrong_names(hub, name, message):
+@pytest.mark.usefixtures("hub")
+def test_wrong_names(name, message):
     with pytest.raises(ReleaseError, match=message):
         dpsinkhorn.load(name)
 
 
-def test_a_hub_that_does_not_answer(hub, monkeypatch):
+@pytest.mark.usefixtures("hub")
+def test_a_hub_that_does_not_answer(monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(ReleaseError, match="cannot be reached"):
         dpsinkhorn.load("hub:ward/scans")

@@ -83,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer({})
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _answer(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self._send(
