@@ -8,7 +8,7 @@ PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 APT      := DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: help setup demo browser test test-long lint format bench clean
+.PHONY: help setup demo browser test test-long lint format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -58,8 +58,11 @@ format: $(VENV)/.setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.setup  ## build the site of the documentation into site/; a broken link or an undocumented name is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: $(VENV)/.bench  ## time and memory of the solver beside GeomLoss, POT and OTT-JAX
 	$(BIN)/python benchmarks/sinkhorn_peers.py
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

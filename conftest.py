@@ -9,5 +9,5 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/start/*.md"],
 ).pytest()

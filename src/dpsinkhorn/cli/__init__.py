@@ -11,7 +11,9 @@ from dpsinkhorn.cli import _output
 
 __all__ = ["main"]
 
-_COMMANDS = ("data", "privacy", "transport", "train", "sample", "evaluate", "report", "audit", "reproduce")
+_COMMANDS = (
+    *("data", "privacy", "transport", "train", "sample", "evaluate", "export", "report", "audit", "reproduce"),
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -53,9 +53,14 @@ class Mixture(Generator):
             labels = torch.zeros(len(latents), dtype=torch.int64, device=latents.device)
         rows = labels * self.config.components + self._chosen(latents[:, 0], labels)
         rectified = self._rectified()
-        deviations = self._pixels(self._deviations(latents[:, 1:], labels)).flatten(1)
+        deviations = self.to_pixels(self._deviations(latents[:, 1:], labels)).flatten(1)
         pixels = rectified.starts.index_select(0, rows) + rectified.scales.index_select(0, rows) * deviations
         return (2 * pixels.clamp(0, 1) - 1).to(latents.dtype).view(-1, *self.config.image_shape)
+
+    def pixel_maps(self) -> tuple[Tensor, Tensor]:
+        """Return means, and what deviations are scaled by, of all components' pixels: (kinds * K, points)."""
+        rectified = self._rectified()
+        return rectified.starts, rectified.scales
 
     def _rectified(self) -> _Rectified:
         """Return what images are made with, computed anew only when the parameters have changed."""
@@ -75,7 +80,7 @@ class Mixture(Generator):
             for some, to_starts, to_scales in zip(
                 *map(self._portions, (centres[kind], starts[kind], scales[kind])), strict=True
             ):
-                a, b = latent_normal(self._pixels(some.double()).flatten(1), variances)
+                a, b = latent_normal(self.to_pixels(some.double()).flatten(1), variances)
                 to_starts.copy_(a)
                 to_scales.copy_(torch.where(variances > 0, b / variances.sqrt(), 0.0))
         return _Rectified(centres, factors, starts.flatten(0, 1), scales.flatten(0, 1))
@@ -84,7 +89,7 @@ class Mixture(Generator):
         """Return the variance of every pixel of F z, (points,): squares of F's columns, as images, added."""
         total = torch.zeros(self.config.points, dtype=torch.float64, device=factor.device)
         for columns in self._portions(factor.T):
-            total += self._pixels(columns.double()).flatten(1).square().sum(0)
+            total += self.to_pixels(columns.double()).flatten(1).square().sum(0)
         return total
 
     def _portions(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -113,7 +118,7 @@ class Mixture(Generator):
             return normal
         return torch.empty_like(normal).index_copy(0, order, torch.cat(parts).float())
 
-    def _pixels(self, coefficients: Tensor) -> Tensor:
+    def to_pixels(self, coefficients: Tensor) -> Tensor:
         """Return the inverse cosine transform, (n, channels, height, width)."""
         channels = self.config.image_shape[0]
         down, across = self.config.bands

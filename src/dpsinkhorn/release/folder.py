@@ -26,7 +26,7 @@ from dpsinkhorn.generators import (
     config_to_json,
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _json, _tensors
+from dpsinkhorn.release import _json, _tensors, hub
 from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
@@ -143,13 +143,16 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
     picture are for people, and not read.
 
     Args:
-        folder: Where the release is.
+        folder: Where the release is; or `hub:owner/name`, a repository of the Hugging Face Hub.
         generator: The class of modules that was trained, where it was the maker's own. Only this one is
             called, with the settings of the release; nothing is imported by a name in it.
 
     Raises:
         ReleaseError: What is wrong, in one line.
     """
+    if isinstance(folder, str) and folder.startswith(hub.HUB):
+        with hub.download(folder.removeprefix(hub.HUB), FILES) as downloaded:
+            return load(downloaded, generator=generator)
     place = _find(Path(folder))
     _refuse_unfinished(place)
     if not place.is_dir():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -144,6 +146,22 @@ class Release:
                 if progress is not None:
                     progress(len(images[rows]))
         return images, None if chosen is None else chosen.numpy()
+
+    def push_to_hub(self, name: str, *, token: str | None = None, private: bool = True) -> str:
+        """Write the release to a repository of the Hugging Face Hub, and return its address.
+
+        Args:
+            name: `owner/name`. The repository is made where there is none.
+            token: By default the one that `hf auth login` keeps.
+            private: Whether a new repository is private at first.
+        """
+        from dpsinkhorn.release import folder, hub
+
+        if not self.releasable:
+            raise ReleaseError("this release is marked NOT FOR RELEASE; it is not pushed")
+        with tempfile.TemporaryDirectory() as place:
+            folder.save_release(Path(place) / "release", self)
+            return hub.upload(Path(place) / "release", name, folder.FILES, token=token, private=private)
 
     def _labels(self, count: int, labels: int | ArrayLike | None, draws: torch.Generator) -> Tensor | None:
         if not self.classes:

@@ -190,9 +190,9 @@ def two_stage_cost(
     that of <c, π̂> itself, over the noise of the second stage: how far π̂ is from a plan is not covered by it,
     and where π̂ has more mass than a plan it may lie above the bound, to which `cost` is cut.
 
+    All arguments but these are as for `noisy_sinkhorn`.
+
     Args:
-        x, y, epsilon, delta, cost_bound, cost, iterations, public, paired, ledger, budget, noise: as
-            for `noisy_sinkhorn`.
         regularization: η, by default the bound; `bounds.regularization_by_equation13` is the paper's choice.
         share: of ε for the first stage; by default the one with the least predicted error.
         confidence: of the interval.

@@ -1,0 +1,63 @@
+"""What the site of the documentation needs beyond `docs/`: the project's own pages, figures, docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from importlib import import_module
+from pathlib import Path
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent
+PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+FIGURES = "benchmarks/results/*.json"
+_README = "readme.md"  # in capitals it would take the place of `index.md`
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files from outside, where links from the project's root would find them."""
+    for path in [*(ROOT / page for page in PAGES), *ROOT.glob(FIGURES), ROOT / "LICENSE"]:
+        place = _README if path.name == "README.md" else path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Let links find their pages from where the site has them, and list what a package exports."""
+    if page.file.src_uri in (*PAGES, _README):
+        markdown = markdown.replace("](docs/", "](")
+    else:  # pages of `docs/` become pages of the root
+        up = "../" * page.file.src_uri.count("/")
+        markdown = re.sub(rf"\]\({up}\.\./(?=[A-Z]|benchmarks/)", f"]({up}", markdown)
+    if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](README.md", f"]({_README}")
+    return re.sub(r"^\[exports of (\S+)\]$", lambda found: _exports(found[1]), markdown, flags=re.MULTILINE)
+
+
+def _exports(package: str) -> str:
+    """List the public names of a package; one without a docstring is a warning, and so an error."""
+    home = import_module(package)
+    for name in home.__all__:
+        value = getattr(home, name)
+        if (inspect.isclass(value) or inspect.isfunction(value)) and not value.__doc__:
+            logging.getLogger("mkdocs.hooks").warning("%s.%s has no docstring", package, name)
+    return "\n\n".join(f"::: {package}.{name}" for name in home.__all__)
+
+
+class Doctests(griffe.Extension):
+    """Shows the doctests of docstrings as code."""
+
+    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
+        """Put a fence around each run of lines that begins with a prompt."""
+        if obj.docstring is not None:
+            obj.docstring.value = re.sub(
+                r"^>>> .+?(?=\n\n|\Z)",
+                r"```pycon\n\g<0>\n```",
+                obj.docstring.value,
+                flags=re.MULTILINE | re.DOTALL,
+            )

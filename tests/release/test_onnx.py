@@ -1,0 +1,48 @@
+"""Exported generators give the images that PyTorch gives."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from dpsinkhorn.generators import draw_latents, frozen_copy
+from dpsinkhorn.release import Release, ReleaseError, load, to_uint8
+from dpsinkhorn.release.onnx import write_onnx
+from support.releases import statement, trained
+
+COUNT = 200
+
+
+def test_images_are_those_of_pytorch(config, tmp_path):
+    release = Release(trained(config), statement(), releasable=True)
+    write_onnx(release, tmp_path / "generator.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "generator.onnx")
+    latents = draw_latents(COUNT, config.latent)
+    latents[:2] = torch.tensor([[0.0], [1.0]])  # the ends, from where normal numbers are far out
+    labels = torch.arange(COUNT) % config.classes if config.classes else None
+    given = {"latents": latents.numpy()} | ({} if labels is None else {"labels": labels.numpy()})
+    (found,) = session.run(None, given)
+    with torch.inference_mode():
+        expected = to_uint8(frozen_copy(release.generator)(latents, labels))
+    assert found.dtype == np.uint8
+    assert found.shape == expected.shape
+    difference = np.abs(found.astype(int) - expected.astype(int))
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 1e-3
+
+
+def test_metadata_say_what_is_guaranteed(release_folder, tmp_path):
+    release = load(release_folder)
+    write_onnx(release, tmp_path / "generator.onnx")
+    found = onnxruntime.InferenceSession(tmp_path / "generator.onnx").get_modelmeta().custom_metadata_map
+    assert found["privacy"] == release.privacy.summary
+    assert json.loads(found["epsilon"]) == release.privacy.epsilon
+    assert json.loads(found["classes"]) == release.classes
+    with pytest.raises(ReleaseError, match="exists already"):
+        write_onnx(release, tmp_path / "generator.onnx")
+    with pytest.raises(ReleaseError, match="must end in"):
+        write_onnx(release, tmp_path / "generator.pt")
