@@ -267,10 +267,10 @@ def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
     if not isinstance(cost, Cost):
         raise ValueError(
             "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
-            f"({', '.join(COST_NAMES)}), got {_shown(cost)}"
+            f"({', '.join(COST_NAMES)}), got {shown(cost)}"
         )
     if isinstance(cost, L1L2) and not _is_weight(cost.l1_weight):
-        raise ValueError(f"cost: expected an l1_weight from 0 upwards, got {_shown(cost.l1_weight)}")
+        raise ValueError(f"cost: expected an l1_weight from 0 upwards, got {shown(cost.l1_weight)}")
     return cost
 
 
@@ -281,10 +281,12 @@ def _is_weight(value: object) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value in an error, on one line and not too long."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if value is None:
+        return "None"
     text = repr(value) if isinstance(value, str | int | float) else f"an object of {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 

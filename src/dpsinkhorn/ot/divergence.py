@@ -132,6 +132,11 @@ def semi_debiased_loss(
     >>> x.grad.shape
     torch.Size([7, 2])
     """
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        raise ValueError(
+            "x: expected points, (n, d) or (batch, n, d), before the weights: loss(x, y, a=a, b=b), where "
+            "GeomLoss has loss(a, x, b, y)"
+        )
     total = x.shape[-2]
     generated, resampled = split_generated(total, debias)
     first, second = slice(generated), slice(resampled, generated + resampled)

@@ -24,6 +24,9 @@ class Iterate(Protocol):
     def leave_out(self, weight: float) -> None:
         """Leave columns of at most this weight out of what follows."""
 
+    def stand(self, g: Tensor) -> None:
+        """Make ``g`` the point kept."""
+
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         """Values and errors at the trial point: so much of the direction away from the point kept."""
 
@@ -75,6 +78,9 @@ class TorchIterate:
 
     def leave_out(self, weight: float) -> None:
         self.dual.leave_out(weight)
+
+    def stand(self, g: Tensor) -> None:
+        self.g = g
 
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         trial = self.g

@@ -177,12 +177,18 @@ def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:
 def _tensor(name: str, array: Array) -> Tensor:
     """The tensor itself, or a NumPy array as one of its own type."""
     if isinstance(array, Tensor):
+        if array.layout != torch.strided:
+            raise ValueError(f"{name}: expected a dense tensor, got {array.layout}; use to_dense()")
+        if array.device.type == "meta":
+            raise ValueError(f"{name}: is on the meta device, which holds no values")
         return array
     if not isinstance(array, np.ndarray):
         raise ValueError(
             f"{name}: expected a torch.Tensor or a NumPy array, got {type(array).__name__}; "
             "use torch.as_tensor"
         )
+    if np.ma.is_masked(array):
+        raise ValueError(f"{name}: has masked entries; leave these points out or give them a weight of 0")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
     native_order = array.dtype.newbyteorder("=")
@@ -197,7 +203,7 @@ def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> 
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
     if array.ndim not in dims:
         raise ValueError(f"{name}: expected {what}, got shape {tuple(array.shape)}")
-    if 0 in array.shape[-2:]:
+    if 0 in array.shape:
         raise ValueError(f"{name}: is empty, shape {tuple(array.shape)}")
     if not native.finite(array):
         raise ValueError(f"{name}: has NaN or infinite entries")
@@ -218,12 +224,15 @@ def _weights(name: str, weights: Array | None, points: Tensor) -> Tensor:
     weights = _tensor(name, weights)
     if weights.shape not in (shape, shape[-1:]):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(weights.shape)}")
+    if weights.is_complex():
+        raise ValueError(f"{name}: expected float32 or float64, got {weights.dtype}")
     weights = weights.detach().to(device=points.device, dtype=torch.float64)
     if not bool(torch.isfinite(weights).all()):
         raise ValueError(f"{name}: has NaN or infinite entries")
     if bool((weights < 0).any()):
         raise ValueError(f"{name}: has negative entries")
-    total = weights.sum(-1, keepdim=True)
-    if bool((total <= 0).any()):
+    largest = weights.amax(-1, keepdim=True)
+    if bool((largest <= 0).any()):
         raise ValueError(f"{name}: all weights are zero")
-    return (weights / total).expand(shape)
+    weights = weights / largest  # their sum as given may overflow
+    return (weights / weights.sum(-1, keepdim=True)).expand(shape)

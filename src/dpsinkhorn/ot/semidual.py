@@ -72,12 +72,16 @@ class SemiDual:
         self.lowest, self.highest = self._range()
 
     @property
+    def stored_costs(self) -> Tensor | None:
+        """The costs of a single problem as one array on the CPU, ``(n, m)``; None where there is none."""
+        single = self._stored is not None and not self.problem.batched and self.device.type == "cpu"
+        return self._stored if single else None
+
+    @property
     def small_costs(self) -> Tensor | None:
         """The costs of a single small problem, as one float64 array on the CPU; None for any other."""
-        stored = self._stored
-        if stored is None or self.problem.batched or self.device.type != "cpu":
-            return None
-        if stored.numel() > _NATIVE_LIMIT:
+        stored = self.stored_costs
+        if stored is None or stored.numel() > _NATIVE_LIMIT:
             return None
         return stored if stored.dtype == torch.float64 and stored.is_contiguous() else None
 
@@ -137,6 +141,25 @@ class SemiDual:
         error = torch.linalg.vector_norm(residual, 1, -1)
         curvature = Curvature(self, shifted, scale, top, total, marginal)
         return SemiDualPoint(g, f, value, residual, error, curvature)
+
+    def flat(self, regularization: float) -> tuple[Tensor, Tensor, Tensor]:
+        """f, g and the value for a λ far above the costs, where the plan is all but ``a b^T``.
+
+        To second order in C / λ: f + g is the sum of a row's and a column's number nearest to C under the
+        weights, and the value is that of ``<C, a b^T>`` less what is left of C, squared, over 2 λ.
+        """
+        f, g = torch.empty_like(self.a), torch.zeros_like(self.b)
+        for rows, costs in self._blocks():
+            costs = costs.double()
+            f[..., rows] = (costs @ self.b.unsqueeze(-1)).squeeze(-1)
+            g += _row_times(self.a[..., rows], costs)
+        mean = torch.linalg.vecdot(self.a, f).unsqueeze(-1)
+        f, g = f - mean / 2, g - mean / 2
+        rest = torch.zeros_like(mean[..., 0])
+        for rows, costs in self._blocks():
+            left = (costs.double() - f[..., rows].unsqueeze(-1) - g.unsqueeze(-2)).square_()
+            rest += torch.linalg.vecdot(self.a[..., rows], (left @ self.b.unsqueeze(-1)).squeeze(-1))
+        return f, g, mean[..., 0] - rest / (2 * regularization)
 
     def plan_blocks(
         self, f: Tensor, g: Tensor, regularization: float

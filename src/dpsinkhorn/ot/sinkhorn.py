@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot.ascent import Method, maximise
-from dpsinkhorn.ot.costs import BUILT_IN, Cost
+from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
 from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
 
@@ -24,6 +24,7 @@ Storage = Literal["auto", "dense", "streamed"]
 DENSE_LIMIT = 2**27
 # Float32 problems up to this size are solved in float64: it takes no longer, launches dominate.
 _SMALL = 2**16
+_EPS = 2**-52  # of potentials, which are float64
 
 
 class ConvergenceWarning(UserWarning):
@@ -122,6 +123,16 @@ def _checked(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
     )
 
 
+def _number(name: str, value: object) -> float:
+    """A number, or an array of one."""
+    try:
+        if not isinstance(value, str | bool):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise ValueError(f"{name}: expected a number, got {shown(value)}")
+
+
 def check_settings(
     regularization: float,
     *,
@@ -134,11 +145,11 @@ def check_settings(
 
     >>> check_settings(0.1, method="newton")
     """
-    if not regularization > 0 or regularization == float("inf"):
+    if not 0 < _number("regularization", regularization) < math.inf:
         raise ValueError(f"regularization: expected a positive number, got {regularization}")
-    if tolerance is not None and not tolerance > 0:
+    if tolerance is not None and not _number("tolerance", tolerance) > 0:
         raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
-    if max_iterations < 1:
+    if _number("max_iterations", max_iterations) < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
     if method not in ("newton", "sinkhorn"):
         raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
@@ -173,9 +184,12 @@ def solve(
     >>> round(result.value_linear.item(), 4), bool(result.converged)
     (0.5, True)
     """
+    if not isinstance(problem, Problem | MatrixProblem):
+        raise ValueError(f"problem: expected a Problem or a MatrixProblem, got {shown(problem)}")
     check_settings(
         regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage
     )
+    regularization = float(regularization)
     batch, n, m = problem.shape
     size = batch * n * m
     dtype = problem.points.dtype
@@ -196,16 +210,26 @@ def solve(
         end = maximise(
             dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method
         )
-    converged = end.error <= tolerance
+    error = end.error
+    if largest * _EPS / regularization > 0.01 * tolerance:  # rounding of the potentials shows in the plan
+        error = torch.maximum(error, _error_of_plan(dual, end.f, end.g, regularization))
+    converged = error <= tolerance
     if not bool(converged.all()):
         warnings.warn(
-            f"the transport problem did not converge: marginal error {float(end.error.max()):.1e} after "
+            f"the transport problem did not converge: marginal error {float(error.max()):.1e} after "
             f"{end.iterations} iterations, tolerance {tolerance:.1e}; raise max_iterations, regularization "
             "or tolerance",
             ConvergenceWarning,
             stacklevel=2,
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
-    return SinkhornResult(
-        f, g, end.value, end.error, converged, end.iterations, regularization, dual, flipped
-    )
+    return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+
+
+def _error_of_plan(dual: SemiDual, f: Tensor, g: Tensor, regularization: float) -> Tensor:
+    """L1 error of both marginals of the plan, as these potentials give it."""
+    columns, error = torch.zeros_like(dual.b), torch.zeros_like(dual.b[..., 0])
+    for rows, _, plan in dual.plan_blocks(f, g, regularization):
+        error += (plan.sum(-1).double() - dual.a[..., rows]).abs().sum(-1)
+        columns += plan.sum(-2)
+    return error + (columns - dual.b).abs().sum(-1)
