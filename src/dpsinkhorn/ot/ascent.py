@@ -25,7 +25,7 @@ Method = Literal["newton", "sinkhorn"]
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.1, 0.25, 0.02, 50
+_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.02, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
@@ -49,6 +49,14 @@ class Ascent:
     value: Tensor
     error: Tensor
     iterations: int
+
+    @staticmethod
+    def stack(ends: list[Ascent]) -> Ascent:
+        """Ascents of single problems as that of a batch; the longest counts."""
+        f, g, value, error = (
+            torch.stack([getattr(end, name) for end in ends]) for name in ("f", "g", "value", "error")
+        )
+        return Ascent(f, g, value, error, max(end.iterations for end in ends))
 
 
 def maximise(
@@ -79,9 +87,9 @@ def maximise(
 
 
 def schedule(regularization: float, cost_range: float) -> list[float]:
-    """Decreasing regularizations, from a tenth of the costs' range to the one asked for.
+    """Decreasing regularizations, from a fiftieth of the costs' range to the one asked for.
 
-    >>> schedule(1.0, 200.0)
+    >>> schedule(1.0, 1000.0)
     [20.0, 5.0, 1.25, 1.0]
     """
     stages = []
@@ -178,9 +186,14 @@ class _Climber:
         patience = _PATIENCE if self.method == "newton" else self.max_iterations
         self.at.leave_out(_NEGLIGIBLE * target / self.dual.columns)
         steps = [0.0] * self.dual.batch  # the first trial is where we stand
+        begun = self.at.scale(regularization, target, end - self.iterations) if self.method == "newton" else 0
+        self.iterations += begun
         while True:
-            values, errors = self.at.evaluate(steps, regularization)
-            self.iterations += 1
+            if begun:
+                values, errors, begun = [float(self.at.value)], [float(self.at.error)], 0
+            else:
+                values, errors = self.at.evaluate(steps, regularization)
+                self.iterations += 1
             taken = [
                 walker.judge(value, error, self._rounding(value, regularization))
                 for walker, value, error in zip(walkers, values, errors, strict=True)

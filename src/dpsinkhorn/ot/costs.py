@@ -22,12 +22,12 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
-# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
-# fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
-_EXACT_PRODUCT_LIMIT = 2**30
+# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs some
+# milliseconds and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
+_EXACT_PRODUCT_LIMIT = 2**26
 # Up to this many terms, squared distances are summed up directly where the compiled loops are there;
 # beyond, a matrix product is faster.
-_DIRECT_SUMS = 2**23
+_DIRECT_SUMS = 2**19
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 

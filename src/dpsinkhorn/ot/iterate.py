@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native, newton
+from dpsinkhorn.ot.native.scaling import ScalingIterate
 from dpsinkhorn.ot.native.state import NativeIterate
 from dpsinkhorn.ot.newton import column, numbers, solve_curvature
 from dpsinkhorn.ot.semidual import SemiDual
@@ -26,6 +27,9 @@ class Iterate(Protocol):
 
     def stand(self, g: Tensor) -> None:
         """Make ``g`` the point kept."""
+
+    def scale(self, regularization: float, target: float, limit: int) -> int:
+        """Take Sinkhorn's steps, at most so many, while they get on fast; how many were taken."""
 
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         """Values and errors at the trial point: so much of the direction away from the point kept."""
@@ -60,6 +64,14 @@ class Iterate(Protocol):
 
 def start(dual: SemiDual) -> Iterate:
     """The iterate at g = 0, compiled where there is such a one for the problem."""
+    costs = dual.stored_costs
+    if native.library is not None and costs is not None and costs.dtype == dual.work:
+        return ScalingIterate(native.library, dual, costs, lambda: start_precise(dual))
+    return TorchIterate(dual)
+
+
+def start_precise(dual: SemiDual) -> Iterate:
+    """The iterate at g = 0 that forms every power anew, for a λ that is small beside the costs."""
     costs = dual.small_costs
     direct = dual.columns <= newton._DIRECT_COLUMNS
     if native.library is not None and costs is not None and direct:
@@ -81,6 +93,9 @@ class TorchIterate:
 
     def stand(self, g: Tensor) -> None:
         self.g = g
+
+    def scale(self, regularization: float, target: float, limit: int) -> int:  # noqa: ARG002
+        return 0
 
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         trial = self.g

@@ -16,6 +16,7 @@ to the working type; powers are of two, which vectorises better than ``exp``.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,8 +75,22 @@ class SemiDual:
     @property
     def stored_costs(self) -> Tensor | None:
         """The costs of a single problem as one array on the CPU, ``(n, m)``; None where there is none."""
-        single = self._stored is not None and not self.problem.batched and self.device.type == "cpu"
+        single = self._stored is not None and self.a.ndim == 1 and self.device.type == "cpu"
         return self._stored if single else None
+
+    def problems(self) -> list[SemiDual]:
+        """Each problem of a batch by itself, where the compiled loops take them one by one; else this one."""
+        if native.library is None or self._stored is None or self.a.ndim == 1 or self.device.type != "cpu":
+            return [self]
+        singles = []
+        for costs, a, b in zip(self._stored, self.a, self.b, strict=True):
+            single = copy.copy(self)
+            single.batch, single.a, single.b, single._stored = 1, a, b, costs
+            single.least_weight = float(b.min())
+            single._slices = single._row_slices(stored=True)
+            single._keep_kernel = True
+            singles.append(single)
+        return singles
 
     @property
     def small_costs(self) -> Tensor | None:
@@ -83,7 +98,7 @@ class SemiDual:
         stored = self.stored_costs
         if stored is None or stored.numel() > _NATIVE_LIMIT:
             return None
-        return stored if stored.dtype == torch.float64 and stored.is_contiguous() else None
+        return stored if stored.dtype == torch.float64 else None
 
     # What the compiled iterate does without is made when it is first needed.
 
@@ -165,10 +180,10 @@ class SemiDual:
         self, f: Tensor, g: Tensor, regularization: float
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, their costs and their part of the plan, block by block, for given potentials."""
-        if (costs := self.small_costs) is not None:
-            plan = native.plan(costs, f, g, self.a, self.b, regularization)
+        if self._stored is not None and self._stored.dtype == self.work:
+            plan = native.plan(self._stored, f, g, self.a, self.b, regularization)
             if plan is not None:
-                yield slice(0, self.rows), costs, plan
+                yield slice(0, self.rows), self._stored, plan
                 return
         scale = 1.0 / (regularization * LN2)
         shifted = (g * scale + self.b.log2()).unsqueeze(-2)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.ascent import Method, maximise
+from dpsinkhorn.ot.ascent import Ascent, Method, maximise
 from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
 from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
@@ -192,6 +192,7 @@ def solve(
     regularization = float(regularization)
     batch, n, m = problem.shape
     size = batch * n * m
+    on_cpu = problem.points.device.type == "cpu"
     dtype = problem.points.dtype
     if tolerance is None:
         tolerance = 1e-9 if dtype == torch.float64 else 1e-6
@@ -200,16 +201,18 @@ def solve(
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if size <= _SMALL else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= _SMALL else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
     )
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
     with torch.no_grad():
-        end = maximise(
-            dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method
-        )
+        ends = [
+            maximise(each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method)
+            for each in dual.problems()
+        ]
+        end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
     error = end.error
     if largest * _EPS / regularization > 0.01 * tolerance:  # rounding of the potentials shows in the plan
         error = torch.maximum(error, _error_of_plan(dual, end.f, end.g, regularization))
