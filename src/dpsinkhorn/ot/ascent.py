@@ -63,7 +63,7 @@ def maximise(
     dual: SemiDual, regularization: float, *, tolerance: float, max_iterations: int, method: Method
 ) -> Ascent:
     """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``."""
-    if regularization > _FLAT * (dual.highest - dual.lowest):
+    if not dual.relaxed and regularization > _FLAT * (dual.highest - dual.lowest):
         f, g, value = dual.flat(regularization)
         return Ascent(f, g, value, dual.evaluate(g, regularization).error, 1)
     climber = _Climber(dual, max_iterations, method)
@@ -78,7 +78,7 @@ def maximise(
         if climber.iterations >= min(max_iterations, patience):
             break
     if not climber.arrived(regularization, tolerance):
-        near = exact.start(dual, regularization) if method == "newton" else None
+        near = exact.start(dual, regularization) if method == "newton" and not dual.relaxed else None
         if near is not None:
             climber.try_from(near, regularization)
         climber.climb(regularization, tolerance)

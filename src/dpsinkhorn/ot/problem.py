@@ -33,6 +33,8 @@ class Problem:
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
+    ``masses`` are the sums of the weights as given, ``(..., 1)``; only relaxed marginals look at them.
+
     Points and weights are tensors or NumPy arrays, float32 or float64, which they stay. Bad input
     raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
 
@@ -45,6 +47,7 @@ class Problem:
     cost: Cost
     a: Tensor
     b: Tensor
+    masses: tuple[Tensor | float, Tensor | float]
 
     def __init__(
         self,
@@ -65,8 +68,7 @@ class Problem:
         object.__setattr__(self, "x", x.detach())
         object.__setattr__(self, "y", y.detach())
         object.__setattr__(self, "cost", as_cost(cost))
-        object.__setattr__(self, "a", _weights("a", a, x))
-        object.__setattr__(self, "b", _weights("b", b, y))
+        _set_weights(self, a, x, b, y)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,7 +103,8 @@ class Problem:
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
         cost = self.cost if self.cost.symmetric else Flipped(self.cost)
-        return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a)
+        masses = self.masses[1], self.masses[0]
+        return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a, masses=masses)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -115,13 +118,13 @@ class MatrixProblem:
     matrix: Tensor
     a: Tensor
     b: Tensor
+    masses: tuple[Tensor | float, Tensor | float]
 
     def __init__(self, matrix: Array, a: Array | None = None, b: Array | None = None) -> None:
         matrix = _tensor("matrix", matrix)
         _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
         object.__setattr__(self, "matrix", matrix.detach())
-        object.__setattr__(self, "a", _weights("a", a, matrix))
-        object.__setattr__(self, "b", _weights("b", b, matrix.mT))
+        _set_weights(self, a, matrix, b, matrix.mT)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -146,7 +149,8 @@ class MatrixProblem:
     def flipped(self) -> MatrixProblem:
         """The same problem with rows and columns exchanged."""
         matrix = self.matrix.mT.contiguous()
-        return _without_checks(MatrixProblem, matrix=matrix, a=self.b, b=self.a)
+        masses = self.masses[1], self.masses[0]
+        return _without_checks(MatrixProblem, matrix=matrix, a=self.b, b=self.a, masses=masses)
 
 
 @dataclass(frozen=True)
@@ -216,11 +220,19 @@ def _check_alike(first: str, x: Tensor, second: str, y: Tensor) -> None:
         raise ValueError(f"{first} and {second}: on different devices, {x.device} and {y.device}")
 
 
-def _weights(name: str, weights: Array | None, points: Tensor) -> Tensor:
-    """Weights in float64, summing to one along the last dimension."""
+def _set_weights(
+    problem: Problem | MatrixProblem, a: Array | None, rows: Tensor, b: Array | None, columns: Tensor
+) -> None:
+    (a, mass_a), (b, mass_b) = _weights("a", a, rows), _weights("b", b, columns)
+    for name, value in (("a", a), ("b", b), ("masses", (mass_a, mass_b))):
+        object.__setattr__(problem, name, value)
+
+
+def _weights(name: str, weights: Array | None, points: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Weights in float64, summing to one along the last dimension, and their sum as they were."""
     shape = points.shape[:-1]
     if weights is None:
-        return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device)
+        return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device), 1.0
     weights = _tensor(name, weights)
     if weights.shape not in (shape, shape[-1:]):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(weights.shape)}")
@@ -235,4 +247,5 @@ def _weights(name: str, weights: Array | None, points: Tensor) -> Tensor:
     if bool((largest <= 0).any()):
         raise ValueError(f"{name}: all weights are zero")
     weights = weights / largest  # their sum as given may overflow
-    return (weights / weights.sum(-1, keepdim=True)).expand(shape)
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total).expand(shape), total * largest

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
 
 Storage = Literal["auto", "dense", "streamed"]
+Marginals: TypeAlias = "tuple[float, float] | float | None"
 
 # More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
 DENSE_LIMIT = 2**27
@@ -41,7 +42,8 @@ class SinkhornResult:
         value: the regularised cost ``<C, P> + λ KL(P | a b^T)``, computed as the dual value
             ``<a, f> + <b, g>``; the losses and their gradients are built on it. Autograd does not follow it,
             or anything else here: use :func:`dpsinkhorn.ot.transport_loss`, or :meth:`gradients`.
-        marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``.
+        marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``; of relaxed marginals, by how much they are not what
+            the potentials ask for, ``a exp(-f / ρ1)`` and ``b exp(-g / ρ2)``, which is so at the optimum.
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
         regularization: λ.
@@ -98,6 +100,33 @@ class SinkhornResult:
             return None, columns
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)), columns
 
+    def gradients_in_weights(
+        self, *, wrt_a: bool = True, wrt_b: bool = True
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of ``value`` in weights of any sum: of relaxed marginals only.
+
+        Balanced, they are the potentials, whose constant is free: :func:`dpsinkhorn.ot.transport_loss`.
+        """
+        dual = self._dual
+        if not dual.relaxed:
+            raise ValueError("marginals: balanced, the gradients in the weights are the potentials f and g")
+        of_rows, of_columns = (dual.row_penalty, dual.b), (dual.column_penalty, dual.a)
+        of_x, of_y = (of_columns, of_rows) if self._flipped else (of_rows, of_columns)
+        in_a = self._in_weights(self.f, *of_x) if wrt_a else None
+        return in_a, self._in_weights(self.g, *of_y) if wrt_b else None
+
+    def _in_weights(self, potential: Tensor, penalty: float, others: Tensor) -> Tensor:
+        # The derivative of w (ρ (1 - exp(-f / ρ)) + λ Σ b) - λ P 1, with P 1 = w exp(-f / ρ).
+        total = others.sum(-1, keepdim=True)
+        if penalty == math.inf:
+            return potential + self.regularization * (total - 1.0)
+        if penalty == 0:
+            raise ValueError(
+                "marginals: no gradient in the weights of a side that is not held at all (ρ = 0)"
+            )
+        kept = torch.exp(-potential / penalty)
+        return penalty - (penalty + self.regularization) * kept + self.regularization * total
+
     def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         f, g = (self.g, self.f) if self._flipped else (self.f, self.g)
         return self._dual.plan_blocks(f, g, self.regularization)
@@ -133,6 +162,27 @@ def _number(name: str, value: object) -> float:
     raise ValueError(f"{name}: expected a number, got {shown(value)}")
 
 
+def penalties(marginals: Marginals) -> tuple[float, float] | None:
+    """ρ of x and of y, from a pair of them or one for both; None where both are infinite.
+
+    >>> penalties(2.0), penalties((0, math.inf)), penalties(math.inf)
+    ((2.0, 2.0), (0.0, inf), None)
+    """
+    if marginals is None:
+        return None
+    try:
+        pair = (marginals, marginals) if isinstance(marginals, int | float) else tuple(marginals)
+        first, second = (_number("marginals", each) for each in pair)
+    except (TypeError, ValueError):
+        first = second = math.nan
+    if not (first >= 0 and second >= 0):
+        raise ValueError(
+            "marginals: expected a pair of numbers from 0 to infinity, how strongly the marginals of x and "
+            f"of y are held, got {marginals!r}"
+        )
+    return None if first == second == math.inf else (first, second)
+
+
 def check_settings(
     regularization: float,
     *,
@@ -140,6 +190,7 @@ def check_settings(
     max_iterations: int = 1000,
     method: Method = "newton",
     storage: Storage = "auto",
+    marginals: Marginals = None,
 ) -> None:
     """Raise ``ValueError`` where :func:`solve` cannot be run with these.
 
@@ -151,6 +202,7 @@ def check_settings(
         raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
     if _number("max_iterations", max_iterations) < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    penalties(marginals)
     if method not in ("newton", "sinkhorn"):
         raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
     if storage not in ("auto", "dense", "streamed"):
@@ -165,6 +217,7 @@ def solve(
     max_iterations: int = 1000,
     method: Method = "newton",
     storage: Storage = "auto",
+    marginals: Marginals = None,
 ) -> SinkhornResult:
     """Solve entropic optimal transport, ``min <C, P> + λ KL(P | a b^T)`` over plans from ``a`` to ``b``.
 
@@ -176,6 +229,10 @@ def solve(
         method: ``"newton"``, or ``"sinkhorn"`` for the plain iteration (a reference: slow at small λ).
         storage: ``"dense"`` keeps the cost matrix, ``"streamed"`` computes it in blocks whenever it is
             needed, ``"auto"`` streams above ``DENSE_LIMIT`` entries.
+        marginals: relax them (unbalanced transport): with ``(ρ1, ρ2)`` the minimum is over all P >= 0 of
+            ``<C, P> + λ KL(P | a b^T) + ρ1 KL(P 1 | a) + ρ2 KL(P^T 1 | b)``, KL between masses that may
+            differ. ``math.inf`` holds a marginal exactly, 0 asks nothing of it; one number is for both.
+            Weights then count as they are given: they are not scaled to sum to one.
 
     A solve that does not converge says so in its result and warns; it never returns NaN.
 
@@ -187,8 +244,10 @@ def solve(
     if not isinstance(problem, Problem | MatrixProblem):
         raise ValueError(f"problem: expected a Problem or a MatrixProblem, got {shown(problem)}")
     check_settings(
-        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage
-    )
+        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
+        marginals=marginals,
+    )  # fmt: skip
+    relaxed = penalties(marginals)
     regularization = float(regularization)
     batch, n, m = problem.shape
     size = batch * n * m
@@ -203,6 +262,7 @@ def solve(
         stored=stored,
         work=torch.float64 if (n * m if on_cpu else size) <= _SMALL else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
+        marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
@@ -214,7 +274,9 @@ def solve(
         ]
         end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
     error = end.error
-    if largest * _EPS / regularization > 0.01 * tolerance:  # rounding of the potentials shows in the plan
+    if (
+        not relaxed and largest * _EPS / regularization > 0.01 * tolerance
+    ):  # rounding of the potentials shows in the plan
         error = torch.maximum(error, _error_of_plan(dual, end.f, end.g, regularization))
     converged = error <= tolerance
     if not bool(converged.all()):
