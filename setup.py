@@ -24,7 +24,7 @@ setup(
         Extension(
             "dpsinkhorn.ot.native._kernels",
             sources=["src/dpsinkhorn/ot/native/kernels.c"],
-            depends=["src/dpsinkhorn/ot/native/loops.h", "src/dpsinkhorn/ot/native/points.h"],
+            depends=[f"src/dpsinkhorn/ot/native/{part}.h" for part in ("loops", "points", "scaling")],
             libraries=["m"] if os.name == "posix" else [],
             optional=True,
             py_limited_api=True,  # it uses nothing of Python's, so one build serves all versions

@@ -64,6 +64,13 @@ def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
         ("x", {"x": np.zeros((4, 2), dtype=np.longdouble)}),
         ("x and y", {"x": np.zeros((4, 2))}),
         ("a", {"a": np.ones(5)}),
+        ("x", {"x": torch.rand(0, 4, 2), "y": torch.rand(0, 5, 2)}),
+        ("x", {"x": X.to_sparse()}),
+        ("x", {"x": X.to("meta"), "y": Y.to("meta")}),
+        ("x", {"x": np.ma.masked_array(X.numpy(), mask=X.numpy() < 0.5), "y": Y.numpy()}),
+        ("a", {"a": np.ma.masked_array(np.ones(4), mask=[True, False, False, False])}),
+        ("a", {"a": torch.ones(4).to_sparse()}),
+        ("a", {"a": torch.ones(4, dtype=torch.complex64)}),
         ("cost", {"cost": "chebyshev"}),
         ("cost", {"cost": SquaredEuclidean}),
         ("cost", {"cost": lambda x, y: x @ y.mT}),
@@ -91,6 +98,11 @@ def test_matrix(matrix: torch.Tensor):
         ("regularization", {"regularization": -1.0}),
         ("regularization", {"regularization": NAN}),
         ("regularization", {"regularization": INF}),
+        ("regularization", {"regularization": None}),
+        ("regularization", {"regularization": "0.1"}),
+        ("regularization", {"regularization": torch.tensor([0.1, 0.2])}),
+        ("max_iterations", {"max_iterations": None}),
+        ("tolerance", {"tolerance": "small"}),
         ("tolerance", {"tolerance": 0.0}),
         ("max_iterations", {"max_iterations": 0}),
         ("method", {"method": "magic"}),
@@ -100,6 +112,17 @@ def test_matrix(matrix: torch.Tensor):
 def test_solve(name: str, arguments: dict):
     with pytest.raises(ValueError, match=f"^{name}: "):
         solve(Problem(X, Y), **{"regularization": 1.0, **arguments})
+
+
+def test_points_in_place_of_a_problem_are_named():
+    with pytest.raises(ValueError, match=r"^problem: expected a Problem .*Tensor$"):
+        solve(X, 0.1)  # type: ignore[arg-type]
+
+
+def test_the_order_of_geomloss_is_named():
+    weights = torch.ones(4), torch.ones(5)
+    with pytest.raises(ValueError, match=r"^x: expected points, .* GeomLoss has loss\(a, x, b, y\)$"):
+        SinkhornLoss(0.1)(weights[0], X, weights[1], Y)
 
 
 def test_costs_that_overflow_are_named():

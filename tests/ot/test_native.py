@@ -26,6 +26,7 @@ from dpsinkhorn.ot import (
 )
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.iterate import TorchIterate
+from dpsinkhorn.ot.native.scaling import ScalingIterate
 from dpsinkhorn.ot.native.state import NativeIterate
 from dpsinkhorn.ot.semidual import SemiDual
 from support.problems import generate
@@ -71,14 +72,16 @@ def test_solutions_agree_on_generated_problems(first: int, monkeypatch: pytest.M
                 without(patch)
                 slow = solve(case.problem(), case.regularization)
                 plan = slow.plan
-        assert fast.converged == slow.converged, case
+        errors = [float(found.marginal_error) for found in (fast, slow)]
+        assert fast.converged == slow.converged or max(errors) < 3e-9, case  # either side of the tolerance
         scale = max(abs(float(slow.value)), 1e-12)
         assert abs(float(fast.value - slow.value)) <= 1e-10 * scale, case
         if slow.converged:
             torch.testing.assert_close(fast.plan, plan, rtol=0, atol=1e-8)
             potentials = fast.f[:, None] + fast.g, slow.f[:, None] + slow.g
-            busy = plan > 1e-6  # elsewhere the potentials need not be unique
-            torch.testing.assert_close(*(p[busy] for p in potentials), rtol=1e-8, atol=1e-6 * scale)
+            busy = plan > 1e-4  # elsewhere the potentials need not be unique
+            bound = 1e-6 * scale + 2e-5 * case.regularization
+            torch.testing.assert_close(*(p[busy] for p in potentials), rtol=1e-8, atol=bound)
 
 
 @needs_library
@@ -124,6 +127,47 @@ def test_each_step_agrees(seed: int, library: native.Library):
         left = system @ (fast.proposal - slow.proposal)  # zero up to the rounding of a solution
         bound = 1e-10 * (system.abs() @ slow.proposal.abs()).max() + 1e-12
         assert left.abs().max() <= bound
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(40, 30), (33, 33), (70, 1), (5, 3)])
+def test_points_and_systems_agree_in_the_kernel_domain(
+    shape: tuple[int, int], dtype: torch.dtype, library: native.Library
+):
+    """Near the point that the kernel was formed around, far from it, at another λ; and Newton's direction."""
+    n, m = shape
+    x, y = draw(n, 3, dtype=dtype), draw(m, 3, seed=1, dtype=dtype)
+    a, b = draw(n, seed=2).exp(), draw(m, seed=3).exp()
+    b[0] = 0 if m > 1 else 1
+    dual = SemiDual(Problem(x, y, a=a, b=b), stored=True, work=dtype, kernel_limit=n * m)
+    assert dual.stored_costs is not None
+    fast, slow = ScalingIterate(library, dual, dual.stored_costs, lambda: slow), TorchIterate(dual)
+    slow.leave_out(0.0)
+    rounding = 1e-5 if dtype == torch.float32 else 1e-11
+    for regularization, size in ((1.0, 0.1), (1.0, 3.0), (1.0, 1e3), (0.1, 0.1), (5.0, 0.0)):
+        g = size * draw(m, seed=4)
+        for iterate in (fast, slow):
+            iterate.stand(g)
+        found, expected = (iterate.evaluate([0.0], regularization) for iterate in (fast, slow))
+        assert found[0] == pytest.approx(expected[0], rel=rounding, abs=rounding)
+        assert found[1] == pytest.approx(expected[1], abs=rounding)
+        for iterate in (fast, slow):
+            iterate.keep([True])
+        torch.testing.assert_close(fast.f, slow.f, rtol=rounding, atol=rounding)
+    (slope,), (solved,) = fast.newton([1e-3], 0.0)
+    assert solved
+    assert slope == pytest.approx(slow.newton([1e-3], 0.0)[0][0], rel=1e-3, abs=1e-9)
+
+
+@needs_library
+@pytest.mark.usefixtures("library")
+def test_steps_that_leave_the_range_go_on_around_a_new_kernel():
+    x, y = draw(30, 2, dtype=torch.float32), draw(20, 2, seed=1, dtype=torch.float32) + 40
+    b = torch.logspace(0, -30, 20, dtype=torch.float64)
+    found = solve(Problem(x, y, b=b), 2.0)
+    assert found.converged
+    torch.testing.assert_close(found.value, solve(Problem(x.double(), y.double(), b=b), 2.0).value)
 
 
 @needs_library

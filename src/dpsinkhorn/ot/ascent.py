@@ -3,9 +3,9 @@
 Sinkhorn's iteration is the ascent step ``g += λ log(b / P^T 1)``. It is safe and cheap, but at the
 papers' regularizations, where costs are thousands of λ, it needs thousands of steps. The loop
 below takes damped Newton steps instead, along a sequence of decreasing λ (ε-scaling), and falls back on
-Sinkhorn's step where Newton's fails; some tens of evaluations then reach any tolerance. Each evaluation
-costs what one Sinkhorn iteration costs. The loop itself sees a few numbers per problem; what it does to
-vectors is behind :class:`dpsinkhorn.ot.iterate.Iterate`.
+Sinkhorn's step where Newton's fails. Each evaluation costs what one Sinkhorn iteration costs. The loop
+itself sees a few numbers per problem; what it does to vectors is behind
+:class:`dpsinkhorn.ot.iterate.Iterate`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot import exact
 from dpsinkhorn.ot.iterate import start
 from dpsinkhorn.ot.semidual import SemiDual
 
@@ -24,7 +25,7 @@ Method = Literal["newton", "sinkhorn"]
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.1, 0.25, 0.02, 50
+_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.02, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
@@ -33,6 +34,9 @@ _NEWTON_ERROR = 0.5  # farther from the marginals than this, Sinkhorn's step doe
 # Columns that together weigh less than this part of the error sought are left out of the ascent: they
 # cannot matter, and potentials where there is next to no weight would hold back all others.
 _NEGLIGIBLE = 1e-3
+# Evaluations at the last λ after which the exact solution is tried as a start.
+_HEADWAY = 150
+_FLAT = 1e6  # times the range of the costs: from this λ on the solution is had in closed form
 _PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
 
 
@@ -46,29 +50,46 @@ class Ascent:
     error: Tensor
     iterations: int
 
+    @staticmethod
+    def stack(ends: list[Ascent]) -> Ascent:
+        """Ascents of single problems as that of a batch; the longest counts."""
+        f, g, value, error = (
+            torch.stack([getattr(end, name) for end in ends]) for name in ("f", "g", "value", "error")
+        )
+        return Ascent(f, g, value, error, max(end.iterations for end in ends))
+
 
 def maximise(
     dual: SemiDual, regularization: float, *, tolerance: float, max_iterations: int, method: Method
 ) -> Ascent:
     """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``."""
+    if not dual.relaxed and regularization > _FLAT * (dual.highest - dual.lowest):
+        f, g, value = dual.flat(regularization)
+        return Ascent(f, g, value, dual.evaluate(g, regularization).error, 1)
     climber = _Climber(dual, max_iterations, method)
     stages = schedule(regularization, dual.highest - dual.lowest)
     for stage in stages[:-1]:
         if climber.iterations < max_iterations - 1:
             climber.climb(stage, _STAGE_ERROR, limit=_STAGE_ITERATIONS)
     light = dual.least_weight <= _NEGLIGIBLE * _STAGE_ERROR / dual.columns
+    patience = climber.iterations + _HEADWAY
     for target in targets(tolerance) if light else [tolerance]:
-        climber.climb(regularization, target)
-        if climber.iterations >= max_iterations:
+        climber.climb(regularization, target, limit=max(1, patience - climber.iterations))
+        if climber.iterations >= min(max_iterations, patience):
             break
+    if not climber.arrived(regularization, tolerance):
+        near = exact.start(dual, regularization) if method == "newton" and not dual.relaxed else None
+        if near is not None:
+            climber.try_from(near, regularization)
+        climber.climb(regularization, tolerance)
     at = climber.at
     return Ascent(at.f, at.g, at.value, at.error, climber.iterations)
 
 
 def schedule(regularization: float, cost_range: float) -> list[float]:
-    """Decreasing regularizations, from a tenth of the costs' range to the one asked for.
+    """Decreasing regularizations, from a fiftieth of the costs' range to the one asked for.
 
-    >>> schedule(1.0, 200.0)
+    >>> schedule(1.0, 1000.0)
     [20.0, 5.0, 1.25, 1.0]
     """
     stages = []
@@ -141,6 +162,23 @@ class _Climber:
         self.largest = max(abs(dual.highest), abs(dual.lowest))
         self.eps = torch.finfo(dual.work).eps
 
+    def arrived(self, regularization: float, tolerance: float) -> bool:
+        """Whether there is nothing left to gain: all errors are small, or the cap is reached."""
+        rounding = 1e3 * 2**-52 * self.largest / regularization
+        return self.iterations >= self.max_iterations or float(self.at.error.max()) <= max(
+            tolerance, rounding
+        )
+
+    def try_from(self, g: Tensor, regularization: float) -> None:
+        """Go to ``g`` if the error is less there."""
+        here, error = self.at.g, float(self.at.error)
+        self.at.leave_out(0.0)
+        self.at.stand(g)
+        _, (there,) = self.at.evaluate([0.0], regularization)
+        self.iterations += 1
+        if not there < error:
+            self.at.stand(here)
+
     def climb(self, regularization: float, target: float, limit: int | None = None) -> None:
         """Ascend at one λ from the present ``g`` until all errors are at most ``target``."""
         end = self.max_iterations if limit is None else min(self.max_iterations - 1, self.iterations + limit)
@@ -148,9 +186,14 @@ class _Climber:
         patience = _PATIENCE if self.method == "newton" else self.max_iterations
         self.at.leave_out(_NEGLIGIBLE * target / self.dual.columns)
         steps = [0.0] * self.dual.batch  # the first trial is where we stand
+        begun = self.at.scale(regularization, target, end - self.iterations) if self.method == "newton" else 0
+        self.iterations += begun
         while True:
-            values, errors = self.at.evaluate(steps, regularization)
-            self.iterations += 1
+            if begun:
+                values, errors, begun = [float(self.at.value)], [float(self.at.error)], 0
+            else:
+                values, errors = self.at.evaluate(steps, regularization)
+                self.iterations += 1
             taken = [
                 walker.judge(value, error, self._rounding(value, regularization))
                 for walker, value, error in zip(walkers, values, errors, strict=True)

@@ -22,12 +22,12 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
-# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs a
-# fraction of a second and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
-_EXACT_PRODUCT_LIMIT = 2**30
+# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs some
+# milliseconds and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
+_EXACT_PRODUCT_LIMIT = 2**26
 # Up to this many terms, squared distances are summed up directly where the compiled loops are there;
 # beyond, a matrix product is faster.
-_DIRECT_SUMS = 2**23
+_DIRECT_SUMS = 2**19
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 
@@ -267,10 +267,10 @@ def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
     if not isinstance(cost, Cost):
         raise ValueError(
             "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
-            f"({', '.join(COST_NAMES)}), got {_shown(cost)}"
+            f"({', '.join(COST_NAMES)}), got {shown(cost)}"
         )
     if isinstance(cost, L1L2) and not _is_weight(cost.l1_weight):
-        raise ValueError(f"cost: expected an l1_weight from 0 upwards, got {_shown(cost.l1_weight)}")
+        raise ValueError(f"cost: expected an l1_weight from 0 upwards, got {shown(cost.l1_weight)}")
     return cost
 
 
@@ -281,10 +281,12 @@ def _is_weight(value: object) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value in an error, on one line and not too long."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if value is None:
+        return "None"
     text = repr(value) if isinstance(value, str | int | float) else f"an object of {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 

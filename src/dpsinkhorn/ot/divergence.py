@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from dpsinkhorn.ot.ascent import Method
 from dpsinkhorn.ot.costs import Cost, as_cost
 from dpsinkhorn.ot.problem import Problem
-from dpsinkhorn.ot.sinkhorn import Storage, check_settings, solve
+from dpsinkhorn.ot.sinkhorn import Marginals, Storage, check_settings, penalties, solve
 
-_SETTINGS = ("tolerance", "max_iterations", "method", "storage")
+_SETTINGS = ("tolerance", "max_iterations", "method", "storage", "marginals")
 
 
 def transport_loss(
@@ -37,6 +37,7 @@ def transport_loss(
     max_iterations: int = 1000,
     method: Method = "newton",
     storage: Storage = "auto",
+    marginals: Marginals = None,
 ) -> Tensor:
     """Entropic transport cost ``W_λ(x, y)``, differentiable, once, in both clouds and their weights.
 
@@ -45,6 +46,7 @@ def transport_loss(
     of :class:`dpsinkhorn.ot.Problem`, the others those of :func:`dpsinkhorn.ot.solve`.
 
     Weights are scaled to sum to one, and gradients are of that: no multiple of the weights changes the loss.
+    With relaxed ``marginals`` they count as they are given.
 
     >>> x = torch.tensor([[0.0], [1.0]], requires_grad=True)
     >>> loss = transport_loss(x, torch.tensor([[1.0], [3.0]]), regularization=1e-3)
@@ -58,6 +60,7 @@ def transport_loss(
         "max_iterations": max_iterations,
         "method": method,
         "storage": storage,
+        "marginals": marginals,
     }
     arguments = (x, y, as_cost(cost), a, b, regularization, settings)
     loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -102,8 +105,9 @@ def debiased_loss(
         if (one is None) != (other is None):
             raise ValueError(f"{name} and {name}_again: expected weights of both batches, or of neither")
     cross = transport_loss(x, y, regularization, a=a, b=b, **options)
-    own_x = transport_loss(x, x_again, regularization, a=a, b=a_again, **options)
-    own_y = transport_loss(y, y_again, regularization, a=b, b=b_again, **options)
+    of_x, of_y = (_of_own(options, side) for side in (0, 1))
+    own_x = transport_loss(x, x_again, regularization, a=a, b=a_again, **of_x)
+    own_y = transport_loss(y, y_again, regularization, a=b, b=b_again, **of_y)
     return 2 * cross - own_x - own_y
 
 
@@ -132,6 +136,11 @@ def semi_debiased_loss(
     >>> x.grad.shape
     torch.Size([7, 2])
     """
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        raise ValueError(
+            "x: expected points, (n, d) or (batch, n, d), before the weights: loss(x, y, a=a, b=b), where "
+            "GeomLoss has loss(a, x, b, y)"
+        )
     total = x.shape[-2]
     generated, resampled = split_generated(total, debias)
     first, second = slice(generated), slice(resampled, generated + resampled)
@@ -142,8 +151,14 @@ def semi_debiased_loss(
         a_first, a_second = a[..., first], a[..., second]
     x_first, x_second = x[..., first, :], x[..., second, :]
     cross = transport_loss(x_first, y, regularization, a=a_first, b=b, **options)
-    own = transport_loss(x_first, x_second, regularization, a=a_first, b=a_second, **options)
+    own = transport_loss(x_first, x_second, regularization, a=a_first, b=a_second, **_of_own(options, 0))
     return 2 * cross - own
+
+
+def _of_own(options: dict[str, Any], side: int) -> dict[str, Any]:
+    """Options of a self term: where marginals are relaxed, both of its are as those of its cloud."""
+    relaxed = penalties(options.get("marginals"))
+    return {**options, "marginals": relaxed and (relaxed[side], relaxed[side])}
 
 
 def split_generated(total: int, debias: float) -> tuple[int, int]:
@@ -201,7 +216,9 @@ class SinkhornLoss(nn.Module):
             ``L1L2(l1_weight=1)`` on MNIST.
         debias: fraction p of generated points that are sampled twice; 0 is the biased loss, 1 the
             debiased one.
-        options: ``tolerance``, ``max_iterations``, ``method`` and ``storage`` of :func:`dpsinkhorn.ot.solve`.
+        options: ``tolerance``, ``max_iterations``, ``method``, ``storage`` and ``marginals`` of
+            :func:`dpsinkhorn.ot.solve`. Relaxed ``marginals=(ρ1, ρ2)`` hold for W(x, y); the self term of x
+            has ρ1 on both sides.
 
     Weights of the points go to the call, ``loss(x, y, a=a, b=b)``.
 
@@ -269,8 +286,13 @@ class _TransportLoss(torch.autograd.Function):
         result = solve(problem, regularization, **settings)
         wrt_x, wrt_y, _, wrt_a, wrt_b, *_ = ctx.needs_input_grad
         in_x, in_y = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
-        in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
-        in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
+        in_a: Tensor | None
+        in_b: Tensor | None
+        if penalties(settings["marginals"]):
+            in_a, in_b = result.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
+        else:
+            in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
+            in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
         ctx.save_for_backward(in_x, in_y, in_a, in_b)
         ctx.weights = [
             (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)

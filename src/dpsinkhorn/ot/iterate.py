@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native, newton
+from dpsinkhorn.ot.native.scaling import ScalingIterate
 from dpsinkhorn.ot.native.state import NativeIterate
 from dpsinkhorn.ot.newton import column, numbers, solve_curvature
 from dpsinkhorn.ot.semidual import SemiDual
@@ -23,6 +24,12 @@ class Iterate(Protocol):
 
     def leave_out(self, weight: float) -> None:
         """Leave columns of at most this weight out of what follows."""
+
+    def stand(self, g: Tensor) -> None:
+        """Make ``g`` the point kept."""
+
+    def scale(self, regularization: float, target: float, limit: int) -> int:
+        """Take Sinkhorn's steps, at most so many, while they get on fast; how many were taken."""
 
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         """Values and errors at the trial point: so much of the direction away from the point kept."""
@@ -57,6 +64,14 @@ class Iterate(Protocol):
 
 def start(dual: SemiDual) -> Iterate:
     """The iterate at g = 0, compiled where there is such a one for the problem."""
+    costs = dual.stored_costs
+    if native.library is not None and costs is not None and costs.dtype == dual.work and not dual.relaxed:
+        return ScalingIterate(native.library, dual, costs, lambda: start_precise(dual))
+    return TorchIterate(dual)
+
+
+def start_precise(dual: SemiDual) -> Iterate:
+    """The iterate at g = 0 that forms every power anew, for a λ that is small beside the costs."""
     costs = dual.small_costs
     direct = dual.columns <= newton._DIRECT_COLUMNS
     if native.library is not None and costs is not None and direct:
@@ -76,12 +91,21 @@ class TorchIterate:
     def leave_out(self, weight: float) -> None:
         self.dual.leave_out(weight)
 
+    def stand(self, g: Tensor) -> None:
+        self.g = g
+
+    def scale(self, regularization: float, target: float, limit: int) -> int:  # noqa: ARG002
+        return 0
+
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         trial = self.g
         if any(steps):
             direction = self._direction
             trial = self.g + (direction if min(steps) == 1.0 else direction * column(steps, direction))
-        self._point = self.dual.evaluate(trial, regularization)
+        self._point, self._part = (
+            self.dual.evaluate(trial, regularization),
+            self.dual.column_part(regularization),
+        )
         return numbers(self._point.value), numbers(self._point.error)
 
     def keep(self, taken: list[bool]) -> None:
@@ -97,16 +121,17 @@ class TorchIterate:
     def newton(self, ridge: list[float], accuracy: float) -> tuple[list[float], list[bool]]:
         point = self._point
         direction, solved = solve_curvature(point.curvature, point.residual, ridge, accuracy)
-        direction = direction - torch.linalg.vecdot(self.dual.b, direction).unsqueeze(-1)
+        if not self.dual.relaxed:  # a constant makes no difference
+            direction = direction - torch.linalg.vecdot(self.dual.b, direction).unsqueeze(-1)
         if self.dual.left_out is not None:
             direction.masked_fill_(self.dual.left_out, 0.0)
         self.proposal = direction
         return numbers(torch.linalg.vecdot(point.residual, direction)), solved
 
     def sinkhorn(self, spare: list[bool]) -> list[float]:
-        b, floor = self.dual.b, torch.finfo(self.dual.work).tiny
-        marginal = self._point.curvature.column_marginal
-        direction = (b / marginal.clamp(min=floor)).clamp_(min=floor).log_()
+        floor = torch.finfo(self.dual.work).tiny
+        ratio = self._point.target / self._point.marginal.clamp(min=floor)
+        direction = ratio.clamp_(min=floor).log_().mul_(self._part)
         if self.dual.left_out is not None:
             direction.masked_fill_(self.dual.left_out, 0.0)
         if any(spare):

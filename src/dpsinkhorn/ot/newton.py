@@ -17,7 +17,7 @@ from dpsinkhorn.ot.semidual import Curvature
 
 # Up to this many columns the system is solved by Cholesky outright; up to the second number, when
 # conjugate gradients do not get there.
-_DIRECT_COLUMNS, _FALLBACK_COLUMNS = 512, 2048
+_DIRECT_COLUMNS, _FALLBACK_COLUMNS = 350, 2048
 _CG_ITERATIONS, _CG_ITERATIONS_STREAMED, _CG_ITERATIONS_SPARSE = 120, 10, 1000
 # The kernel is held sparse where fewer than one entry in so many is above one of these floors (its rows
 # have maximum 1), and no more than so many in all.

@@ -33,6 +33,8 @@ class Problem:
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
+    ``masses`` are the sums of the weights as given, ``(..., 1)``; only relaxed marginals look at them.
+
     Points and weights are tensors or NumPy arrays, float32 or float64, which they stay. Bad input
     raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
 
@@ -45,6 +47,7 @@ class Problem:
     cost: Cost
     a: Tensor
     b: Tensor
+    masses: tuple[Tensor | float, Tensor | float]
 
     def __init__(
         self,
@@ -65,8 +68,7 @@ class Problem:
         object.__setattr__(self, "x", x.detach())
         object.__setattr__(self, "y", y.detach())
         object.__setattr__(self, "cost", as_cost(cost))
-        object.__setattr__(self, "a", _weights("a", a, x))
-        object.__setattr__(self, "b", _weights("b", b, y))
+        _set_weights(self, a, x, b, y)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,7 +103,8 @@ class Problem:
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
         cost = self.cost if self.cost.symmetric else Flipped(self.cost)
-        return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a)
+        masses = self.masses[1], self.masses[0]
+        return _without_checks(Problem, x=self.y, y=self.x, cost=cost, a=self.b, b=self.a, masses=masses)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -115,13 +118,13 @@ class MatrixProblem:
     matrix: Tensor
     a: Tensor
     b: Tensor
+    masses: tuple[Tensor | float, Tensor | float]
 
     def __init__(self, matrix: Array, a: Array | None = None, b: Array | None = None) -> None:
         matrix = _tensor("matrix", matrix)
         _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
         object.__setattr__(self, "matrix", matrix.detach())
-        object.__setattr__(self, "a", _weights("a", a, matrix))
-        object.__setattr__(self, "b", _weights("b", b, matrix.mT))
+        _set_weights(self, a, matrix, b, matrix.mT)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -146,7 +149,8 @@ class MatrixProblem:
     def flipped(self) -> MatrixProblem:
         """The same problem with rows and columns exchanged."""
         matrix = self.matrix.mT.contiguous()
-        return _without_checks(MatrixProblem, matrix=matrix, a=self.b, b=self.a)
+        masses = self.masses[1], self.masses[0]
+        return _without_checks(MatrixProblem, matrix=matrix, a=self.b, b=self.a, masses=masses)
 
 
 @dataclass(frozen=True)
@@ -177,12 +181,18 @@ def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:
 def _tensor(name: str, array: Array) -> Tensor:
     """The tensor itself, or a NumPy array as one of its own type."""
     if isinstance(array, Tensor):
+        if array.layout != torch.strided:
+            raise ValueError(f"{name}: expected a dense tensor, got {array.layout}; use to_dense()")
+        if array.device.type == "meta":
+            raise ValueError(f"{name}: is on the meta device, which holds no values")
         return array
     if not isinstance(array, np.ndarray):
         raise ValueError(
             f"{name}: expected a torch.Tensor or a NumPy array, got {type(array).__name__}; "
             "use torch.as_tensor"
         )
+    if np.ma.is_masked(array):
+        raise ValueError(f"{name}: has masked entries; leave these points out or give them a weight of 0")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
     native_order = array.dtype.newbyteorder("=")
@@ -197,7 +207,7 @@ def _check_array(name: str, array: Tensor, dims: tuple[int, ...], what: str) -> 
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
     if array.ndim not in dims:
         raise ValueError(f"{name}: expected {what}, got shape {tuple(array.shape)}")
-    if 0 in array.shape[-2:]:
+    if 0 in array.shape:
         raise ValueError(f"{name}: is empty, shape {tuple(array.shape)}")
     if not native.finite(array):
         raise ValueError(f"{name}: has NaN or infinite entries")
@@ -210,20 +220,32 @@ def _check_alike(first: str, x: Tensor, second: str, y: Tensor) -> None:
         raise ValueError(f"{first} and {second}: on different devices, {x.device} and {y.device}")
 
 
-def _weights(name: str, weights: Array | None, points: Tensor) -> Tensor:
-    """Weights in float64, summing to one along the last dimension."""
+def _set_weights(
+    problem: Problem | MatrixProblem, a: Array | None, rows: Tensor, b: Array | None, columns: Tensor
+) -> None:
+    (a, mass_a), (b, mass_b) = _weights("a", a, rows), _weights("b", b, columns)
+    for name, value in (("a", a), ("b", b), ("masses", (mass_a, mass_b))):
+        object.__setattr__(problem, name, value)
+
+
+def _weights(name: str, weights: Array | None, points: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Weights in float64, summing to one along the last dimension, and their sum as they were."""
     shape = points.shape[:-1]
     if weights is None:
-        return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device)
+        return torch.full(shape, 1.0 / shape[-1], dtype=torch.float64, device=points.device), 1.0
     weights = _tensor(name, weights)
     if weights.shape not in (shape, shape[-1:]):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(weights.shape)}")
+    if weights.is_complex():
+        raise ValueError(f"{name}: expected float32 or float64, got {weights.dtype}")
     weights = weights.detach().to(device=points.device, dtype=torch.float64)
     if not bool(torch.isfinite(weights).all()):
         raise ValueError(f"{name}: has NaN or infinite entries")
     if bool((weights < 0).any()):
         raise ValueError(f"{name}: has negative entries")
-    total = weights.sum(-1, keepdim=True)
-    if bool((total <= 0).any()):
+    largest = weights.amax(-1, keepdim=True)
+    if bool((largest <= 0).any()):
         raise ValueError(f"{name}: all weights are zero")
-    return (weights / total).expand(shape)
+    weights = weights / largest  # their sum as given may overflow
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total).expand(shape), total * largest

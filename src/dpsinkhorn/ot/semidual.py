@@ -8,6 +8,11 @@ the function ``F(g) = <a, f(g)> + <b, g>`` is concave, its maximum is the entrop
 gradient is ``b - P^T 1`` with the plan ``P_ij = a_i b_j exp((f_i + g_j - C_ij) / λ)``, whose rows sum to
 ``a`` by construction, and ``-λ`` times its Hessian is ``diag(P^T 1) - P^T diag(1/a) P``.
 
+With relaxed marginals, penalties ρ₁ KL(P 1 | a) and ρ₂ KL(P^T 1 | b) in place of constraints, f is τ₁ times
+the transform, τ₁ = ρ₁ / (λ + ρ₁), row i carries the mass p_i = a_i exp(-f_i / ρ₁), the gradient is
+``b exp(-g / ρ₂) - P^T 1``, and ``-λ`` times the Hessian is
+``diag(P^T 1 + b exp(-g / ρ₂) λ / ρ₂) - τ₁ P^T diag(1/p) P``. ρ = ∞ gives the above.
+
 Everything is computed by blocks of rows. A block comes from a stored cost matrix or is computed from the
 points when it is needed; nothing else differs between the two. Exponents are differences of large
 numbers (a cost of hundreds over a λ of hundredths), so they are formed in float64 and only then rounded
@@ -16,6 +21,7 @@ to the working type; powers are of two, which vectorises better than ``exp``.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +47,9 @@ class SemiDualPoint:
     g: Tensor  # (..., m), float64
     f: Tensor  # (..., n), float64
     value: Tensor  # (...), float64
-    residual: Tensor  # (..., m), b minus the column marginal: the gradient of F
+    marginal: Tensor  # (..., m), P^T 1
+    target: Tensor  # (..., m), what it is to be: b, or less or more of it where it is relaxed
+    residual: Tensor  # (..., m), target minus marginal: the gradient of F
     error: Tensor  # (...), L1 norm of the residual
     curvature: Curvature
 
@@ -54,15 +62,26 @@ class SemiDual:
         stored: keep the cost matrix in memory, or compute each block of it when needed.
         work: type of the kernel's entries, float32 or float64.
         kernel_limit: largest number of kernel entries kept between a point and its second derivatives.
+        marginals: ρ of the rows and of the columns, how strongly P must have these marginals; None: exactly.
     """
 
     def __init__(
-        self, problem: Problem | MatrixProblem, *, stored: bool, work: torch.dtype, kernel_limit: int
+        self,
+        problem: Problem | MatrixProblem,
+        *,
+        stored: bool,
+        work: torch.dtype,
+        kernel_limit: int,
+        marginals: tuple[float, float] | None = None,
     ) -> None:
         self.batch, self.rows, self.columns = problem.shape
         self.problem = problem
         self.work = work
         self.a, self.b = problem.a, problem.b
+        self.relaxed = marginals is not None
+        self.row_penalty, self.column_penalty = marginals or (math.inf, math.inf)
+        if self.relaxed:  # masses matter
+            self.a, self.b = self.a * problem.masses[0], self.b * problem.masses[1]
         self.device = self.a.device
         self.left_out: Tensor | None = None  # (..., m), columns that take no part
         self.least_weight = float(self.b.min())
@@ -72,14 +91,32 @@ class SemiDual:
         self.lowest, self.highest = self._range()
 
     @property
+    def stored_costs(self) -> Tensor | None:
+        """The costs of a single problem as one array on the CPU, ``(n, m)``; None where there is none."""
+        single = self._stored is not None and self.a.ndim == 1 and self.device.type == "cpu"
+        return self._stored if single else None
+
+    def problems(self) -> list[SemiDual]:
+        """Each problem of a batch by itself, where the compiled loops take them one by one; else this one."""
+        if native.library is None or self._stored is None or self.a.ndim == 1 or self.device.type != "cpu":
+            return [self]
+        singles = []
+        for costs, a, b in zip(self._stored, self.a, self.b, strict=True):
+            single = copy.copy(self)
+            single.batch, single.a, single.b, single._stored = 1, a, b, costs
+            single.least_weight = float(b.min())
+            single._slices = single._row_slices(stored=True)
+            single._keep_kernel = True
+            singles.append(single)
+        return singles
+
+    @property
     def small_costs(self) -> Tensor | None:
         """The costs of a single small problem, as one float64 array on the CPU; None for any other."""
-        stored = self._stored
-        if stored is None or self.problem.batched or self.device.type != "cpu":
+        stored = self.stored_costs
+        if stored is None or stored.numel() > _NATIVE_LIMIT:
             return None
-        if stored.numel() > _NATIVE_LIMIT:
-            return None
-        return stored if stored.dtype == torch.float64 and stored.is_contiguous() else None
+        return stored if stored.dtype == torch.float64 else None
 
     # What the compiled iterate does without is made when it is first needed.
 
@@ -113,39 +150,83 @@ class SemiDual:
         for rows, costs in self._blocks():
             exponents = torch.add(offset[..., rows, :], costs, alpha=-scale).mul_(LN2)
             total = torch.logaddexp(total, exponents.logsumexp(-2))
-        return torch.where(self.left_out, total * -regularization, g)
+        return torch.where(self.left_out, total * (-regularization * self.column_part(regularization)), g)
+
+    def column_part(self, regularization: float) -> float:
+        """τ₂: what part of Sinkhorn's step a relaxed column takes."""
+        return _part_of(self.column_penalty, regularization)
 
     def evaluate(self, g: Tensor, regularization: float) -> SemiDualPoint:
         """``F`` and its gradient at ``g``, ``(..., m)``. Overwrites the kernel of the point before."""
         scale = 1.0 / (regularization * LN2)
+        row_part = _part_of(self.row_penalty, regularization)
         shifted = (g * scale).add_(self.log2_b).unsqueeze(-2)  # (..., 1, m)
-        tops, sums, marginal = [], [], None
+        tops, sums, masses, marginal = [], [], [], None
         for rows, costs in self._blocks():
             exponents = torch.add(shifted, costs, alpha=-scale)  # (..., r, m), float64
             top = exponents.amax(-1, keepdim=True)
             kernel = self._round(exponents, top, rows).exp2_()  # in [0, 1], each row has a 1
             total = kernel.sum(-1)  # (..., r)
-            part = _row_times(self._cast(self._part(self.a, rows) / total), kernel)  # (..., m)
+            mass = self._part(self.a, rows)
+            if row_part < 1.0:
+                logs = total.double().log2().add_(top.squeeze(-1))
+                mass = mass * torch.exp2(logs * (1.0 - row_part))
+                masses.append(mass)
+            part = _row_times(self._cast(mass / total), kernel)  # (..., m)
             marginal = part.double() if marginal is None else marginal.add_(part)
             tops.append(top.squeeze(-1))
             sums.append(total)
         assert marginal is not None
         top, total = _join(tops), _join(sums)
         f = total.double().log2().add_(top).div_(-scale)
-        value = torch.linalg.vecdot(self.a, f) + torch.linalg.vecdot(self.b, g)
-        residual = self.b - marginal
+        if not self.relaxed:
+            value = torch.linalg.vecdot(self.a, f) + torch.linalg.vecdot(self.b, g)
+            target, diagonal, row_mass = self.b, marginal, self.a
+        else:
+            f.mul_(row_part)
+            row_mass = _join(masses) if masses else self.a
+            moved, product = row_mass.sum(-1), self.a.sum(-1) * self.b.sum(-1)
+            value = _penalised(self.a, f, self.row_penalty) + _penalised(self.b, g, self.column_penalty)
+            value += regularization * (product - moved)
+            target, bend = marginal, 0.0
+            if self.column_penalty > 0:  # else g is 0, and nothing is asked of the columns
+                target, bend = (
+                    self.b * torch.exp(-g / self.column_penalty),
+                    regularization / self.column_penalty,
+                )
+            diagonal, row_mass = marginal + bend * target, row_part * row_mass
+        residual = target - marginal
         error = torch.linalg.vector_norm(residual, 1, -1)
-        curvature = Curvature(self, shifted, scale, top, total, marginal)
-        return SemiDualPoint(g, f, value, residual, error, curvature)
+        curvature = Curvature(self, shifted, scale, top, total, diagonal, row_mass)
+        return SemiDualPoint(g, f, value, marginal, target, residual, error, curvature)
+
+    def flat(self, regularization: float) -> tuple[Tensor, Tensor, Tensor]:
+        """f, g and the value for a λ far above the costs, where the plan is all but ``a b^T``.
+
+        To second order in C / λ: f + g is the sum of a row's and a column's number nearest to C under the
+        weights, and the value is that of ``<C, a b^T>`` less what is left of C, squared, over 2 λ.
+        """
+        f, g = torch.empty_like(self.a), torch.zeros_like(self.b)
+        for rows, costs in self._blocks():
+            costs = costs.double()
+            f[..., rows] = (costs @ self.b.unsqueeze(-1)).squeeze(-1)
+            g += _row_times(self.a[..., rows], costs)
+        mean = torch.linalg.vecdot(self.a, f).unsqueeze(-1)
+        f, g = f - mean / 2, g - mean / 2
+        rest = torch.zeros_like(mean[..., 0])
+        for rows, costs in self._blocks():
+            left = (costs.double() - f[..., rows].unsqueeze(-1) - g.unsqueeze(-2)).square_()
+            rest += torch.linalg.vecdot(self.a[..., rows], (left @ self.b.unsqueeze(-1)).squeeze(-1))
+        return f, g, mean[..., 0] - rest / (2 * regularization)
 
     def plan_blocks(
         self, f: Tensor, g: Tensor, regularization: float
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Rows, their costs and their part of the plan, block by block, for given potentials."""
-        if (costs := self.small_costs) is not None:
-            plan = native.plan(costs, f, g, self.a, self.b, regularization)
+        if self._stored is not None and self._stored.dtype == self.work and not self.relaxed:
+            plan = native.plan(self._stored, f, g, self.a, self.b, regularization)
             if plan is not None:
-                yield slice(0, self.rows), costs, plan
+                yield slice(0, self.rows), self._stored, plan
                 return
         scale = 1.0 / (regularization * LN2)
         shifted = (g * scale + self.b.log2()).unsqueeze(-2)
@@ -224,6 +305,8 @@ class SemiDual:
 class Curvature:
     """``H = diag(P^T 1) - P^T diag(1/a) P``, -λ times the Hessian of ``F``; positive semi-definite.
 
+    Of relaxed marginals, the same with another diagonal, and τ₁ p in place of a.
+
     Valid until the next call of :meth:`SemiDual.evaluate`.
     """
 
@@ -232,7 +315,8 @@ class Curvature:
     scale: float
     top: Tensor  # (..., n)
     total: Tensor  # (..., n)
-    column_marginal: Tensor  # (..., m)
+    column_marginal: Tensor  # (..., m), and what relaxed columns add to the diagonal
+    row_mass: Tensor  # (..., n)
 
     # P = (a / total) * kernel, so P^T diag(1/a) P = kernel^T diag(a / total^2) kernel.
 
@@ -242,7 +326,8 @@ class Curvature:
 
     def matrix(self, ridge: Tensor | float = 0.0) -> Tensor:
         """``H + ridge * diag(P^T 1)`` as a dense ``(..., m, m)`` tensor of the working type."""
-        weights = self.dual._cast(self.dual.sqrt_a / self.total).unsqueeze(-1)
+        roots = self.dual.sqrt_a if self.row_mass is self.dual.a else self.row_mass.sqrt()
+        weights = self.dual._cast(roots / self.total).unsqueeze(-1)
         gram: Tensor | None = None
         for rows, kernel in self.kernel_blocks():
             scaled = kernel * (weights if kernel.shape[-2] == weights.shape[-2] else weights[..., rows, :])
@@ -262,7 +347,7 @@ class Curvature:
 
     def row_weights(self) -> Tensor:
         """Weights of the kernel's rows in ``P^T diag(1/a) P``, ``(..., n)``, float64."""
-        return self.dual.a / self.total.double().square()
+        return self.row_mass / self.total.double().square()
 
     def times(self, v: Tensor) -> Tensor:
         """``H v`` for ``v`` of shape ``(..., m)``, float64."""
@@ -273,6 +358,21 @@ class Curvature:
             image = (kernel @ column).squeeze(-1) * weights[..., rows]
             out.sub_(_row_times(self.dual._cast(image), kernel))
         return out
+
+
+def _part_of(penalty: float, regularization: float) -> float:
+    """``ρ / (ρ + λ)``, 1 for a marginal that is kept exactly."""
+    return 1.0 if penalty == math.inf else penalty / (penalty + regularization)
+
+
+def _penalised(weights: Tensor, potential: Tensor, penalty: float) -> Tensor:
+    """``<w, ρ (1 - exp(-f / ρ))>``: what a marginal adds to the dual value, ``<w, f>`` where it is kept."""
+    if penalty == 0:
+        return torch.zeros_like(potential[..., 0])
+    if penalty < math.inf:
+        potential = torch.expm1(potential / -penalty) * -penalty
+    total: Tensor = torch.linalg.vecdot(weights, potential)
+    return total
 
 
 def _row_times(row: Tensor, matrix: Tensor) -> Tensor:

@@ -7,23 +7,25 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.ascent import Method, maximise
-from dpsinkhorn.ot.costs import BUILT_IN, Cost
+from dpsinkhorn.ot.ascent import Ascent, Method, maximise
+from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
 from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
 
 Storage = Literal["auto", "dense", "streamed"]
+Marginals: TypeAlias = "tuple[float, float] | float | None"
 
 # More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
 DENSE_LIMIT = 2**27
 # Float32 problems up to this size are solved in float64: it takes no longer, launches dominate.
 _SMALL = 2**16
+_EPS = 2**-52  # of potentials, which are float64
 
 
 class ConvergenceWarning(UserWarning):
@@ -40,7 +42,8 @@ class SinkhornResult:
         value: the regularised cost ``<C, P> + λ KL(P | a b^T)``, computed as the dual value
             ``<a, f> + <b, g>``; the losses and their gradients are built on it. Autograd does not follow it,
             or anything else here: use :func:`dpsinkhorn.ot.transport_loss`, or :meth:`gradients`.
-        marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``.
+        marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``; of relaxed marginals, by how much they are not what
+            the potentials ask for, ``a exp(-f / ρ1)`` and ``b exp(-g / ρ2)``, which is so at the optimum.
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
         regularization: λ.
@@ -97,6 +100,33 @@ class SinkhornResult:
             return None, columns
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)), columns
 
+    def gradients_in_weights(
+        self, *, wrt_a: bool = True, wrt_b: bool = True
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of ``value`` in weights of any sum: of relaxed marginals only.
+
+        Balanced, they are the potentials, whose constant is free: :func:`dpsinkhorn.ot.transport_loss`.
+        """
+        dual = self._dual
+        if not dual.relaxed:
+            raise ValueError("marginals: balanced, the gradients in the weights are the potentials f and g")
+        of_rows, of_columns = (dual.row_penalty, dual.b), (dual.column_penalty, dual.a)
+        of_x, of_y = (of_columns, of_rows) if self._flipped else (of_rows, of_columns)
+        in_a = self._in_weights(self.f, *of_x) if wrt_a else None
+        return in_a, self._in_weights(self.g, *of_y) if wrt_b else None
+
+    def _in_weights(self, potential: Tensor, penalty: float, others: Tensor) -> Tensor:
+        # The derivative of w (ρ (1 - exp(-f / ρ)) + λ Σ b) - λ P 1, with P 1 = w exp(-f / ρ).
+        total = others.sum(-1, keepdim=True)
+        if penalty == math.inf:
+            return potential + self.regularization * (total - 1.0)
+        if penalty == 0:
+            raise ValueError(
+                "marginals: no gradient in the weights of a side that is not held at all (ρ = 0)"
+            )
+        kept = torch.exp(-potential / penalty)
+        return penalty - (penalty + self.regularization) * kept + self.regularization * total
+
     def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         f, g = (self.g, self.f) if self._flipped else (self.f, self.g)
         return self._dual.plan_blocks(f, g, self.regularization)
@@ -122,6 +152,37 @@ def _checked(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
     )
 
 
+def _number(name: str, value: object) -> float:
+    """A number, or an array of one."""
+    try:
+        if not isinstance(value, str | bool):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise ValueError(f"{name}: expected a number, got {shown(value)}")
+
+
+def penalties(marginals: Marginals) -> tuple[float, float] | None:
+    """ρ of x and of y, from a pair of them or one for both; None where both are infinite.
+
+    >>> penalties(2.0), penalties((0, math.inf)), penalties(math.inf)
+    ((2.0, 2.0), (0.0, inf), None)
+    """
+    if marginals is None:
+        return None
+    try:
+        pair = (marginals, marginals) if isinstance(marginals, int | float) else tuple(marginals)
+        first, second = (_number("marginals", each) for each in pair)
+    except (TypeError, ValueError):
+        first = second = math.nan
+    if not (first >= 0 and second >= 0):
+        raise ValueError(
+            "marginals: expected a pair of numbers from 0 to infinity, how strongly the marginals of x and "
+            f"of y are held, got {marginals!r}"
+        )
+    return None if first == second == math.inf else (first, second)
+
+
 def check_settings(
     regularization: float,
     *,
@@ -129,17 +190,19 @@ def check_settings(
     max_iterations: int = 1000,
     method: Method = "newton",
     storage: Storage = "auto",
+    marginals: Marginals = None,
 ) -> None:
     """Raise ``ValueError`` where :func:`solve` cannot be run with these.
 
     >>> check_settings(0.1, method="newton")
     """
-    if not regularization > 0 or regularization == float("inf"):
+    if not 0 < _number("regularization", regularization) < math.inf:
         raise ValueError(f"regularization: expected a positive number, got {regularization}")
-    if tolerance is not None and not tolerance > 0:
+    if tolerance is not None and not _number("tolerance", tolerance) > 0:
         raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
-    if max_iterations < 1:
+    if _number("max_iterations", max_iterations) < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    penalties(marginals)
     if method not in ("newton", "sinkhorn"):
         raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
     if storage not in ("auto", "dense", "streamed"):
@@ -154,6 +217,7 @@ def solve(
     max_iterations: int = 1000,
     method: Method = "newton",
     storage: Storage = "auto",
+    marginals: Marginals = None,
 ) -> SinkhornResult:
     """Solve entropic optimal transport, ``min <C, P> + λ KL(P | a b^T)`` over plans from ``a`` to ``b``.
 
@@ -165,6 +229,10 @@ def solve(
         method: ``"newton"``, or ``"sinkhorn"`` for the plain iteration (a reference: slow at small λ).
         storage: ``"dense"`` keeps the cost matrix, ``"streamed"`` computes it in blocks whenever it is
             needed, ``"auto"`` streams above ``DENSE_LIMIT`` entries.
+        marginals: relax them (unbalanced transport): with ``(ρ1, ρ2)`` the minimum is over all P >= 0 of
+            ``<C, P> + λ KL(P | a b^T) + ρ1 KL(P 1 | a) + ρ2 KL(P^T 1 | b)``, KL between masses that may
+            differ. ``math.inf`` holds a marginal exactly, 0 asks nothing of it; one number is for both.
+            Weights then count as they are given: they are not scaled to sum to one.
 
     A solve that does not converge says so in its result and warns; it never returns NaN.
 
@@ -173,11 +241,17 @@ def solve(
     >>> round(result.value_linear.item(), 4), bool(result.converged)
     (0.5, True)
     """
+    if not isinstance(problem, Problem | MatrixProblem):
+        raise ValueError(f"problem: expected a Problem or a MatrixProblem, got {shown(problem)}")
     check_settings(
-        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage
-    )
+        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
+        marginals=marginals,
+    )  # fmt: skip
+    relaxed = penalties(marginals)
+    regularization = float(regularization)
     batch, n, m = problem.shape
     size = batch * n * m
+    on_cpu = problem.points.device.type == "cpu"
     dtype = problem.points.dtype
     if tolerance is None:
         tolerance = 1e-9 if dtype == torch.float64 else 1e-6
@@ -186,26 +260,41 @@ def solve(
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if size <= _SMALL else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= _SMALL else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
+        marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
     with torch.no_grad():
-        end = maximise(
-            dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method
-        )
-    converged = end.error <= tolerance
+        ends = [
+            maximise(each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method)
+            for each in dual.problems()
+        ]
+        end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
+    error = end.error
+    if (
+        not relaxed and largest * _EPS / regularization > 0.01 * tolerance
+    ):  # rounding of the potentials shows in the plan
+        error = torch.maximum(error, _error_of_plan(dual, end.f, end.g, regularization))
+    converged = error <= tolerance
     if not bool(converged.all()):
         warnings.warn(
-            f"the transport problem did not converge: marginal error {float(end.error.max()):.1e} after "
+            f"the transport problem did not converge: marginal error {float(error.max()):.1e} after "
             f"{end.iterations} iterations, tolerance {tolerance:.1e}; raise max_iterations, regularization "
             "or tolerance",
             ConvergenceWarning,
             stacklevel=2,
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
-    return SinkhornResult(
-        f, g, end.value, end.error, converged, end.iterations, regularization, dual, flipped
-    )
+    return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+
+
+def _error_of_plan(dual: SemiDual, f: Tensor, g: Tensor, regularization: float) -> Tensor:
+    """L1 error of both marginals of the plan, as these potentials give it."""
+    columns, error = torch.zeros_like(dual.b), torch.zeros_like(dual.b[..., 0])
+    for rows, _, plan in dual.plan_blocks(f, g, regularization):
+        error += (plan.sum(-1).double() - dual.a[..., rows]).abs().sum(-1)
+        columns += plan.sum(-2)
+    return error + (columns - dual.b).abs().sum(-1)

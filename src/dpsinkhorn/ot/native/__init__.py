@@ -24,7 +24,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dpsinkhorn.ot.costs import PixelCost
 
-_VERSION = 1  # of the functions and their arguments; that of kernels.c
+_VERSION = 2  # of the functions and their arguments; that of kernels.c
 _THREADED = 2**26  # sums of more terms than this are shared out to threads
 
 _ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
@@ -41,7 +41,12 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "sinkhorn": ([_ADDRESS, _ADDRESS], None),
     "turn": ([_ADDRESS, _NUMBER], None),
     "extend": ([_ADDRESS, _NUMBER], None),
-    "plan": ([_ADDRESS] * 7 + [_COUNT, _COUNT, _NUMBER], None),
+    "scaling_size": ([_COUNT, _COUNT], _COUNT),
+    "scaling_start": ([_ADDRESS] * 5 + [_COUNT, _COUNT, _ADDRESS], None),
+    "scaling_evaluate": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _ADDRESS], None),
+    "scaling_steps": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _COUNT, _COUNT, _ADDRESS], None),
+    "scaling_newton": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _COUNT, _ADDRESS], None),
+    "plan": ([_ADDRESS] * 7 + [_COUNT, _COUNT, _NUMBER, _FLAG], None),
     "range": ([_ADDRESS, _COUNT, _ADDRESS], None),
     "finite_32": ([_ADDRESS, _COUNT], _FLAG),
     "finite_64": ([_ADDRESS, _COUNT], _FLAG),
@@ -119,16 +124,24 @@ def value_range(array: Tensor) -> tuple[float, float] | None:
 
 
 def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularization: float) -> Tensor | None:
-    """``a b^T exp((f + g - C) / λ)`` for float64 costs ``(n, m)``."""
-    tensors = (costs, f, g, a, b)
-    if library is None or not all(_readable(each) and each.dtype == torch.float64 for each in tensors):
+    """``a b^T exp((f + g - C) / λ)`` for costs ``(..., n, m)``, in their type."""
+    vectors = [v.contiguous() for v in (f, g, a, b)]
+    if library is None or not all(map(_readable, (costs, *vectors))):
         return None
-    n, m = costs.shape
-    assert f.shape == a.shape == (n,)
-    assert g.shape == b.shape == (m,)
-    scratch, out = costs.new_empty(m), torch.empty_like(costs)
-    addresses = [each.data_ptr() for each in (*tensors, scratch, out)]
-    library.plan(*addresses, n, m, regularization)
+    if any(v.dtype != torch.float64 for v in vectors):
+        return None
+    n, m = costs.shape[-2:]
+    assert f.shape == a.shape == costs.shape[:-1]
+    assert g.shape == b.shape == (*costs.shape[:-2], m)
+    scratch, out = vectors[0].new_empty(m), torch.empty_like(costs)
+    single, size = costs.dtype == torch.float32, costs.element_size()
+    at_costs, at_out = costs.data_ptr(), out.data_ptr()
+    at = [v.data_ptr() for v in vectors]
+    for k in range(costs.shape[:-2].numel()):
+        library.plan(
+            at_costs + k * n * m * size, at[0] + 8 * k * n, at[1] + 8 * k * m, at[2] + 8 * k * n,
+            at[3] + 8 * k * m, scratch.data_ptr(), at_out + k * n * m * size, n, m, regularization, single,
+        )  # fmt: skip
     return out
 
 

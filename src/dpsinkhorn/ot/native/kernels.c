@@ -16,12 +16,13 @@
 #include <xmmintrin.h>
 #endif
 
-#define VERSION 1
+#define VERSION 2
 
 #define LN2 0.69314718055994531
 #define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
 #define NEGLIGIBLE 1e-18         /* part of a sum below its rounding */
 #define STRETCH 256              /* terms summed in the points' own type */
+#define BLOCK 32                 /* rows whose columns are summed in the costs' own type */
 #define TILE_BYTES 26000         /* of points y that a sweep over x goes through at a time */
 
 /* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. Rows and
@@ -37,6 +38,12 @@ typedef struct {
     double *matrix, *scratch;
     int32_t *index;
     uint8_t *left_out;
+    /* Of a problem in the kernel domain (scaling.h) instead of costs, kernel and matrix: */
+    int64_t row_stride;
+    const void *outer_costs; /* rows x columns, in the type REAL, of the caller */
+    void *outer_kernel;
+    double *absorbed, *top, scale; /* what the kernel was formed around */
+    void *v, *image, *part;        /* vectors over columns, in the type REAL */
 } State;
 
 #define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
@@ -157,6 +164,49 @@ EXPORT void dps_state_start(double *block, const double *costs, const double *a,
     where[2] = s->residual - block, where[3] = s->proposal - block;
 }
 
+static int64_t lay_out_scaling(State *s, double *block, int64_t n, int64_t m)
+{
+    const int64_t w = (m + 7) / 8 * 8;
+    int64_t at = STATE_NUMBERS;
+    memset(s, 0, sizeof *s);
+    s->rows = n, s->columns = m, s->stride = w, s->row_stride = (n + 7) / 8 * 8;
+    s->a = take(block, &at, n), s->b = take(block, &at, w);
+    s->g = take(block, &at, w), s->f = take(block, &at, n);
+    s->trial_g = take(block, &at, w), s->trial_f = take(block, &at, n);
+    s->shifted = take(block, &at, w), s->marginal = take(block, &at, w), s->residual = take(block, &at, w);
+    s->total = take(block, &at, n), s->log2_b = take(block, &at, w);
+    s->proposal = take(block, &at, w), s->direction = take(block, &at, w);
+    s->scratch = take(block, &at, 3 * w), s->absorbed = take(block, &at, w);
+    s->top = take(block, &at, 3 * s->row_stride); /* and two more vectors over rows */
+    s->v = take(block, &at, w), s->image = take(block, &at, w), s->part = take(block, &at, w);
+    s->left_out = (uint8_t *)take(block, &at, w / 8);
+    return at;
+}
+
+EXPORT int64_t dps_scaling_size(int64_t n, int64_t m)
+{
+    State s;
+    return lay_out_scaling(&s, NULL, n, m);
+}
+
+/* As dps_state_start, for costs and a kernel that stay with the caller, in float32 or float64. */
+EXPORT void dps_scaling_start(double *block, const void *costs, void *kernel, const double *a, const double *b,
+                              int64_t n, int64_t m, int64_t *where)
+{
+    State *s = (State *)block;
+    lay_out_scaling(s, block, n, m);
+    memset(block + STATE_NUMBERS, 0, (size_t)(dps_scaling_size(n, m) - STATE_NUMBERS) * sizeof(double));
+    memcpy(s->a, a, (size_t)n * sizeof(double));
+    memcpy(s->b, b, (size_t)m * sizeof(double));
+    s->outer_costs = costs, s->outer_kernel = kernel;
+    for (int64_t j = 0; j < m; j++) {
+        s->left_out[j] = s->b[j] <= 0.0;
+        s->log2_b[j] = log2(s->b[j]);
+    }
+    where[0] = s->g - block, where[1] = s->f - block;
+    where[2] = s->residual - block, where[3] = s->proposal - block, where[4] = s->trial_g - block;
+}
+
 /* Leave columns of at most this weight out. */
 EXPORT void dps_leave_out(State *s, double weight)
 {
@@ -171,6 +221,32 @@ EXPORT void dps_evaluate(State *s, double step, double regularization, double *o
 {
     const unsigned before = subnormals_off();
     BEST(evaluate)(s, step, regularization, out);
+    subnormals_back(before);
+}
+
+/* The same in the kernel domain. */
+EXPORT void dps_scaling_evaluate(State *s, int32_t single, double step, double regularization, double *out)
+{
+    const unsigned before = subnormals_off();
+    for (int64_t j = 0; j < s->columns; j++)
+        s->trial_g[j] = s->g[j] + step * s->direction[j];
+    if (single)
+        BEST(point_32)(s, regularization, out);
+    else
+        BEST(point_64)(s, regularization, out);
+    subnormals_back(before);
+}
+
+/* Steps of Sinkhorn from g. out: value and error of the last point, number of points. */
+EXPORT void dps_scaling_steps(State *s, int32_t single, double regularization, double target, int64_t limit,
+                              int64_t patience, double *out)
+{
+    const unsigned before = subnormals_off();
+    memcpy(s->trial_g, s->g, (size_t)s->columns * sizeof(double));
+    if (single)
+        BEST(scale_32)(s, regularization, target, limit, patience, out);
+    else
+        BEST(scale_64)(s, regularization, target, limit, patience, out);
     subnormals_back(before);
 }
 
@@ -194,6 +270,18 @@ EXPORT void dps_newton(State *s, double ridge, double *out)
 {
     const unsigned before = subnormals_off();
     BEST(newton)(s, ridge, out);
+    subnormals_back(before);
+    out[2] = length(s);
+}
+
+/* The same in the kernel domain, by conjugate gradients. */
+EXPORT void dps_scaling_newton(State *s, int32_t single, double ridge, double accuracy, int64_t limit, double *out)
+{
+    const unsigned before = subnormals_off();
+    if (single)
+        BEST(conjugate_32)(s, ridge, accuracy, limit, out);
+    else
+        BEST(conjugate_64)(s, ridge, accuracy, limit, out);
     subnormals_back(before);
     out[2] = length(s);
 }
@@ -238,10 +326,14 @@ EXPORT void dps_extend(State *s, double regularization)
     }
 }
 
-EXPORT void dps_plan(const double *costs, const double *f, const double *g, const double *a, const double *b,
-                     double *scratch, double *out, int64_t n, int64_t m, double regularization)
+EXPORT void dps_plan(const void *costs, const double *f, const double *g, const double *a, const double *b,
+                     double *scratch, void *out, int64_t n, int64_t m, double regularization, int32_t single)
 {
-    BEST(plan)(costs, f, g, a, b, scratch, out, n, m, 1.0 / (regularization * LN2));
+    const double scale = 1.0 / (regularization * LN2);
+    if (single)
+        BEST(plan_32)(costs, f, g, a, b, scratch, out, n, m, scale);
+    else
+        BEST(plan_64)(costs, f, g, a, b, scratch, out, n, m, scale);
 }
 
 /* Least and greatest of count > 0 finite numbers; of others, some that are not finite. */

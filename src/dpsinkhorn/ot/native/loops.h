@@ -251,24 +251,6 @@ static void NAME(newton)(State *s, double ridge, double *out)
     out[0] = slope;
 }
 
-/* Entries of the plan, exp((f + g - C) / λ) a b^T. */
-static void NAME(plan)(const double *costs, const double *f, const double *g, const double *a,
-                       const double *b, double *scratch, double *out, int64_t n, int64_t m, double scale)
-{
-    for (int64_t j = 0; j < m; j++)
-        scratch[j] = g[j] * scale + log2(b[j]);
-    for (int64_t i = 0; i < n; i++) {
-        const double *restrict row = costs + i * m;
-        double *restrict plan = out + i * m;
-        const double offset = f[i] * scale + log2(a[i]);
-#pragma omp simd
-        for (int64_t j = 0; j < m; j++) {
-            const double exponent = (scratch[j] - scale * row[j]) + offset;
-            plan[j] = NAME(power_of_two)(exponent < 0.0 ? exponent : 0.0);
-        }
-    }
-}
-
 static int NAME(finite_32)(const uint32_t *restrict bits, int64_t count)
 {
     int bad = 0;
@@ -288,24 +270,38 @@ static int NAME(finite_64)(const uint64_t *restrict bits, int64_t count)
 }
 
 #define REAL float
+#define REAL_IS_FLOAT 1
+#define REAL_REACH 30.0
+#define REAL_LARGEST 0x1p30
 #define REAL_NAME(f) NAME(f##_32)
 #define REAL_ABS fabsf
 #define REAL_COPYSIGN copysignf
 #define REAL_EPS FLT_EPSILON
 #include "points.h"
+#include "scaling.h"
 #undef REAL
+#undef REAL_IS_FLOAT
+#undef REAL_REACH
+#undef REAL_LARGEST
 #undef REAL_NAME
 #undef REAL_ABS
 #undef REAL_COPYSIGN
 #undef REAL_EPS
 
 #define REAL double
+#define REAL_IS_FLOAT 0
+#define REAL_REACH 200.0
+#define REAL_LARGEST 0x1p200
 #define REAL_NAME(f) NAME(f##_64)
 #define REAL_ABS fabs
 #define REAL_COPYSIGN copysign
 #define REAL_EPS DBL_EPSILON
 #include "points.h"
+#include "scaling.h"
 #undef REAL
+#undef REAL_IS_FLOAT
+#undef REAL_REACH
+#undef REAL_LARGEST
 #undef REAL_NAME
 #undef REAL_ABS
 #undef REAL_COPYSIGN

@@ -30,6 +30,12 @@ class NativeIterate:
     def leave_out(self, weight: float) -> None:
         self._library.leave_out(self._state, weight)
 
+    def stand(self, g: Tensor) -> None:
+        self._block.narrow(0, self._places[0], self._m).copy_(g)
+
+    def scale(self, regularization: float, target: float, limit: int) -> int:  # noqa: ARG002
+        return 0
+
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
         self._evaluate(self._state, steps[0], regularization, self._out_at)
         value, error, _ = self._out
