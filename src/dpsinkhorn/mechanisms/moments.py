@@ -23,6 +23,7 @@ from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
@@ -35,12 +36,12 @@ _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
 _WORST_CLIP = 1e-3  # of a worst case, far below its deviation
+_LEAST_MAX_RECORDS = 2**20  # for as many sums are exact at least
 _MAP_BITS = 26  # binary digits after the point that W keeps
 
-COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
-DEVIATION_SENSITIVITY = math.sqrt(1 + COUNT_WEIGHT**2)
-COUNT_SENSITIVITY = DEVIATION_SENSITIVITY / COUNT_WEIGHT
-"""Noise on sums of deviations, and on counts, is as much times the noise multiplier."""
+_COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
+_COUNT_POWER = 0.25
+_SQUARES_COUNT_WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,26 @@ class Sums:
     counts: Tensor  # (classes, K)
 
 
+@dataclass(frozen=True)
+class Squares:
+    """What a step on squares releases, noised: in units of the squared radius, and of records."""
+
+    matrices: Tensor  # (classes, k, k), or (1, k, k)
+    counts: Tensor | None  # (classes,), or (1,); none where the unit of privacy is a record
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Clipped deviations of some records of a class."""
+
+    kind: int
+    rows: Tensor  # (n,), of these records in their sample
+    units: Tensor  # (n, k), over the radius: of norm at most 1
+    nearest: Tensor  # (n,), the places of their centres
+    weights: Tensor  # (n,): 1, or less where persons are protected
+    weighted: Tensor  # (n, k), the units times their weights
+
+
 class Moments(TrainingMechanism):
     """Noised sums over all records of a data set.
 
@@ -58,6 +79,7 @@ class Moments(TrainingMechanism):
         mechanism: clip and noise.
         config: of the mixture that is fitted.
         max_records: the most records that there may be, public; sums are exact for up to as many.
+        records_per_person: how many records a person has, about, public; none where each record is a unit.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> config = MixtureConfig(image_shape=(1, 4, 4), classes=0, components=1, frequencies=2)
@@ -71,7 +93,7 @@ class Moments(TrainingMechanism):
     name = "moments"
     summary = "each record's deviation, count or square is clipped, and noise is added to the sums"
     recipe = "mixture"
-    takes_persons = False
+    summary_of_persons = "a person's summed deviations, counts or squares are clipped as a whole, and noise is added to the sums"
     takes_samples = False
     steps_are_costly = True
     audit_recipe = "mixture"
@@ -86,7 +108,9 @@ class Moments(TrainingMechanism):
     @classmethod
     def build(cls, terms: Terms) -> Moments:
         assert isinstance(terms.generator, MixtureConfig)  # as `check` saw to
-        return cls(cls.releases(terms), terms.generator, terms.largest_sample)
+        facts = terms.facts
+        per_person = max(1.0, facts.records / facts.units) if facts.grouped else None
+        return cls(cls.releases(terms), terms.generator, terms.largest_sample, per_person)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -117,7 +141,10 @@ class Moments(TrainingMechanism):
 
         def joined(deviations: Tensor, counts: Tensor) -> Tensor:
             return torch.cat(
-                [deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
+                [
+                    deviations.flatten() / built.deviation_sensitivity,
+                    counts.flatten() / built.count_sensitivity,
+                ]
             )
 
         def clipped(present: bool) -> Tensor:
@@ -140,10 +167,24 @@ class Moments(TrainingMechanism):
 
         return MomentSteps(learner, records, self, horizon=horizon)
 
-    def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
+    def __init__(
+        self,
+        mechanism: MomentsMechanism,
+        config: MixtureConfig,
+        max_records: int,
+        records_per_person: float | None = None,
+    ) -> None:
         self.mechanism = mechanism
         self.config = config
-        self.max_records = max_records
+        self.max_records = max(max_records, _LEAST_MAX_RECORDS)
+        self.records_per_person = records_per_person
+        self._count_weight = _COUNT_WEIGHT / (records_per_person or 1.0) ** _COUNT_POWER
+        self.deviation_sensitivity = math.sqrt(1 + self._count_weight**2)
+        self.count_sensitivity = self.deviation_sensitivity / self._count_weight
+        self.square_sensitivity = (
+            1.0 if records_per_person is None else math.sqrt(1 + _SQUARES_COUNT_WEIGHT**2)
+        )
+        """Noise on deviations, their counts, and squares is as much times the noise multiplier."""
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
         if not 1e-30 <= self.radius <= 1e30:
@@ -151,7 +192,8 @@ class Moments(TrainingMechanism):
         # 2^half bounds the norm of an image; see the proof for the others
         self._half = ((config.points - 1).bit_length() + 1) // 2
         self._bits = 25 - self._half
-        self._unit_bits = (_DIGITS - (max_records - 1).bit_length()) // 2
+        self._sum_bits = _DIGITS - (self.max_records - 1).bit_length()
+        self._unit_bits = self._sum_bits // 2
         self._bound = 1 - math.sqrt(config.coefficients) * 2.0 ** -(self._unit_bits + 1) - _SLACK
         if self._bound < 1 - LARGEST_MARGIN:
             raise ValueError(
@@ -190,8 +232,8 @@ class Moments(TrainingMechanism):
         numbers = sums.numel() + counts.numel()
         # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
         return Sums(
-            self._noised(sums, DEVIATION_SENSITIVITY, numbers, noise),
-            self._noised(counts, COUNT_SENSITIVITY, numbers, noise),
+            self._noised(sums, self.deviation_sensitivity, numbers, noise),
+            self._noised(counts, self.count_sensitivity, numbers, noise),
         )
 
     def squares(
@@ -203,19 +245,22 @@ class Moments(TrainingMechanism):
         *,
         pooled: bool,
         coordinates: Tensor | None = None,
-    ) -> Tensor:
-        """Sums of w wᵀ over clipped deviations w, (classes, k, k), or (1, k, k) over all classes."""
-        total = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
+    ) -> Squares:
+        """Sums of w wᵀ over clipped deviations w, for each class or over all of them; counts, with persons."""
+        total, counts = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)
-        numbers = len(total) * k * (k + 1) // 2
+        numbers = len(total) * k * (k + 1) // 2 + (0 if counts is None else len(counts))
+        each = self.square_sensitivity
         # The Frobenius norm counts what is above the diagonal twice, so half the variance belongs there.
-        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), 1.0, numbers, noise)
-        above = self._noised(total[:, rows, columns], math.sqrt(0.5), numbers, noise)
+        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), each, numbers, noise)
+        above = self._noised(total[:, rows, columns], each * math.sqrt(0.5), numbers, noise)
         released = torch.diag_embed(diagonal)
         released[:, rows, columns] = above
         released[:, columns, rows] = above
-        return released
+        if counts is not None:
+            counts = self._noised(counts, each / _SQUARES_COUNT_WEIGHT, numbers, noise)
+        return Squares(released, counts)
 
     def _noised(self, values: Tensor, sensitivity: float, numbers: int, noise: NoiseSource) -> Tensor:
         return add_gaussian(
@@ -233,9 +278,9 @@ class Moments(TrainingMechanism):
     ) -> tuple[Tensor, Tensor]:
         centres = self.place(centres)
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
-        for kind, units, nearest in self.clipped_units(records, centres, radius, coordinates):
-            sums[kind].index_add_(0, nearest, units)
-            counts[kind].index_add_(0, nearest, torch.ones_like(units[:, 0]))
+        for part in self.clipped_units(records, centres, radius, coordinates):
+            sums[part.kind].index_add_(0, part.nearest, part.weighted)
+            counts[part.kind].index_add_(0, part.nearest, part.weights)
         return sums, counts
 
     def clipped_squares(
@@ -246,37 +291,95 @@ class Moments(TrainingMechanism):
         coordinates: Tensor | None = None,
         *,
         pooled: bool,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         centres = self.place(centres)
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
-        for kind, units, _ in self.clipped_units(records, centres, radius, coordinates):
-            total[0 if pooled else kind] += units.T @ units
-        return total
+        counts = total.new_zeros(len(total))
+        squared = "pooled" if pooled else "by class"
+        for part in self.clipped_units(records, centres, radius, coordinates, squared=squared):
+            place = 0 if pooled else part.kind
+            total[place] += part.weighted.T @ part.units
+            counts[place] += part.weights.sum()
+        return (total, None) if self.records_per_person is None else ((total + total.mT) / 2, counts)
 
     def clipped_units(
-        self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Classes, clipped deviations of some of their records over the radius, and their centres' places."""
+        self,
+        records: Iterable[Sample],
+        centres: Tensor,
+        radius: float,
+        coordinates: Tensor | None,
+        *,
+        squared: str | None = None,
+    ) -> Iterator[Clipped]:
+        """Clipped deviations, some records of a class at a time, weighed for a sum of them or of squares."""
         if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
             raise ValueError(
                 f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
             )
         matrix = None if coordinates is None else self._matrix(coordinates).to(centres.device)
+        last = -math.inf
         for sample in records:
-            coefficients = self.coefficients(sample.points)
-            for kind, rows in self._by_class(sample):
-                own = coefficients if rows is None else coefficients[rows]
-                nearest = _nearest(own, centres[kind])
-                deviations = own - centres[kind][nearest]
-                if matrix is not None:
-                    deviations = _rounded(deviations @ matrix.T, self._bits)
-                yield kind, self._clipped(deviations, radius), nearest
+            if (sample.groups is None) != (self.records_per_person is None):
+                raise ValueError(
+                    "groups: records name persons, and the mechanism protects records, or the reverse"
+                )
+            if sample.groups is None:
+                yield from self._units(sample, centres, radius, matrix)
+            elif len(sample.groups):
+                if int(sample.groups.min()) <= last:
+                    raise ValueError(
+                        "groups: expected all records of a person in one sample, persons in order"
+                    )
+                last = int(sample.groups.max())
+                yield from self._units_of_persons(sample, centres, radius, matrix, squared)
 
-    def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor | None]]:
+    def _units_of_persons(
+        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None, squared: str | None
+    ) -> Iterator[Clipped]:
+        assert sample.groups is not None
+        rows, persons = first_records(sample.groups)
+        labels = None if sample.labels is None else sample.labels[rows]
+        parts = list(self._units(Sample(sample.points[rows], labels), centres, radius, matrix))
+        if not parts:
+            return
+        whole = torch.cat([part.rows for part in parts])
+        order = torch.argsort(whole)
+        units, nearest = (torch.cat([getattr(part, name) for part in parts]) for name in ("units", "nearest"))
+        kinds = torch.cat([torch.full_like(part.rows, part.kind) for part in parts])
+        bits = self._sum_bits - 2
+        if squared is None:
+            weigh = Weighing(self._count_weight, bits, squared=False)
+            cells = kinds * centres.shape[1] + nearest
+        else:
+            coarse = self._unit_bits - 2
+            units = units.mul(2.0**coarse).trunc_().mul_(2.0**-coarse)
+            weigh = Weighing(_SQUARES_COUNT_WEIGHT, bits - coarse, squared=True)
+            cells = torch.zeros_like(kinds) if squared == "pooled" else kinds
+        weights, weighted = weigh(units[order], persons[whole[order]], cells[order])
+        for kind in range(len(centres)):
+            own = kinds[order] == kind
+            here = order[own]
+            yield Clipped(kind, rows[whole[here]], units[here], nearest[here], weights[own], weighted[own])
+
+    def _units(
+        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None
+    ) -> Iterator[Clipped]:
+        """Each record by itself."""
+        coefficients = self.coefficients(sample.points)
+        for kind, rows in self._by_class(sample):
+            own = coefficients[rows]
+            nearest = _nearest(own, centres[kind])
+            deviations = own - centres[kind][nearest]
+            if matrix is not None:
+                deviations = _rounded(deviations @ matrix.T, self._bits)
+            units = self._clipped(deviations, radius)
+            yield Clipped(kind, rows, units, nearest, torch.ones_like(units[:, 0]), units)
+
+    def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor]]:
         """Rows of each class; a record whose label is no class is in none."""
         if not self.config.classes:
-            yield 0, None
+            yield 0, torch.arange(len(sample.points), device=sample.points.device)
             return
         assert sample.labels is not None
         for kind in range(self.config.classes):
