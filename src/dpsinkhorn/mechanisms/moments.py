@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,9 +39,16 @@ _WORST_CLIP = 1e-3  # of a worst case, far below its deviation
 _LEAST_MAX_RECORDS = 2**20  # for as many sums are exact at least
 _MAP_BITS = 26  # binary digits after the point that W keeps
 
-_COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
-_COUNT_POWER = 0.25
-_SQUARES_COUNT_WEIGHT = 0.1
+COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
+DEVIATION_SENSITIVITY = math.sqrt(1 + COUNT_WEIGHT**2)
+COUNT_SENSITIVITY = DEVIATION_SENSITIVITY / COUNT_WEIGHT
+"""Noise on sums of deviations, and on counts, is as much times the noise multiplier."""
+SQUARE_COUNT_WEIGHT = 0.1  # of a count beside squares of persons
+SQUARE_SENSITIVITY = math.sqrt(1 + SQUARE_COUNT_WEIGHT**2)
+SQUARE_COUNT_SENSITIVITY = SQUARE_SENSITIVITY / SQUARE_COUNT_WEIGHT
+"""The same for sums of squares, and for the counts beside them, where persons are protected."""
+
+Summed: TypeAlias = Literal["deviations", "squares", "squares over all classes"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,12 @@ class Squares:
 
 @dataclass(frozen=True)
 class Clipped:
-    """Clipped deviations of some records of a class."""
+    """Clipped deviations of some records that have a class."""
 
-    kind: int
     rows: Tensor  # (n,), of these records in their sample
-    units: Tensor  # (n, k), over the radius: of norm at most 1
+    kinds: Tensor  # (n,), their classes
     nearest: Tensor  # (n,), the places of their centres
+    units: Tensor  # (n, k), over the radius: of norm at most 1
     weights: Tensor  # (n,): 1, or less where persons are protected
     weighted: Tensor  # (n, k), the units times their weights
 
@@ -79,7 +86,7 @@ class Moments(TrainingMechanism):
         mechanism: clip and noise.
         config: of the mixture that is fitted.
         max_records: the most records that there may be, public; sums are exact for up to as many.
-        records_per_person: how many records a person has, about, public; none where each record is a unit.
+        persons: whether the unit of privacy is a person with all their records, whom samples then name.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> config = MixtureConfig(image_shape=(1, 4, 4), classes=0, components=1, frequencies=2)
@@ -93,7 +100,9 @@ class Moments(TrainingMechanism):
     name = "moments"
     summary = "each record's deviation, count or square is clipped, and noise is added to the sums"
     recipe = "mixture"
-    summary_of_persons = "a person's summed deviations, counts or squares are clipped as a whole, and noise is added to the sums"
+    summary_of_persons = (
+        "a person's part of the sums of deviations, counts or squares is clipped, and noise is added to them"
+    )
     takes_samples = False
     steps_are_costly = True
     audit_recipe = "mixture"
@@ -108,9 +117,8 @@ class Moments(TrainingMechanism):
     @classmethod
     def build(cls, terms: Terms) -> Moments:
         assert isinstance(terms.generator, MixtureConfig)  # as `check` saw to
-        facts = terms.facts
-        per_person = max(1.0, facts.records / facts.units) if facts.grouped else None
-        return cls(cls.releases(terms), terms.generator, terms.largest_sample, per_person)
+        grouped = terms.facts.grouped
+        return cls(cls.releases(terms), terms.generator, terms.largest_sample, persons=grouped)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -141,10 +149,7 @@ class Moments(TrainingMechanism):
 
         def joined(deviations: Tensor, counts: Tensor) -> Tensor:
             return torch.cat(
-                [
-                    deviations.flatten() / built.deviation_sensitivity,
-                    counts.flatten() / built.count_sensitivity,
-                ]
+                [deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
             )
 
         def clipped(present: bool) -> Tensor:
@@ -172,19 +177,14 @@ class Moments(TrainingMechanism):
         mechanism: MomentsMechanism,
         config: MixtureConfig,
         max_records: int,
-        records_per_person: float | None = None,
+        *,
+        persons: bool = False,
     ) -> None:
         self.mechanism = mechanism
         self.config = config
         self.max_records = max(max_records, _LEAST_MAX_RECORDS)
-        self.records_per_person = records_per_person
-        self._count_weight = _COUNT_WEIGHT / (records_per_person or 1.0) ** _COUNT_POWER
-        self.deviation_sensitivity = math.sqrt(1 + self._count_weight**2)
-        self.count_sensitivity = self.deviation_sensitivity / self._count_weight
-        self.square_sensitivity = (
-            1.0 if records_per_person is None else math.sqrt(1 + _SQUARES_COUNT_WEIGHT**2)
-        )
-        """Noise on deviations, their counts, and squares is as much times the noise multiplier."""
+        self.persons = persons
+        self.square_sensitivity = SQUARE_SENSITIVITY if persons else 1.0
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
         if not 1e-30 <= self.radius <= 1e30:
@@ -230,10 +230,10 @@ class Moments(TrainingMechanism):
         """
         sums, counts = self.clipped_deviations(records, centres, radius, coordinates)
         numbers = sums.numel() + counts.numel()
-        # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
+        # a record adds a vector of norm at most 1 and a count of 1 to one sum, a person no more to all
         return Sums(
-            self._noised(sums, self.deviation_sensitivity, numbers, noise),
-            self._noised(counts, self.count_sensitivity, numbers, noise),
+            self._noised(sums, DEVIATION_SENSITIVITY, numbers, noise),
+            self._noised(counts, COUNT_SENSITIVITY, numbers, noise),
         )
 
     def squares(
@@ -246,7 +246,7 @@ class Moments(TrainingMechanism):
         pooled: bool,
         coordinates: Tensor | None = None,
     ) -> Squares:
-        """Sums of w wᵀ over clipped deviations w, for each class or over all of them; counts, with persons."""
+        """Sums of w wᵀ over clipped deviations w, for each class or over all; counts, with persons."""
         total, counts = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)
@@ -259,7 +259,7 @@ class Moments(TrainingMechanism):
         released[:, rows, columns] = above
         released[:, columns, rows] = above
         if counts is not None:
-            counts = self._noised(counts, each / _SQUARES_COUNT_WEIGHT, numbers, noise)
+            counts = self._noised(counts, SQUARE_COUNT_SENSITIVITY, numbers, noise)
         return Squares(released, counts)
 
     def _noised(self, values: Tensor, sensitivity: float, numbers: int, noise: NoiseSource) -> Tensor:
@@ -277,10 +277,12 @@ class Moments(TrainingMechanism):
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         centres = self.place(centres)
+        _, components, k = centres.shape
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
         for part in self.clipped_units(records, centres, radius, coordinates):
-            sums[part.kind].index_add_(0, part.nearest, part.weighted)
-            counts[part.kind].index_add_(0, part.nearest, part.weights)
+            cells = part.kinds * components + part.nearest
+            sums.view(-1, k).index_add_(0, cells, part.weighted)
+            counts.view(-1).index_add_(0, cells, part.weights)
         return sums, counts
 
     def clipped_squares(
@@ -296,12 +298,13 @@ class Moments(TrainingMechanism):
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
         counts = total.new_zeros(len(total))
-        squared = "pooled" if pooled else "by class"
-        for part in self.clipped_units(records, centres, radius, coordinates, squared=squared):
-            place = 0 if pooled else part.kind
-            total[place] += part.weighted.T @ part.units
-            counts[place] += part.weights.sum()
-        return (total, None) if self.records_per_person is None else ((total + total.mT) / 2, counts)
+        summed: Summed = "squares over all classes" if pooled else "squares"
+        for part in self.clipped_units(records, centres, radius, coordinates, summed):
+            for place in range(len(total)):
+                own = slice(None) if pooled else part.kinds == place
+                total[place] += part.weighted[own].T @ part.units[own]
+                counts[place] += part.weights[own].sum()
+        return ((total + total.mT) / 2, counts) if self.persons else (total, None)
 
     def clipped_units(
         self,
@@ -309,10 +312,9 @@ class Moments(TrainingMechanism):
         centres: Tensor,
         radius: float,
         coordinates: Tensor | None,
-        *,
-        squared: str | None = None,
+        summed: Summed = "deviations",
     ) -> Iterator[Clipped]:
-        """Clipped deviations, some records of a class at a time, weighed for a sum of them or of squares."""
+        """Clipped deviations of each sample's records; what is summed of them decides on persons' weights."""
         if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
             raise ValueError(
                 f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
@@ -320,72 +322,59 @@ class Moments(TrainingMechanism):
         matrix = None if coordinates is None else self._matrix(coordinates).to(centres.device)
         last = -math.inf
         for sample in records:
-            if (sample.groups is None) != (self.records_per_person is None):
-                raise ValueError(
-                    "groups: records name persons, and the mechanism protects records, or the reverse"
-                )
+            if (sample.groups is not None) != self.persons:
+                raise ValueError("groups: a person is named for every record, or for none, as was planned")
             if sample.groups is None:
-                yield from self._units(sample, centres, radius, matrix)
+                yield self._units(sample, centres, radius, matrix)
             elif len(sample.groups):
                 if int(sample.groups.min()) <= last:
                     raise ValueError(
-                        "groups: expected all records of a person in one sample, persons in order"
+                        "groups: all records of a person belong into one sample, persons in order"
                     )
                 last = int(sample.groups.max())
-                yield from self._units_of_persons(sample, centres, radius, matrix, squared)
+                yield self._units_of_persons(sample, centres, radius, matrix, summed)
+
+    def _units(self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None) -> Clipped:
+        """Each record by itself; one whose label is no class is left out."""
+        rows, kinds = self._classed(sample)
+        own, nearest = self.coefficients(sample.points)[rows], torch.zeros_like(kinds)
+        for kind in range(len(centres)):
+            here = (kinds == kind).nonzero().flatten()
+            nearest[here] = _nearest(own[here], centres[kind])
+        deviations = own - centres[kinds, nearest]
+        if matrix is not None:
+            deviations = _rounded(deviations @ matrix.T, self._bits)
+        units = self._clipped(deviations, radius)
+        return Clipped(rows, kinds, nearest, units, torch.ones_like(units[:, 0]), units)
 
     def _units_of_persons(
-        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None, squared: str | None
-    ) -> Iterator[Clipped]:
+        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None, summed: Summed
+    ) -> Clipped:
         assert sample.groups is not None
-        rows, persons = first_records(sample.groups)
-        labels = None if sample.labels is None else sample.labels[rows]
-        parts = list(self._units(Sample(sample.points[rows], labels), centres, radius, matrix))
-        if not parts:
-            return
-        whole = torch.cat([part.rows for part in parts])
-        order = torch.argsort(whole)
-        units, nearest = (torch.cat([getattr(part, name) for part in parts]) for name in ("units", "nearest"))
-        kinds = torch.cat([torch.full_like(part.rows, part.kind) for part in parts])
-        bits = self._sum_bits - 2
-        if squared is None:
-            weigh = Weighing(self._count_weight, bits, squared=False)
-            cells = kinds * centres.shape[1] + nearest
-        else:
+        kept, persons = first_records(sample.groups)
+        labels = None if sample.labels is None else sample.labels[kept]
+        found = self._units(Sample(sample.points[kept], labels), centres, radius, matrix)
+        units, cells, bits = found.units, torch.zeros_like(found.kinds), self._sum_bits - 2
+        if summed == "deviations":
+            weighing = Weighing(COUNT_WEIGHT, bits, squared=False)
+            cells = found.kinds * centres.shape[1] + found.nearest
+        else:  # the digits of a product are those of a weighted unit and of a unit
             coarse = self._unit_bits - 2
             units = units.mul(2.0**coarse).trunc_().mul_(2.0**-coarse)
-            weigh = Weighing(_SQUARES_COUNT_WEIGHT, bits - coarse, squared=True)
-            cells = torch.zeros_like(kinds) if squared == "pooled" else kinds
-        weights, weighted = weigh(units[order], persons[whole[order]], cells[order])
-        for kind in range(len(centres)):
-            own = kinds[order] == kind
-            here = order[own]
-            yield Clipped(kind, rows[whole[here]], units[here], nearest[here], weights[own], weighted[own])
+            weighing = Weighing(SQUARE_COUNT_WEIGHT, bits - coarse, squared=True)
+            cells = found.kinds if summed == "squares" else cells
+        weights, weighted = weighing(units, persons[found.rows], cells)
+        return Clipped(kept[found.rows], found.kinds, found.nearest, units, weights, weighted)
 
-    def _units(
-        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None
-    ) -> Iterator[Clipped]:
-        """Each record by itself."""
-        coefficients = self.coefficients(sample.points)
-        for kind, rows in self._by_class(sample):
-            own = coefficients[rows]
-            nearest = _nearest(own, centres[kind])
-            deviations = own - centres[kind][nearest]
-            if matrix is not None:
-                deviations = _rounded(deviations @ matrix.T, self._bits)
-            units = self._clipped(deviations, radius)
-            yield Clipped(kind, rows, units, nearest, torch.ones_like(units[:, 0]), units)
-
-    def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor]]:
-        """Rows of each class; a record whose label is no class is in none."""
+    def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Rows of records that have a class, and their classes."""
         if not self.config.classes:
-            yield 0, torch.arange(len(sample.points), device=sample.points.device)
-            return
+            rows = torch.arange(len(sample.points), device=sample.points.device)
+            return rows, torch.zeros_like(rows)
         assert sample.labels is not None
-        for kind in range(self.config.classes):
-            rows = (sample.labels == kind).nonzero().flatten()
-            if len(rows):
-                yield kind, rows
+        known = (sample.labels >= 0) & (sample.labels < self.config.classes)
+        rows = known.nonzero().flatten()
+        return rows, sample.labels[rows].long()
 
     def _clipped(self, deviations: Tensor, radius: float) -> Tensor:
         """Deviations over the radius, shortened to a norm of at most 1, on a grid."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpsinkhorn.generators import Mixture
 from dpsinkhorn.generators.mixture import bands
-from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
 from dpsinkhorn.mechanisms.shared.covariances import (
     LEAST_VARIANCE,
     Coordinates,
@@ -57,7 +57,6 @@ class MomentSteps:
         self._mixture = state.generator
         self._sigma = moments.mechanism.noise_multiplier
         self._radius = moments.radius
-        self._of_persons = moments.records_per_person is not None
         self._bands = bands(moments.config)
 
     def take(self, count: int) -> None:
@@ -86,9 +85,7 @@ class MomentSteps:
         mixture, radius = self._mixture, _MEANS_RADIUS * self._radius
         origin = torch.zeros_like(mixture.middles).unsqueeze(1)
         sums = self._moments.deviations(self._records.every(), origin, radius, self._state.noise)
-        least = max(
-            1.0, 4 * self._moments.count_sensitivity * self._sigma
-        )  # of a count that is more than noise
+        least = max(1.0, 4 * COUNT_SENSITIVITY * self._sigma)  # of a count that is more than noise
         counts = sums.counts.clamp(min=least)
         middles = radius * sums.deviations[:, 0] / counts
         mixture.weights.copy_((counts / self.components).expand_as(mixture.weights))
@@ -124,12 +121,12 @@ class MomentSteps:
             self._state.noise,
             coordinates=place.matrix,
         )
-        even = self._counts_in(sums.counts if self._of_persons else None).unsqueeze(1) / self.components
+        even = self._counts_in(sums.counts if self._moments.persons else None).unsqueeze(1) / self.components
         counts = torch.maximum(sums.counts, _LEAST_SHARE * even)
         found = self._from_middles(place) + radius * sums.deviations / counts.unsqueeze(-1)
         # shrunk towards the mean, direction by direction: by how much of what was found is noise
         prior = _PRIOR * place.variances
-        noise = (self._moments.deviation_sensitivity * radius * self._sigma / counts).square().unsqueeze(-1)
+        noise = (DEVIATION_SENSITIVITY * radius * self._sigma / counts).square().unsqueeze(-1)
         moved = place.back(found * (prior / (prior + noise)))
         mixture.centres.copy_(mixture.middles.double().unsqueeze(1) + moved)
         mixture.weights.copy_(counts * (self._counts / counts.sum(1)).unsqueeze(1))

@@ -1,8 +1,8 @@
 """How much each record weighs in a sum where the unit of privacy is a person with all their records.
 
-All records of a person weigh the same: 1/√m where there are m of them, and less where their contribution would
-be longer than it may be. Weights depend on the person's own records and on public numbers only, to the last
-bit: docs/proofs/moments.md.
+All records of a person weigh the same: 1/√m where there are m of them, and less where their contribution
+would be longer than it may be. Weights depend on the person's own records and on public numbers only, to the
+last bit: docs/proofs/moments.md.
 """
 
 from __future__ import annotations
