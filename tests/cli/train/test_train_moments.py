@@ -52,7 +52,6 @@ def test_a_dry_run(run, place):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--data persons.npz --groups patient", "persons"),
         ("--sampling-rate 0.5", "sampling rate"),
         ("--steps 3", "at least 4 steps"),
         ("--generator dcgan", "mixture"),

@@ -64,9 +64,10 @@ class Weighing:
             pairs.index_add_(0, persons[rows], same.sum(1).to(units))
         norms = (lengths + self._count_weight**2 * pairs).sqrt()
         grid = 2.0**self._bits
-        rounding = many * (math.sqrt(units.shape[1]) / (2 * grid))
+        of_each = many.to(units)  # float64, as all that follows
+        rounding = of_each * (math.sqrt(units.shape[1]) / (2 * grid))
         bound = math.sqrt(1 + self._count_weight**2) * (1 - _SLACK)
-        weights = torch.minimum((bound - rounding).clamp(min=0) / norms, 1 / many.to(units).sqrt())
+        weights = torch.minimum((bound - rounding).clamp(min=0) / norms, 1 / of_each.sqrt())
         weights = (weights * grid).floor_().mul_(1 / grid)[persons]
         return weights, (units * weights.unsqueeze(1) * grid).round_().mul_(1 / grid)
 
