@@ -256,6 +256,7 @@ class TestOddData:
         data = all_digits()
         for options in ({}, {"components": 1, "steps": 3}):
             assert try_plan(plan_of(data, **options), CPU).seconds > 0
+        assert try_plan(plan_of(tiny_data(persons=20)), CPU).seconds > 0
 
 
 class TestRuns:

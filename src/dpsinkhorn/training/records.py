@@ -169,9 +169,9 @@ class Records:
         """All records, as many at a time as take little memory: in their order, or person by person."""
         many = at_a_time(self._dataset.image_shape)
         if self._groups is None:
-            parts = torch.arange(self._dataset.records, device=self._device).split(many)
+            parts = torch.split(torch.arange(self._dataset.records, device=self._device), many)
         else:
-            parts = self._order.split(_whole_persons(self._counts, many))
+            parts = torch.split(self._order, _whole_persons(self._counts, many))
         yield from map(self._sample, parts)
 
     def labels(self) -> tuple[Tensor | None, Tensor | None]:

@@ -60,7 +60,7 @@ class MomentsObserver(Moments):
         sums, counts = self.clipped_deviations(self._others, centres, radius, coordinates)
         sums, counts = released.deviations - sums, released.counts - counts
         for part in self.clipped_units(self._canaries, self.place(centres), radius, coordinates):
-            for kind, centre in torch.stack([part.kinds, part.nearest], dim=1).unique(dim=0):
+            for kind, centre in torch.unique(torch.stack([part.kinds, part.nearest], dim=1), dim=0):
                 here = (part.kinds == kind) & (part.nearest == centre)
                 # in units of the noise multiplier: a vector of norm at most 1, with its count
                 vectors = _joined(part.weighted[here], part.weights[here, None])
