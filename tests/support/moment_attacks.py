@@ -223,7 +223,8 @@ def noised(
             released = [sums.deviations, sums.counts]
         else:
             pooled = kind == "pooled"
-            released = [made.squares(records, centres, radius, noise, pooled=pooled, coordinates=matrix)]
+            found_squares = made.squares(records, centres, radius, noise, pooled=pooled, coordinates=matrix)
+            released = [part for part in (found_squares.matrices, found_squares.counts) if part is not None]
     assert all(part.device == centres.device for part in released)
     assert all(bool(torch.isfinite(part).all()) for part in released), "what is released is not finite"
     return found

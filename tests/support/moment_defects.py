@@ -52,7 +52,7 @@ def too_many_digits_in_coordinates(patch: pytest.MonkeyPatch) -> None:
 def scaled_deviations_off_the_grid(patch: pytest.MonkeyPatch) -> None:
     """W v with all its digits: its length depends on the order of a sum."""
     product = "deviations @ matrix.T"
-    rewrite(patch, Moments, "clipped_units", f"_rounded({product}, self._bits)", product)
+    rewrite(patch, Moments, "_units", f"_rounded({product}, self._bits)", product)
 
 
 def long_coordinates(patch: pytest.MonkeyPatch) -> None:

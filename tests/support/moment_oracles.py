@@ -18,12 +18,20 @@ from dpsinkhorn.privacy import MomentsMechanism
 
 
 def moments_of(
-    image_shape=(1, 8, 8), classes=10, components=3, frequencies=6, *, clip=7.0, sigma=1.3, most=2**20
+    image_shape=(1, 8, 8),
+    classes=10,
+    components=3,
+    frequencies=6,
+    *,
+    clip=7.0,
+    sigma=1.3,
+    most=2**20,
+    persons=False,
 ):
     config = MixtureConfig(
         image_shape=image_shape, classes=classes, components=components, frequencies=frequencies
     )
-    return Moments(MomentsMechanism(clip, sigma), config, most)
+    return Moments(MomentsMechanism(clip, sigma), config, most, persons=persons)
 
 
 def low_frequencies(config, points):
@@ -64,6 +72,32 @@ def reference(config, points, labels, centres, radius, matrix=None):
     return sums, counts, squares
 
 
+def reference_of_persons(config, points, labels, groups, centres, radius, matrix=None):
+    """Persons one at a time: all of theirs over √m, shortened to norm √(1 + τ²) where it is longer.
+
+    Sums and counts of deviations, then squares by class with their counts, and squares over all classes.
+    """
+    totals = [0.0] * 6
+    for person in np.unique(groups):
+        own = np.flatnonzero(groups == person)[:1024]
+        kinds = None if labels is None else labels[own]
+        sums, counts, squares = reference(config, points[own], kinds, centres, radius, matrix)
+        many = counts.sum()
+        if not many:
+            continue
+        releases = (
+            (0.3, sums, counts),
+            (0.1, squares, counts.sum(1)),
+            (0.1, squares.sum(0, keepdims=True), np.array([many])),
+        )
+        for place, (weight, values, beside) in enumerate(releases):
+            norm = np.sqrt((values**2).sum() + weight**2 * (beside**2).sum()) / np.sqrt(many)
+            scale = min(1.0, np.sqrt(1 + weight**2) / norm) / np.sqrt(many)
+            totals[2 * place] += scale * values
+            totals[2 * place + 1] += scale * beside
+    return totals
+
+
 def scaled_coordinates(covariance, centres, middles, weights, *, first=False):
     """Where k-means clips: the matrix v -> u (k, k), its inverse, the variances of u, the radius."""
     values, vectors = np.linalg.eigh(covariance)
@@ -87,10 +121,19 @@ def exact_norm(difference: torch.Tensor) -> Fraction:
 
 
 def in_chunks(sample: Sample, size: int) -> list[Sample]:
-    """The same records, some at a time; at least one part, perhaps empty."""
+    """The same records, some at a time; at least one part, perhaps empty.
+
+    Persons come whole, and in the order of their numbers.
+    """
+    rows = torch.arange(len(sample.points))
+    parts = rows.split(size) if len(rows) else (rows,)
+    if sample.groups is not None:
+        numbers = sample.groups.unique()
+        persons = numbers.split(size) if len(numbers) else (numbers,)
+        parts = [torch.isin(sample.groups, some).nonzero().flatten() for some in persons]
     return [
         Sample(
-            sample.points[at : at + size], None if sample.labels is None else sample.labels[at : at + size]
+            *(None if part is None else part[own] for part in (sample.points, sample.labels, sample.groups))
         )
-        for at in range(0, max(1, len(sample.points)), size)
+        for own in parts
     ]

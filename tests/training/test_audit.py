@@ -206,10 +206,6 @@ class TestRun:
         assert 1 < found.every_step.f_dp.epsilon < found.claimed
         assert found.final_scores.shape == (60,)
 
-    def test_moments_protect_no_persons(self):
-        with pytest.raises(TrainingError, match="persons"):
-            audit_run(tiny_data(persons=30), mixture_recipe(1.0), canaries=10)
-
     def test_unlabelled_data(self):
         recipe = tiny_recipe(steps=5, privacy={"noise_multiplier": 0.5})
         found = audit_run(tiny_data(labelled=False), recipe, delta=1e-5, canaries=50)

@@ -188,7 +188,7 @@ class TestNobodyNotices:
                 each.squares([OTHERS], centres, 1.0, SeededNoise(2), pooled=pooled)
                 for each in (barrier, observer)
             )
-            assert torch.equal(plain, seen)
+            assert torch.equal(plain.matrices, seen.matrices)
 
 
 class TestSinkhorn:
@@ -235,8 +235,8 @@ class TestMoments:
     centres = torch.rand(3, 2, 3, generator=torch.Generator().manual_seed(3))
     taken = (0, 3, 4, 8)
 
-    def step(self, observer, step):
-        records = [joined(OTHERS, picked(CANARIES, list(self.taken)))]
+    def step(self, observer, step, records=None):
+        records = records or [joined(OTHERS, picked(CANARIES, list(self.taken)))]
         if step == "deviations":
             observer.deviations(records, self.centres, 1.0, SeededNoise(1))
         else:
@@ -252,10 +252,31 @@ class TestMoments:
                 parts = [sums.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
                 rows.append(torch.cat(parts))
             else:
-                rows.append(
-                    observer.clipped_squares(one, self.centres, 1.0, pooled=step == "pooled").flatten()
-                )
+                squares, _ = observer.clipped_squares(one, self.centres, 1.0, pooled=step == "pooled")
+                rows.append(squares.flatten())
         return torch.stack(rows)
+
+    @pytest.mark.parametrize("step", ["deviations", "pooled", "squares"])
+    def test_effects_of_persons(self, step):
+        """Three canaries with three records each, as one vector each; two of them are in."""
+        owners = torch.arange(9) // 3
+        canaries = Sample(CANARIES.points, CANARIES.labels, owners)
+        moments = Moments(MomentsMechanism(2.0, 1e-4), watched_moments(1.0)[0].config, 1000, persons=True)
+        nobody = Sample(OTHERS.points[:0], OTHERS.labels[:0], owners[:0])
+        observer = MomentsObserver(moments, canaries, nobody)
+        self.step(observer, step, [Sample(canaries.points[:6], canaries.labels[:6], owners[:6])])
+        effects = []
+        for number in range(3):
+            own = owners == number
+            one = [Sample(canaries.points[own], canaries.labels[own], owners[own])]
+            weight, parts = 0.3, moments.clipped_deviations(one, self.centres, 1.0)
+            if step != "deviations":
+                weight, parts = 0.1, moments.clipped_squares(one, self.centres, 1.0, pooled=step == "pooled")
+            joined_parts = torch.cat([parts[0].flatten(), weight * parts[1].flatten()])
+            effects.append(joined_parts / math.sqrt(1 + weight**2))
+        gram = torch.stack(effects) @ torch.stack(effects).T
+        torch.testing.assert_close(observer._evidence._precision * 1e-8, gram, rtol=1e-3, atol=1e-4)
+        assert (observer.scores() > 0).tolist() == [True, True, False]
 
     @pytest.mark.parametrize("step", ["deviations", "pooled", "squares"])
     def test_effects_are_those_of_the_sanitizer(self, step):

@@ -27,7 +27,6 @@ from support.reader_defects import types_by_all_values
 from support.runs import tiny_data
 
 KINDS = ("record", "moments", "batch", "image", "parameter")
-SAMPLED = tuple(kind for kind in KINDS if kind != "moments")
 
 
 def outcomes(kind, data, **options):
@@ -41,7 +40,7 @@ def violations(found):
 
 
 class TestClean:
-    @pytest.mark.parametrize("kind", SAMPLED)
+    @pytest.mark.parametrize("kind", KINDS)
     def test_persons_and_released_class_frequencies(self, kind):
         found = outcomes(kind, tiny_data(records=60, persons=20), labels="released")
         assert violations(found) == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
@@ -35,12 +36,19 @@ _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
 _WORST_CLIP = 1e-3  # of a worst case, far below its deviation
+_LEAST_MAX_RECORDS = 2**20  # for as many sums are exact at least
 _MAP_BITS = 26  # binary digits after the point that W keeps
 
 COUNT_WEIGHT = 0.3  # of a count beside a vector of norm 1, τ: less weight is less noise on the vector
 DEVIATION_SENSITIVITY = math.sqrt(1 + COUNT_WEIGHT**2)
 COUNT_SENSITIVITY = DEVIATION_SENSITIVITY / COUNT_WEIGHT
 """Noise on sums of deviations, and on counts, is as much times the noise multiplier."""
+SQUARE_COUNT_WEIGHT = 0.1  # of a count beside squares of persons
+SQUARE_SENSITIVITY = math.sqrt(1 + SQUARE_COUNT_WEIGHT**2)
+SQUARE_COUNT_SENSITIVITY = SQUARE_SENSITIVITY / SQUARE_COUNT_WEIGHT
+"""The same for sums of squares, and for the counts beside them, where persons are protected."""
+
+Summed: TypeAlias = Literal["deviations", "squares", "squares over all classes"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,26 @@ class Sums:
     counts: Tensor  # (classes, K)
 
 
+@dataclass(frozen=True)
+class Squares:
+    """What a step on squares releases, noised: in units of the squared radius, and of records."""
+
+    matrices: Tensor  # (classes, k, k), or (1, k, k)
+    counts: Tensor | None  # (classes,), or (1,); none where the unit of privacy is a record
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Clipped deviations of some records that have a class."""
+
+    rows: Tensor  # (n,), of these records in their sample
+    kinds: Tensor  # (n,), their classes
+    nearest: Tensor  # (n,), the places of their centres
+    units: Tensor  # (n, k), over the radius: of norm at most 1
+    weights: Tensor  # (n,): 1, or less where persons are protected
+    weighted: Tensor  # (n, k), the units times their weights
+
+
 class Moments(TrainingMechanism):
     """Noised sums over all records of a data set.
 
@@ -58,6 +86,7 @@ class Moments(TrainingMechanism):
         mechanism: clip and noise.
         config: of the mixture that is fitted.
         max_records: the most records that there may be, public; sums are exact for up to as many.
+        persons: whether the unit of privacy is a person with all their records, whom samples then name.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> config = MixtureConfig(image_shape=(1, 4, 4), classes=0, components=1, frequencies=2)
@@ -71,7 +100,9 @@ class Moments(TrainingMechanism):
     name = "moments"
     summary = "each record's deviation, count or square is clipped, and noise is added to the sums"
     recipe = "mixture"
-    takes_persons = False
+    summary_of_persons = (
+        "a person's part of the sums of deviations, counts or squares is clipped, and noise is added to them"
+    )
     takes_samples = False
     steps_are_costly = True
     audit_recipe = "mixture"
@@ -86,7 +117,8 @@ class Moments(TrainingMechanism):
     @classmethod
     def build(cls, terms: Terms) -> Moments:
         assert isinstance(terms.generator, MixtureConfig)  # as `check` saw to
-        return cls(cls.releases(terms), terms.generator, terms.largest_sample)
+        grouped = terms.facts.grouped
+        return cls(cls.releases(terms), terms.generator, terms.largest_sample, persons=grouped)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -140,10 +172,19 @@ class Moments(TrainingMechanism):
 
         return MomentSteps(learner, records, self, horizon=horizon)
 
-    def __init__(self, mechanism: MomentsMechanism, config: MixtureConfig, max_records: int) -> None:
+    def __init__(
+        self,
+        mechanism: MomentsMechanism,
+        config: MixtureConfig,
+        max_records: int,
+        *,
+        persons: bool = False,
+    ) -> None:
         self.mechanism = mechanism
         self.config = config
-        self.max_records = max_records
+        self.max_records = max(max_records, _LEAST_MAX_RECORDS)
+        self.persons = persons
+        self.square_sensitivity = SQUARE_SENSITIVITY if persons else 1.0
         self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
         """R, of deviations, in pixels from 0 to 1."""
         if not 1e-30 <= self.radius <= 1e30:
@@ -151,7 +192,8 @@ class Moments(TrainingMechanism):
         # 2^half bounds the norm of an image; see the proof for the others
         self._half = ((config.points - 1).bit_length() + 1) // 2
         self._bits = 25 - self._half
-        self._unit_bits = (_DIGITS - (max_records - 1).bit_length()) // 2
+        self._sum_bits = _DIGITS - (self.max_records - 1).bit_length()
+        self._unit_bits = self._sum_bits // 2
         self._bound = 1 - math.sqrt(config.coefficients) * 2.0 ** -(self._unit_bits + 1) - _SLACK
         if self._bound < 1 - LARGEST_MARGIN:
             raise ValueError(
@@ -188,7 +230,7 @@ class Moments(TrainingMechanism):
         """
         sums, counts = self.clipped_deviations(records, centres, radius, coordinates)
         numbers = sums.numel() + counts.numel()
-        # a record adds a vector of norm at most 1 and a count of 1, to one of the sums
+        # a record adds a vector of norm at most 1 and a count of 1 to one sum, a person no more to all
         return Sums(
             self._noised(sums, DEVIATION_SENSITIVITY, numbers, noise),
             self._noised(counts, COUNT_SENSITIVITY, numbers, noise),
@@ -203,19 +245,22 @@ class Moments(TrainingMechanism):
         *,
         pooled: bool,
         coordinates: Tensor | None = None,
-    ) -> Tensor:
-        """Sums of w wᵀ over clipped deviations w, (classes, k, k), or (1, k, k) over all classes."""
-        total = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
+    ) -> Squares:
+        """Sums of w wᵀ over clipped deviations w, for each class or over all; counts, with persons."""
+        total, counts = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)
-        numbers = len(total) * k * (k + 1) // 2
+        numbers = len(total) * k * (k + 1) // 2 + (0 if counts is None else len(counts))
+        each = self.square_sensitivity
         # The Frobenius norm counts what is above the diagonal twice, so half the variance belongs there.
-        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), 1.0, numbers, noise)
-        above = self._noised(total[:, rows, columns], math.sqrt(0.5), numbers, noise)
+        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), each, numbers, noise)
+        above = self._noised(total[:, rows, columns], each * math.sqrt(0.5), numbers, noise)
         released = torch.diag_embed(diagonal)
         released[:, rows, columns] = above
         released[:, columns, rows] = above
-        return released
+        if counts is not None:
+            counts = self._noised(counts, SQUARE_COUNT_SENSITIVITY, numbers, noise)
+        return Squares(released, counts)
 
     def _noised(self, values: Tensor, sensitivity: float, numbers: int, noise: NoiseSource) -> Tensor:
         return add_gaussian(
@@ -232,10 +277,12 @@ class Moments(TrainingMechanism):
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         centres = self.place(centres)
+        _, components, k = centres.shape
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[..., 0])
-        for kind, units, nearest in self.clipped_units(records, centres, radius, coordinates):
-            sums[kind].index_add_(0, nearest, units)
-            counts[kind].index_add_(0, nearest, torch.ones_like(units[:, 0]))
+        for part in self.clipped_units(records, centres, radius, coordinates):
+            cells = part.kinds * components + part.nearest
+            sums.view(-1, k).index_add_(0, cells, part.weighted)
+            counts.view(-1).index_add_(0, cells, part.weights)
         return sums, counts
 
     def clipped_squares(
@@ -246,43 +293,88 @@ class Moments(TrainingMechanism):
         coordinates: Tensor | None = None,
         *,
         pooled: bool,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         centres = self.place(centres)
         k = centres.shape[-1]
         total = centres.new_zeros(1 if pooled else len(centres), k, k)
-        for kind, units, _ in self.clipped_units(records, centres, radius, coordinates):
-            total[0 if pooled else kind] += units.T @ units
-        return total
+        counts = total.new_zeros(len(total))
+        summed: Summed = "squares over all classes" if pooled else "squares"
+        for part in self.clipped_units(records, centres, radius, coordinates, summed):
+            for place in range(len(total)):
+                own = slice(None) if pooled else part.kinds == place
+                total[place] += part.weighted[own].T @ part.units[own]
+                counts[place] += part.weights[own].sum()
+        return ((total + total.mT) / 2, counts) if self.persons else (total, None)
 
     def clipped_units(
-        self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Classes, clipped deviations of some of their records over the radius, and their centres' places."""
+        self,
+        records: Iterable[Sample],
+        centres: Tensor,
+        radius: float,
+        coordinates: Tensor | None,
+        summed: Summed = "deviations",
+    ) -> Iterator[Clipped]:
+        """Clipped deviations of each sample's records; what is summed of them decides on persons' weights."""
         if not _LEAST_RADIUS <= radius <= _LARGEST_RADIUS:  # below 0 it would bound nothing
             raise ValueError(
                 f"radius: expected a number from {_LEAST_RADIUS} to {_LARGEST_RADIUS}, got {radius}"
             )
         matrix = None if coordinates is None else self._matrix(coordinates).to(centres.device)
+        last = -math.inf
         for sample in records:
-            coefficients = self.coefficients(sample.points)
-            for kind, rows in self._by_class(sample):
-                own = coefficients if rows is None else coefficients[rows]
-                nearest = _nearest(own, centres[kind])
-                deviations = own - centres[kind][nearest]
-                if matrix is not None:
-                    deviations = _rounded(deviations @ matrix.T, self._bits)
-                yield kind, self._clipped(deviations, radius), nearest
+            if (sample.groups is not None) != self.persons:
+                raise ValueError("groups: a person is named for every record, or for none, as was planned")
+            if sample.groups is None:
+                yield self._units(sample, centres, radius, matrix)
+            elif len(sample.groups):
+                if int(sample.groups.min()) <= last:
+                    raise ValueError(
+                        "groups: all records of a person belong into one sample, persons in order"
+                    )
+                last = int(sample.groups.max())
+                yield self._units_of_persons(sample, centres, radius, matrix, summed)
 
-    def _by_class(self, sample: Sample) -> Iterator[tuple[int, Tensor | None]]:
-        """Rows of each class; a record whose label is no class is in none."""
+    def _units(self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None) -> Clipped:
+        """Each record by itself; one whose label is no class is left out."""
+        rows, kinds = self._classed(sample)
+        own, nearest = self.coefficients(sample.points)[rows], torch.zeros_like(kinds)
+        for kind in range(len(centres)):
+            here = (kinds == kind).nonzero().flatten()
+            nearest[here] = _nearest(own[here], centres[kind])
+        deviations = own - centres[kinds, nearest]
+        if matrix is not None:
+            deviations = _rounded(deviations @ matrix.T, self._bits)
+        units = self._clipped(deviations, radius)
+        return Clipped(rows, kinds, nearest, units, torch.ones_like(units[:, 0]), units)
+
+    def _units_of_persons(
+        self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None, summed: Summed
+    ) -> Clipped:
+        assert sample.groups is not None
+        kept, persons = first_records(sample.groups)
+        labels = None if sample.labels is None else sample.labels[kept]
+        found = self._units(Sample(sample.points[kept], labels), centres, radius, matrix)
+        units, cells, bits = found.units, torch.zeros_like(found.kinds), self._sum_bits - 2
+        if summed == "deviations":
+            weighing = Weighing(COUNT_WEIGHT, bits, squared=False)
+            cells = found.kinds * centres.shape[1] + found.nearest
+        else:  # the digits of a product are those of a weighted unit and of a unit
+            coarse = self._unit_bits - 2
+            units = units.mul(2.0**coarse).trunc_().mul_(2.0**-coarse)
+            weighing = Weighing(SQUARE_COUNT_WEIGHT, bits - coarse, squared=True)
+            cells = found.kinds if summed == "squares" else cells
+        weights, weighted = weighing(units, persons[found.rows], cells)
+        return Clipped(kept[found.rows], found.kinds, found.nearest, units, weights, weighted)
+
+    def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Rows of records that have a class, and their classes."""
         if not self.config.classes:
-            yield 0, None
-            return
+            rows = torch.arange(len(sample.points), device=sample.points.device)
+            return rows, torch.zeros_like(rows)
         assert sample.labels is not None
-        for kind in range(self.config.classes):
-            rows = (sample.labels == kind).nonzero().flatten()
-            if len(rows):
-                yield kind, rows
+        known = (sample.labels >= 0) & (sample.labels < self.config.classes)
+        rows = known.nonzero().flatten()
+        return rows, sample.labels[rows].long()
 
     def _clipped(self, deviations: Tensor, radius: float) -> Tensor:
         """Deviations over the radius, shortened to a norm of at most 1, on a grid."""

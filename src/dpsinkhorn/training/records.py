@@ -139,12 +139,7 @@ class Records:
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units, each with probability `rate`: all records of those taken."""
         units = poisson_sample(self._units, rate, noise, device=self._device)
-        rows = units if self._groups is None else self._rows_of(units)
-        return Sample(
-            points=self._points(rows),
-            labels=None if self._labels is None else self._labels[rows],
-            groups=None if self._groups is None else self._groups[rows],
-        )
+        return self._sample(units if self._groups is None else self._rows_of(units))
 
     def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
         """All records ready for steps in fixed shapes; none where persons are sampled, or memory is short.
@@ -171,19 +166,24 @@ class Records:
         return HeldRecords(points, kinds[order], torch.float64 if on_the_grid else dtype)
 
     def every(self) -> Iterator[Sample]:
-        """All records, in their order, as many at a time as take little memory."""
+        """All records, as many at a time as take little memory: in their order, or person by person."""
         many = at_a_time(self._dataset.image_shape)
-        for at in range(0, self._dataset.records, many):
-            rows = torch.arange(at, min(at + many, self._dataset.records), device=self._device)
-            yield Sample(
-                points=self._points(rows),
-                labels=None if self._labels is None else self._labels[rows],
-                groups=None if self._groups is None else self._groups[rows],
-            )
+        if self._groups is None:
+            parts = torch.split(torch.arange(self._dataset.records, device=self._device), many)
+        else:
+            parts = torch.split(self._order, _whole_persons(self._counts, many))
+        yield from map(self._sample, parts)
 
     def labels(self) -> tuple[Tensor | None, Tensor | None]:
         """All labels and groups, for a release of class frequencies."""
         return self._labels, self._groups
+
+    def _sample(self, rows: Tensor) -> Sample:
+        return Sample(
+            points=self._points(rows),
+            labels=None if self._labels is None else self._labels[rows],
+            groups=None if self._groups is None else self._groups[rows],
+        )
 
     def _rows_of(self, units: Tensor) -> Tensor:
         counts = self._counts[units]
@@ -202,3 +202,13 @@ class Records:
             images = images.astype(np.int32)
         held = torch.tensor(np.ascontiguousarray(images), device=self._device)
         return held.permute(0, 3, 1, 2).reshape(len(held), -1).contiguous()
+
+
+def _whole_persons(counts: Tensor, many: int) -> list[int]:
+    """Lengths of parts of about `many` rows, or of one person; each person's rows are in one of them."""
+    lengths = [0]
+    for count in counts.tolist():
+        if lengths[-1] and lengths[-1] + count > many:
+            lengths.append(0)
+        lengths[-1] += count
+    return lengths

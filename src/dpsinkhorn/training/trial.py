@@ -66,12 +66,13 @@ class _MadeUp:
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._facts, self._device = plan.facts, device
         self._pixels = math.prod(plan.facts.image_shape)
+        self._of_each = max(1, round(plan.facts.records / plan.facts.units))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample."""
         facts = self._facts
         units = poisson_sample(facts.units, rate, noise, device=self._device)
-        owners = units.repeat_interleave(max(1, round(facts.records / facts.units)))
+        owners = units.repeat_interleave(self._of_each)
         return Sample(
             points=self._points(len(owners)),
             labels=self._labels(len(owners)) if facts.classes else None,
@@ -87,11 +88,12 @@ class _MadeUp:
         return HeldRecords(points, kinds, torch.float64 if on_the_grid else torch.float32)
 
     def every(self) -> Iterator[Sample]:
-        """All records, some at a time."""
-        many = at_a_time(self._facts.image_shape)
-        for at in range(0, self._facts.records, many):
-            count = min(many, self._facts.records - at)
-            yield Sample(self._points(count), self._labels(count) if self._facts.classes else None)
+        """All records, some at a time, each person's together."""
+        facts, of_each = self._facts, self._of_each
+        many = max(1, at_a_time(facts.image_shape) // of_each) * of_each
+        for rows in torch.split(torch.arange(facts.records, device=self._device), many):
+            labels = self._labels(len(rows)) if facts.classes else None
+            yield Sample(self._points(len(rows)), labels, rows // of_each if facts.grouped else None)
 
     def _points(self, count: int) -> Tensor:
         return torch.rand(count, self._pixels, device=self._device) * 2 - 1

@@ -34,6 +34,14 @@ def test_from_data_to_release(run, place):
     assert "mixture" in card
 
 
+def test_persons(run, place):
+    status, _, err = run(MIXTURE.replace("data.npz", "persons.npz") + " --groups patient")
+    assert (status, err) == (0, "")
+    assert load(place / "run").privacy.unit == "person"
+    page = (place / "run" / "report.html").read_text(encoding="utf-8").replace("&#39;", "'")
+    assert "moments: a person's part" in page
+
+
 def test_the_mechanism_chooses_the_recipe(run, place):
     status, _, err = run(
         "--data data.npz --mechanism moments --epsilon 5 --accountant rdp --out run --steps 5"
@@ -52,7 +60,6 @@ def test_a_dry_run(run, place):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--data persons.npz --groups patient", "persons"),
         ("--sampling-rate 0.5", "sampling rate"),
         ("--steps 3", "at least 4 steps"),
         ("--generator dcgan", "mixture"),

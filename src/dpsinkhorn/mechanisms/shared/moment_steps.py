@@ -34,6 +34,7 @@ _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
 _LEAST_SHARE = 0.1  # of a component, as a part of an even share
 _RADIUS = 1.4  # in scaled coordinates, in root mean square norms
+_MOST_SHARE = 30.0  # of a record's weight in one step and in another
 _LEAST_WITHIN = 0.3  # of the variance that is left within components, as a part of all
 
 
@@ -98,9 +99,10 @@ class MomentSteps:
         squares = self._moments.squares(
             self._records.every(), middles, self._radius, state.noise, pooled=True
         )
-        scale = self._radius**2 / float(self._counts.sum())
-        groups = self._bands.to(squares.device)
-        values, vectors = torch.linalg.eigh(smoothed(squares[0] * scale, self._sigma * scale, groups))
+        scale = self._radius**2 / float(self._counts_in(squares.counts).sum())
+        noise = self._moments.square_sensitivity * self._sigma * scale
+        groups = self._bands.to(squares.matrices.device)
+        values, vectors = torch.linalg.eigh(smoothed(squares.matrices[0] * scale, noise, groups))
         values = values.clamp(min=LEAST_VARIANCE)
         mixture.factors.copy_((vectors * values.sqrt()).expand_as(mixture.factors))
         if self.components > 1:
@@ -119,7 +121,7 @@ class MomentSteps:
             self._state.noise,
             coordinates=place.matrix,
         )
-        even = self._counts.unsqueeze(1) / self.components
+        even = self._counts_in(sums.counts if self._moments.persons else None).unsqueeze(1) / self.components
         counts = torch.maximum(sums.counts, _LEAST_SHARE * even)
         found = self._from_middles(place) + radius * sums.deviations / counts.unsqueeze(-1)
         # shrunk towards the mean, direction by direction: by how much of what was found is noise
@@ -133,7 +135,7 @@ class MomentSteps:
         mixture = self._mixture
         place = Coordinates.of(mixture.factors[0])
         radius = self._radius_in(place)
-        squares = self._moments.squares(
+        released = self._moments.squares(
             self._records.every(),
             mixture.centres,
             radius / place.size,
@@ -141,7 +143,8 @@ class MomentSteps:
             pooled=False,
             coordinates=place.matrix,
         )
-        squares, noise, counts = squares * radius**2, self._sigma * radius**2, self._counts
+        squares, counts = released.matrices * radius**2, self._counts_in(released.counts)
+        noise = self._moments.square_sensitivity * self._sigma * radius**2
         total = float(counts.sum())
         # independent noise on as many sums as there are classes
         spread = noise * math.sqrt(len(squares)) / total
@@ -173,3 +176,13 @@ class MomentSteps:
     def _counts(self) -> Tensor:
         """Records of each class, as released: what the components' weights add up to."""
         return self._mixture.weights.double().sum(1)
+
+    def _counts_in(self, released: Tensor | None) -> Tensor:
+        """Records of each class as they weigh in a step that released these counts of its own.
+
+        Records of persons weigh less in one step than in another, by how much of a person was clipped away.
+        """
+        if released is None:
+            return self._counts
+        share = float(released.sum() / self._counts.sum())
+        return self._counts * min(max(share, 1 / _MOST_SHARE), _MOST_SHARE)

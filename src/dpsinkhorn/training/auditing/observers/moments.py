@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments, Sums
+from dpsinkhorn.mechanisms.moments import (
+    COUNT_SENSITIVITY,
+    DEVIATION_SENSITIVITY,
+    SQUARE_COUNT_WEIGHT,
+    Moments,
+    Squares,
+    Summed,
+    Sums,
+)
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
-from dpsinkhorn.training.auditing.observers.shares import rows_of
 
 __all__ = ["MomentsObserver"]
-
-
-@dataclass(frozen=True)
-class _Members:
-    """Canaries of one class in a step."""
-
-    numbers: Tensor
-    kind: int
-    units: Tensor  # their clipped deviations over the radius
-    nearest: Tensor  # the places of their centres
 
 
 class MomentsObserver(Moments):
@@ -35,20 +31,17 @@ class MomentsObserver(Moments):
 
     Args:
         watched: whose sums are released.
-        canaries: their records; `groups` has the number of each.
+        canaries: their records, or those of made-up persons; `groups` has the number of each.
         others: all other records of the data.
     """
 
     def __init__(self, watched: Moments, canaries: Sample, others: Sample) -> None:
-        super().__init__(watched.mechanism, watched.config, watched.max_records)
+        super().__init__(watched.mechanism, watched.config, watched.max_records, persons=watched.persons)
         assert canaries.groups is not None
-        self._others = [others]
-        self._evidence = Evidence(len(canaries.groups))
-        self._canaries = []
-        for kind in range(max(1, watched.config.classes)):
-            rows = rows_of(canaries.labels, kind, len(canaries.points))
-            labels = None if canaries.labels is None else canaries.labels[rows]
-            self._canaries.append((canaries.groups[rows], Sample(canaries.points[rows], labels)))
+        self._others, self._owners = [others], canaries.groups
+        groups = canaries.groups if watched.persons else None
+        self._canaries = [Sample(canaries.points, canaries.labels, groups)]
+        self._evidence = Evidence(int(canaries.groups.max()) + 1)
 
     def scores(self) -> Tensor:
         """Return a score for each canary from all steps so far."""
@@ -66,19 +59,14 @@ class MomentsObserver(Moments):
         released = super().deviations(records, centres, radius, noise, coordinates=coordinates)
         sums, counts = self.clipped_deviations(self._others, centres, radius, coordinates)
         sums, counts = released.deviations - sums, released.counts - counts
-        for members in self._members(centres, radius, coordinates):
-            for centre in torch.unique(members.nearest):
-                here = members.nearest == centre
+        for part in self.clipped_units(self._canaries, self.place(centres), radius, coordinates):
+            for kind, centre in torch.unique(torch.stack([part.kinds, part.nearest], dim=1), dim=0):
+                here = (part.kinds == kind) & (part.nearest == centre)
                 # in units of the noise multiplier: a vector of norm at most 1, with its count
-                vectors = members.units[here] / DEVIATION_SENSITIVITY
-                vectors = torch.cat([vectors, torch.full_like(vectors[:, :1], 1 / COUNT_SENSITIVITY)], dim=1)
-                residual = torch.cat(
-                    [
-                        sums[members.kind, centre] / DEVIATION_SENSITIVITY,
-                        counts[members.kind, centre, None] / COUNT_SENSITIVITY,
-                    ]
-                )
-                self._add(members.numbers[here], vectors @ vectors.T, vectors @ residual)
+                vectors = _joined(part.weighted[here], part.weights[here, None])
+                numbers, vectors = self._by_canary(part.rows[here], vectors)
+                residual = _joined(sums[kind, centre], counts[kind, centre, None])
+                self._add(numbers, vectors @ vectors.T, vectors @ residual)
         return released
 
     def squares(
@@ -90,26 +78,38 @@ class MomentsObserver(Moments):
         *,
         pooled: bool,
         coordinates: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Squares:
         released = super().squares(records, centres, radius, noise, pooled=pooled, coordinates=coordinates)
-        known = self.clipped_squares(self._others, centres, radius, coordinates, pooled=pooled)
-        found = list(self._members(centres, radius, coordinates))
-        if pooled:  # one sum over all classes
-            numbers = torch.cat([members.numbers for members in found])
-            found = [_Members(numbers, 0, torch.cat([members.units for members in found]), numbers)]
-        for members in found:
-            # <u uᵀ, w wᵀ> = <u, w>²; in that product the noise is σ in every direction
-            units, residual = members.units, released[members.kind] - known[members.kind]
-            self._add(members.numbers, (units @ units.T).square(), ((units @ residual) * units).sum(1))
+        known, counts = self.clipped_squares(self._others, centres, radius, coordinates, pooled=pooled)
+        summed: Summed = "squares over all classes" if pooled else "squares"
+        placed, size = self.place(centres), self.square_sensitivity**2
+        for part in self.clipped_units(self._canaries, placed, radius, coordinates, summed):
+            for place, residual in enumerate(released.matrices - known):
+                own = slice(None) if pooled else part.kinds == place
+                units, weights, rows = part.units[own], part.weights[own], part.rows[own]
+                # <u uᵀ, w wᵀ> = <u, w>²; in that product the noise is the same in every direction
+                gram = (units @ units.T).square()
+                along = ((units @ residual) * units).sum(1)
+                if released.counts is not None and counts is not None:
+                    gram += SQUARE_COUNT_WEIGHT**2
+                    along += SQUARE_COUNT_WEIGHT**2 * (released.counts - counts)[place]
+                numbers, along = self._by_canary(rows, along * weights)
+                _, gram = self._by_canary(rows, gram * weights * weights.unsqueeze(1))
+                _, gram = self._by_canary(rows, gram.T)
+                self._add(numbers, gram / size, along / size)
         return released
+
+    def _by_canary(self, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Canaries that some records belong to, and sums of values over each one's records."""
+        numbers, places = torch.unique(self._owners[rows], return_inverse=True)
+        return numbers, values.new_zeros(len(numbers), *values.shape[1:]).index_add_(0, places, values)
 
     def _add(self, numbers: Tensor, gram: Tensor, along: Tensor) -> None:
         """Take in canaries whose effects have this Gram matrix and these products with what was released."""
         variance = self.mechanism.noise_std**2
         self._evidence.add(numbers, gram / variance, (along - gram.sum(1) / 2) / variance)
 
-    def _members(self, centres: Tensor, radius: float, coordinates: Tensor | None) -> Iterator[_Members]:
-        placed = self.place(centres)
-        for numbers, sample in self._canaries:
-            for kind, units, nearest in self.clipped_units([sample], placed, radius, coordinates):
-                yield _Members(numbers, kind, units, nearest)
+
+def _joined(deviations: Tensor, counts: Tensor) -> Tensor:
+    """Deviations and counts in units of the noise multiplier, side by side."""
+    return torch.cat([deviations / DEVIATION_SENSITIVITY, counts / COUNT_SENSITIVITY], dim=-1)
