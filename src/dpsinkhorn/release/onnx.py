@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import new_file
 from dpsinkhorn.generators import Mixture, frozen_copy
-from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.release.release import Release
 
 __all__ = ["write_onnx"]
