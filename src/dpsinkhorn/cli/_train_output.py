@@ -141,6 +141,8 @@ def show_end(run: Run, as_json: bool) -> None:
                 "report": None if report is None else str(report),
                 "epsilon": spent,
                 "delta": release.privacy.delta,
+                "steps_charged": release.privacy.steps_charged,
+                "steps_kept": release.privacy.steps_kept,
                 "releasable": release.privacy.releasable,
             }
         )
@@ -151,6 +153,8 @@ def show_end(run: Run, as_json: bool) -> None:
     console.print(f"Release  {run.release_folder}")
     if report is not None:
         console.print(f"Report   {report}")
+    if release.privacy.lost_steps:
+        console.print(release.privacy.lost_steps)
     if not release.privacy.releasable:
         console.print("NOT FOR RELEASE: " + release.privacy.summary)
         return
@@ -220,7 +224,15 @@ def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
 
         def show(now: RunProgress) -> None:
             nonlocal shown, allowed
-            allowed = allowed or _allowed(run)  # only now is it known that the ledger is whole
+            if not allowed:  # only now is it known that the ledger is whole
+                allowed = _allowed(run)
+                charged, kept = (steps - now.block.steps for steps in (now.charged, now.block.step))
+                if charged > kept and run.plan.seed is None:  # a seeded run takes them again, for nothing
+                    console.print(
+                        f"Resumed: steps charged {charged:,}, steps kept {kept:,}. A crash lost the others: "
+                        "they stay charged, and the run ends with as many fewer.",
+                        soft_wrap=True,
+                    )
             spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {allowed}"
             progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
             if progress.disable and time.monotonic() - shown > _LINE_SECONDS:  # into a file, say

@@ -113,8 +113,14 @@ def _budget_rows(found: Findings) -> Rows:
 
 def _charged_rows(found: Findings) -> Rows:
     """Steps that were charged, as far as it can be told whose they are."""
-    if found.plan is not None and found.ledger is not None:
-        return [("steps charged", f"{found.ledger.steps:,}")]
+    privacy, ledger = found.privacy, found.ledger
+    charged = privacy.steps_charged if ledger is None or found.plan is None else ledger.steps
+    if charged is not None:
+        kept = "not told: it follows the clock" if privacy.steps_kept is None else f"{privacy.steps_kept:,}"
+        if privacy.lost_steps:
+            kept += "; a crash lost the others, and ε counts them"
+        rows = [("steps charged", f"{charged:,}"), ("steps kept", kept)]
+        return rows if found.finished else rows[:1]
     curve = spending_curve(found)
     if curve is None:
         return []

@@ -224,7 +224,7 @@ def _train(
                     if watch is None:
                         continue
                     pace.look(block)
-                    if watch(Progress(block, pace.spent)) and block.step < block.horizon:
+                    if watch(Progress(block, pace.spent, account.charged)) and block.step < block.horizon:
                         raise TrainingError("the training was stopped: nothing was learnt that could be kept")
                 return trainer.release()
     except OSError as error:
