@@ -3,6 +3,8 @@
 from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
 from dpsinkhorn.data.download import get
 from dpsinkhorn.data.errors import DataError, DownloadError
+from dpsinkhorn.data.labels import number_classes
+from dpsinkhorn.data.libraries import read_records
 from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
 from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known
 
@@ -20,4 +22,6 @@ __all__ = [
     "get",
     "has_parts",
     "load_dataset",
+    "number_classes",
+    "read_records",
 ]

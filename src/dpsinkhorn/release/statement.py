@@ -69,7 +69,7 @@ class PrivacyStatement:
     steps_charged: int | None = None
     """Steps of the training that ε counts; None where it had none, or nobody knows."""
     steps_kept: int | None = None
-    """Of these, the steps in what was learnt: fewer where a crash lost some. None where that is not public."""
+    """Of these, the steps that were learnt from: a crash loses some. None where that is not public."""
 
     def __post_init__(self) -> None:
         charges = tuple(charge.to_json() if isinstance(charge, Charge) else charge for charge in self.charges)

@@ -22,8 +22,8 @@ class Saving:
     """How often a run writes things down. None of it changes what is learnt, or ε."""
 
     checkpoint_seconds: float | None = None
-    """Between checkpoints. By default they come as often as takes 3 % of the time, from the first block on, and
-    at least every minute."""
+    """Between checkpoints. By default they come from the first block on, as often as takes 3 % of the time,
+    and at least every minute."""
     picture_steps: int = 500
     """Between pictures, at least: they are fewer where they would cost time. 0: none while training."""
 

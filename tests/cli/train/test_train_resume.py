@@ -30,21 +30,21 @@ class TestResume:
 
     def test_a_kill_at_half_time_keeps_nearly_half_and_is_told(self, place, run):
         files = ["--data", place / "data.npz", "--recipe", place / "long.toml", "--out", place / "run"]
-        command = Command(["train", *files, "--accountant", "rdp", "--steps", "2000"], place)
-        command.until(lambda: any(line["step"] >= 1000 for line in lines_so_far(place)))
+        command = Command(["train", *files, "--accountant", "rdp", "--steps", "1000"], place)
+        command.until(lambda: any(line["step"] >= 500 for line in lines_so_far(place)))
         assert command.kill_after(0)
         charged, kept = steps_on_record(place / "run"), header_step(place / "run")
-        assert 600 < kept < charged
+        assert 300 < kept < charged
         status, out, err = run("--resume --out run")
         assert status == 0
         assert f"Resumed: steps charged {charged:,}, steps kept {kept:,}. A crash lost the others" in err
-        left = 2000 - (charged - kept)
+        left = 1000 - (charged - kept)
         assert header_step(place / "run") == left
-        told = f"Steps charged 2,000, steps kept {left:,}: a crash lost the others, and ε counts them."
+        told = f"Steps charged 1,000, steps kept {left:,}: a crash lost the others, and ε counts them."
         assert told in out
         assert told in (place / "run" / "release" / "README.md").read_text()
         privacy = load(place / "run").privacy
-        assert (privacy.steps_charged, privacy.steps_kept) == (2000, left)
+        assert (privacy.steps_charged, privacy.steps_kept) == (1000, left)
         page = read_page((place / "run" / "report.html").read_bytes()).text
         assert f"steps kept {left:,}; a crash lost the others" in " ".join(page.split())
 
