@@ -107,9 +107,7 @@ class Release:
         if not _is_whole(count) or count < 1:
             raise ReleaseError(f"count must be a whole number from 1 upwards, not {count}")
         if random_state is not None and not (_is_whole(random_state) and 0 <= random_state < 2**63):
-            raise ReleaseError(
-                f"random_state must be a whole number from 0 to below 2^63, not {random_state}"
-            )
+            raise ReleaseError(f"random_state (--seed) must be from 0 to below 2^63, not {random_state}")
         if batch_size is not None and not (_is_whole(batch_size) and batch_size >= 1):
             raise ReleaseError(f"batch_size must be a whole number from 1 upwards, not {batch_size}")
         # pixels, latents, a label and the number it was drawn from

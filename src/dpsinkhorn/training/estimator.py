@@ -211,7 +211,7 @@ class DPSinkhorn(BaseEstimator):
         release = self._fitted()
         if not (release.class_names or np.array_equal(self.classes_, np.arange(release.classes))):
             warnings.warn(
-                "labels that were read off private data stay out of the release: its classes are numbers from "
+                "labels read off the private data stay out of the release: its classes are numbers from "
                 f"0 to {release.classes - 1}, in the order of classes_; state classes if they are public",
                 stacklevel=2,
             )
