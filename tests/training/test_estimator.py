@@ -22,7 +22,7 @@ import dpsinkhorn
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import DataError
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
-from dpsinkhorn.training import Run, TrainingError, bar, estimator
+from dpsinkhorn.training import Run, TrainingError, bar, fitting
 from support.runs import tiny_arrays
 
 SMALL = {
@@ -192,7 +192,7 @@ class TestProgress:
     @pytest.mark.parametrize("verbose", [True, False])
     def test_a_bar_where_one_can_be_drawn(self, verbose, monkeypatch):
         terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-        monkeypatch.setattr(estimator, "notebook_or_terminal", lambda: terminal)
+        monkeypatch.setattr(fitting, "notebook_or_terminal", lambda: terminal)
         made = model(verbose=verbose).fit(*tiny_arrays()[:2])
         drawn = terminal.file.getvalue()
         assert ("6/6" in drawn) == (f"of {format_epsilon(made.plan_.budget_epsilon)}" in drawn) == verbose

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import numbers
 import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +15,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
-from dpsinkhorn.privacy import Accountant, format_epsilon, read_ledger
+from dpsinkhorn.privacy import Accountant, read_ledger
 from dpsinkhorn.privacy.units import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
-from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
-from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
-from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.errors import TrainingError
-from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training.fitting import check_all, run_in, shown, train_alone, train_in
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
 from dpsinkhorn.training.recipe import Recipe, choose_recipe
-from dpsinkhorn.training.run import Progress, Run, Watch
-from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
-from dpsinkhorn.training.trainer import Trainer, check_data
+from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.used_data import note_use
 
 __all__ = ["DPSinkhorn"]
@@ -168,18 +159,18 @@ class DPSinkhorn(BaseEstimator):
         for sentence in advice_on(plan, dataset):
             warnings.warn(sentence, stacklevel=2)
         ledger, budget = None if self.ledger is None else Path(self.ledger), _number("budget", self.budget)
-        run = None if folder is None else _run_in(Path(folder), plan, ledger, budget)
+        run = None if folder is None else run_in(Path(folder), plan, ledger, budget)
         if run is None:
-            _check(plan, dataset, ledger, budget)
+            check_all(plan, dataset, ledger, budget)
         name = new_run_name("fit", plan.facts.unit) if run is None else run.name
         if warning := note_use(dataset, plan, name, ledger if run is None else run.ledger_path):
             warnings.warn(warning, stacklevel=2)
         allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
-        with _shown(allowed, watch, self.verbose) as seen:
+        with shown(allowed, watch, self.verbose) as seen:
             if run is None:
-                release = _train(plan, dataset, device, ledger, name, seen)
+                release = train_alone(plan, dataset, device, ledger, name, seen)
             else:
-                _train_in(run, dataset, device, seen)
+                train_in(run, dataset, device, seen)
                 release = load(run.release_folder, generator=self.generator)
         if release.privacy.lost_steps:
             warnings.warn(release.privacy.lost_steps, stacklevel=2)
@@ -263,85 +254,6 @@ class DPSinkhorn(BaseEstimator):
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
-
-
-@contextmanager
-def _shown(allowed: float, watch: Watch | None, verbose: bool) -> Iterator[Watch | None]:
-    """Within it there is a progress bar, where one can be drawn, beside the caller's own `watch`."""
-    console = notebook_or_terminal() if verbose else None
-    if console is None:
-        yield watch
-        return
-    with progress_bar(console, hidden=False) as bar:
-
-        def seen(now: Progress) -> bool:
-            bar(now, spent_of(now.epsilon, format_epsilon(allowed)))
-            return watch is not None and watch(now)
-
-        yield seen
-
-
-def _check(plan: Plan, dataset: Dataset, ledger: Path | None, budget: float | None) -> None:
-    """Refuse what cannot be trained, and begin a ledger that is named."""
-    check_mechanism(plan)
-    check_data(plan, dataset)
-    with _one_line():
-        check_ledger(ledger, plan, budget)
-        if ledger is not None:
-            begin_ledger(ledger, plan, budget)
-
-
-def _train(
-    plan: Plan, dataset: Dataset, device: torch.device, ledger: Path | None, name: str, watch: Watch | None
-) -> Release:
-    """Train without a run folder; without a ledger that is named, on one that is thrown away."""
-    with _one_line(), tempfile.TemporaryDirectory() as place:
-        path = ledger or Path(place) / "ledger.jsonl"
-        with Account.open(path, plan, name, begin=ledger is None) as account:
-            trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
-            for block in trainer.blocks():
-                if watch is None:
-                    continue
-                pace.look(block)
-                if watch(Progress(block, pace.spent, account.charged)) and block.step < block.horizon:
-                    raise TrainingError("the training was stopped: nothing was learnt that could be kept")
-            return trainer.release()
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Within it what goes wrong with files ends in one line."""
-    try:
-        yield
-    except OSError as error:
-        place = error.filename or "the ledger"
-        raise TrainingError(f"{place} cannot be read or written: {error.strerror}") from error
-
-
-def _run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) -> Run:
-    """Begin a run in a folder, or open the one that is there if it is the same."""
-    if not (folder / "run.json").exists():
-        return Run.create(folder, plan, ledger=ledger, budget=budget)
-    run = Run.resume(folder)
-    settled = json.loads(json.dumps(plan.to_json())), None if ledger is None else str(ledger.resolve())
-    if settled != (run.settings["plan"], run.settings["ledger"]):
-        raise TrainingError(
-            f"{folder} holds a run with other settings or data; fit as it was begun, or choose another folder"
-        )
-    return run
-
-
-def _train_in(run: Run, dataset: Dataset, device: torch.device, watch: Watch | None) -> None:
-    """Train in a run folder, from where it stands."""
-    with stop_on_interrupt() as stop:
-        finished = run.train(
-            dataset,
-            device=device,
-            watch=lambda progress: (watch is not None and watch(progress)) or stop.asked,
-        )
-    if not finished:
-        stopped = f"the training was stopped, with a checkpoint: fit with the folder {run.folder} to go on"
-        raise KeyboardInterrupt(stopped) if stop.asked else TrainingError(stopped)
 
 
 def _number(name: str, value: Any) -> float | None:
