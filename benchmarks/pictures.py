@@ -80,7 +80,7 @@ def grid_of(source: str) -> Image.Image:
         return Image.open(source)
     release = load(source)
     labels = np.arange(release.classes).repeat(COLUMNS)
-    images, _ = release.sample(len(labels), labels, seed=1)
+    images, _ = release.sample(len(labels), labels, random_state=1)
     return grid_image(images, labels, columns=COLUMNS)
 
 

@@ -108,13 +108,13 @@ def one_run(
     started = time.monotonic()
     release, plan = trained(training, seed, arguments)
     ready = time.monotonic()
-    images, labels = release.sample(arguments.count, seed=seed)
+    images, labels = release.sample(arguments.count, random_state=seed)
     sampled = time.monotonic()
     assert labels is not None
     scores = evaluated(images, labels, test, seed, arguments)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        shown, kinds = release.sample(100, np.repeat(np.arange(10), 10) % training.classes, seed=seed)
+        shown, kinds = release.sample(100, np.repeat(np.arange(10), 10) % training.classes, random_state=seed)
         grid_picture(shown, kinds, arguments.out / f"samples-{name}-{seed}.png")
     return {
         "seed": seed,

@@ -55,5 +55,5 @@ def test_reading_never_unpickles(tmp_path, monkeypatch):
     np.savez(tmp_path / "data.npz", images=np.zeros((4, 8, 8), np.uint8), labels=np.arange(4) % 2)
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
-    load(tmp_path / "release").sample(3, seed=0)
+    load(tmp_path / "release").sample(3, random_state=0)
     load_dataset(tmp_path / "data.npz")

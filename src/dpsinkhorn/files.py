@@ -45,7 +45,7 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_new(path: Path, content: bytes) -> None:
+def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write a file that is not there yet: whole or not at all. Of several processes at once one succeeds.
 
     >>> import tempfile
@@ -60,7 +60,7 @@ def write_new(path: Path, content: bytes) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     try:
-        write_synced(draft, content, new=True)
+        write_synced(draft, content, new=True, mode=mode)
         try:
             os.link(draft, path)  # which, unlike a renaming, replaces nothing
         except OSError as error:
@@ -77,9 +77,9 @@ def drafts_of(path: Path) -> set[Path]:
     return set(path.parent.glob(f".{path.name}.*.partial"))
 
 
-def write_synced(path: Path, content: bytes, *, new: bool = False) -> None:
-    """Write and wait until it is on disk; with `new`, refuse a file that is there."""
-    with open(path, "xb" if new else "wb") as file:
+def write_synced(path: Path, content: bytes, *, new: bool = False, mode: int = 0o666) -> None:
+    """Write and wait until it is on disk; with `new`, refuse a file that is there. `mode` is a new file's."""
+    with open(path, "xb" if new else "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

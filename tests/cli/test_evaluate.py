@@ -112,7 +112,7 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
 def test_figures_are_those_of_the_library(run, release, quick):
     status, out, _ = run(release, *quick, "--classifiers", "logistic", "--seed", 7, "--json")
     assert status == 0
-    images, labels = load(release).sample(200, seed=7, device="cpu")
+    images, labels = load(release).sample(200, random_state=7, device="cpu")
     test = load_dataset("digits", split="test")
     expected = downstream_utility(
         images, labels, images_of(test), test.labels, classes=10, classifiers=["logistic"], device="cpu"

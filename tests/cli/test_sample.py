@@ -41,7 +41,7 @@ def test_writes(run, release, tmp_path, name):
 
 def test_images_are_those_of_the_release(run, release, tmp_path):
     run(release, "--count", 9, "--output", tmp_path / "s.npz", "--seed", 5, "--device", "cpu")
-    images, labels = load(release).sample(9, seed=5, device="cpu")
+    images, labels = load(release).sample(9, random_state=5, device="cpu")
     with np.load(tmp_path / "s.npz") as found:
         assert (found["images"] == images).all()
         assert (found["labels"] == labels).all()
@@ -93,7 +93,7 @@ def test_names_of_classes(run, tmp_path):
     assert {path.name for path in out.iterdir()} == {"zero", "_.._one", "_two", "labels.csv"}
     assert {path.name for path in tmp_path.iterdir()} == {"r", "in"}
     assert {path.name for path in (tmp_path / "in").iterdir()} == {"out", "g.png"}
-    images, labels = load(tmp_path / "r").sample(60, seed=0)
+    images, labels = load(tmp_path / "r").sample(60, random_state=0)
     with Image.open(grid) as picture:
         expected = grid_image(images, labels, class_names=["zero", "../../one", "/two"])
         assert (np.asarray(picture) == np.asarray(expected)).all()

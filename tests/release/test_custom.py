@@ -49,12 +49,12 @@ def refused(folder, module_class=OwnNet):
 class TestRoundTrip:
     def test_same_images(self, folder, tmp_path):
         release = load(folder, generator=OwnNet)
-        images, labels = release.sample(20, seed=1)
+        images, labels = release.sample(20, random_state=1)
         assert images.shape == (20, 8, 8)
         write_release(tmp_path / "s", release.generator, label_probabilities=None, privacy=release.privacy)
         for name in ("config.json", "generator.safetensors", "README.md", "samples.png"):
             assert (folder / name).read_bytes() == (tmp_path / "s" / name).read_bytes()
-        again = load(tmp_path / "s", generator=OwnNet).sample(20, seed=1)
+        again = load(tmp_path / "s", generator=OwnNet).sample(20, random_state=1)
         assert np.array_equal(images, again[0])
         assert np.array_equal(labels, again[1])
 
@@ -178,7 +178,7 @@ class TestTraining:
     @pytest.mark.parametrize("mechanism", ["record", "batch", "image", "none"])
     def test_replays(self, mechanism):
         images, labels, _ = tiny_arrays()
-        first, again = (self.model(mechanism).fit(images, labels).sample(9, seed=2) for _ in range(2))
+        first, again = (self.model(mechanism).fit(images, labels).sample(9, random_state=2) for _ in range(2))
         assert np.array_equal(first[0], again[0])
 
     @pytest.mark.parametrize("mechanism", ["moments", "parameter"])
@@ -194,7 +194,7 @@ class TestTraining:
         assert model.release_.config.settings == {"size": 4, "width": 3}
         model.save(tmp_path / "r")
         saved = dpsinkhorn.load(tmp_path / "r", generator=OwnNet)
-        assert np.array_equal(saved.sample(4, seed=0)[0], model.sample(4, seed=0)[0])
+        assert np.array_equal(saved.sample(4, random_state=0)[0], model.sample(4, random_state=0)[0])
 
     @pytest.mark.parametrize(
         ("changes", "message"),

@@ -347,7 +347,7 @@ class TestMixtures:
             state[name] = wild if chance.random() < 0.7 else value
         put_tensors(folder, save_tensors(state))
         try:
-            images, _ = load(folder).sample(20, seed=0, device="cpu", variation=Variation())
+            images, _ = load(folder).sample(20, random_state=0, device="cpu", variation=Variation())
             assert images.shape == (20, 6, 5, 3)
         except ReleaseError as error:
             assert "not finite" in str(error)  # noqa: PT017
@@ -389,7 +389,7 @@ class TestMutations:
                 assert "\n" not in str(error)  # noqa: PT017
             else:
                 try:
-                    images, _ = release.sample(2, seed=0, device="cpu")
+                    images, _ = release.sample(2, random_state=0, device="cpu")
                     assert images.shape == (2, 8, 8)
                 except ReleaseError as error:
                     assert "not finite" in str(error)  # noqa: PT017

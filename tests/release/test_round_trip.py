@@ -79,10 +79,10 @@ class TestRoundTrip:
         """Another place, another process, another working directory; only the five files."""
         elsewhere = tmp_path / "elsewhere"
         shutil.copytree(release_folder, elsewhere / "copy")
-        images, labels = load(release_folder).sample(5, seed=1)
+        images, labels = load(release_folder).sample(5, random_state=1)
         for path in release_folder.iterdir():
             path.unlink()
-        code = "import dpsinkhorn, json; x, y = dpsinkhorn.load('copy').sample(5, seed=1); "
+        code = "import dpsinkhorn, json; x, y = dpsinkhorn.load('copy').sample(5, random_state=1); "
         code += "print(json.dumps([x.tolist(), y.tolist()]))"
         ran = subprocess.run(
             [sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=True
@@ -108,7 +108,7 @@ class TestSample:
         """Against the generator itself, at the latents that a seed gives."""
         release = written(tmp_path / "r", config)
         chosen = np.arange(20) % config.classes if config.classes else None
-        images, labels = release.sample(20, chosen, seed=3, batch_size=7)
+        images, labels = release.sample(20, chosen, random_state=3, batch_size=7)
         latents = draw_latents(20, config.latent, torch.Generator().manual_seed(3))
         expected = release.generator(latents, None if chosen is None else torch.tensor(chosen))
         expected = ((expected + 1) / 2 * 255).permute(0, 2, 3, 1).numpy().reshape(images.shape)
@@ -120,14 +120,16 @@ class TestSample:
     def test_bfloat16(self, tmp_path, config):
         """Close to the exact images, but really something else."""
         release = written(tmp_path / "r", config)
-        exact, fast = (release.sample(20, seed=3, precision=name)[0] for name in ("float32", "bfloat16"))
+        exact, fast = (
+            release.sample(20, random_state=3, precision=name)[0] for name in ("float32", "bfloat16")
+        )
         difference = np.abs(exact.astype(int) - fast)
         assert 0 < difference.mean() < 1.5
         assert difference.max() < 25
 
     def test_seeds(self, tmp_path):
         release = written(tmp_path / "r", CONFIGS["mlp"])
-        first, again, other = (release.sample(50, seed=seed) for seed in (7, 7, 8))
+        first, again, other = (release.sample(50, random_state=seed) for seed in (7, 7, 8))
         assert (first[0] == again[0]).all()
         assert (first[1] == again[1]).all()
         assert (first[0] != other[0]).any()
@@ -140,7 +142,7 @@ class TestSample:
         assert torch.equal(torch.random.get_rng_state(), state)
 
     def test_labels_follow_the_distribution(self, release_folder):
-        _, labels = load(release_folder).sample(4000, seed=0)
+        _, labels = load(release_folder).sample(4000, random_state=0)
         counts = np.bincount(labels, minlength=3)
         assert stats.chisquare(counts, 4000 * np.array([0.5, 0.2, 0.3])).pvalue > 1e-4
 
@@ -175,9 +177,9 @@ class TestSample:
             {"count": 3, "labels": "three"},
             {"count": 3, "labels": ["one", 1, 2]},
             {"count": 3, "labels": ["one", "two"]},
-            {"count": 3, "seed": -1},
-            {"count": 3, "seed": 2**64},
-            {"count": 3, "seed": 1.5},
+            {"count": 3, "random_state": -1},
+            {"count": 3, "random_state": 2**64},
+            {"count": 3, "random_state": 1.5},
             {"count": 3, "batch_size": 0},
             {"count": 3, "precision": "float8"},
             {"count": 3, "device": "abacus"},
@@ -313,8 +315,8 @@ class TestVariation:
     def test_pixels_get_noise_of_the_stated_size(self, tmp_path):
         config = dataclasses.replace(CONFIGS["mlp"], grain=0.05)
         release = written(tmp_path / "r", config)
-        smooth, labels = release.sample(400, seed=1, variation=Variation())
-        grainy, same = release.sample(400, seed=1)
+        smooth, labels = release.sample(400, random_state=1, variation=Variation())
+        grainy, same = release.sample(400, random_state=1)
         assert np.array_equal(labels, same)
         inside = (smooth > 40) & (smooth < 215)  # six deviations from where pixels are clamped
         assert inside.sum() > 1000
@@ -326,9 +328,9 @@ class TestVariation:
         release = written(tmp_path / "r", CONFIGS["mlp"])
         assert not release.config.variation
         asked = Variation(warp=1.0, sharpen=1.0, grain=0.2)
-        first, second = (release.sample(20, seed=3, variation=asked)[0] for _ in range(2))
+        first, second = (release.sample(20, random_state=3, variation=asked)[0] for _ in range(2))
         assert np.array_equal(first, second)
-        assert not np.array_equal(first, release.sample(20, seed=3)[0])
+        assert not np.array_equal(first, release.sample(20, random_state=3)[0])
 
     def test_the_card_says_so(self, tmp_path):
         config = dataclasses.replace(CONFIGS["mlp"], grain=0.05, warp=0.5)

@@ -14,18 +14,18 @@ from support.runs import tiny_arrays, tiny_recipe
 @pytest.mark.parametrize("name", ["two | <b>", np.str_("two | <b>"), np.array("two | <b>", dtype=object)])
 def test_one_class_by_its_name(release_folder, name):
     release = load(release_folder)
-    images, labels = release.sample(5, labels=name, seed=1)
+    images, labels = release.sample(5, labels=name, random_state=1)
     assert labels.tolist() == [2] * 5
-    assert (images == release.sample(5, labels=2, seed=1)[0]).all()
+    assert (images == release.sample(5, labels=2, random_state=1)[0]).all()
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.array, lambda names: np.array(names, dtype=object)])
 def test_a_name_for_each_image(release_folder, form):
     release = load(release_folder)
-    images, labels = release.sample(3, labels=form(["one", "zero", "one"]), seed=1)
+    images, labels = release.sample(3, labels=form(["one", "zero", "one"]), random_state=1)
     assert labels.tolist() == [1, 0, 1]
     assert labels.dtype == np.int64
-    assert (images == release.sample(3, labels=[1, 0, 1], seed=1)[0]).all()
+    assert (images == release.sample(3, labels=[1, 0, 1], random_state=1)[0]).all()
 
 
 def test_a_name_that_no_class_has(release_folder):
@@ -54,6 +54,6 @@ def test_names_that_were_stated_in_training(tmp_path):
     images, numbers, _ = tiny_arrays()
     model = dpsinkhorn.DPSinkhorn(None, classes=names, recipe=tiny_recipe(steps=2), accountant="rdp")
     model.fit(images, np.array(names)[numbers])
-    assert model.sample(5, labels="malignant")[1].tolist() == [2] * 5
+    assert model.sample(5, labels="malignant")[1].tolist() == ["malignant"] * 5
     model.save(tmp_path / "r")
     assert dpsinkhorn.load(tmp_path / "r").sample(3, labels="benign")[1].tolist() == [1] * 3

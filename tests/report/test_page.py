@@ -107,7 +107,7 @@ def test_samples_of_every_class(run):
         f"10 generated images of class {k}" for k in range(3)
     ]
     table = rows(page, "100 generated images")
-    images, _ = load(run.folder).sample(100, 1, seed=1)
+    images, _ = load(run.folder).sample(100, 1, random_state=1)
     pairs = [(a, b) for a in range(100) for b in range(a)]
     apart = math.sqrt(np.mean([np.mean((images[a] / 255 - images[b] / 255) ** 2) for a, b in pairs]))
     assert table[2] == ["1", f"{images.mean() / 2.55:.0f} %", f"{100 * apart:.0f} %"]

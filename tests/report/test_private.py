@@ -92,7 +92,7 @@ def test_all_else_in_the_folder_does_not_matter(place):
 def test_not_even_in_which_blocks_steps_were_charged(tmp_path):
     """How many steps a block has follows the clock, and so the private samples."""
     data = tiny_data()
-    plan = tiny_plan(data, seed=3, steps=40)
+    plan = tiny_plan(data, seed=3, steps=60)
     whole = finished(tmp_path / "whole", plan, data)
     parts = Run.create(tmp_path / "parts", plan)
     for _ in range(2):

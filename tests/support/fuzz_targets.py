@@ -105,7 +105,9 @@ def trained(folder: Path) -> Run:
 def release(folder: Path) -> Aim:
     place = trained(folder).release_folder
     files = {path.name: path.read_bytes() for path in place.iterdir()}
-    return Aim(files, lambda name: place / name, lambda: load(place).sample(2, seed=0), (ReleaseError,))
+    return Aim(
+        files, lambda name: place / name, lambda: load(place).sample(2, random_state=0), (ReleaseError,)
+    )
 
 
 def checkpoint(folder: Path) -> Aim:

@@ -92,10 +92,10 @@ def test_a_seeded_run_resumes_to_the_same_generator(mechanism: str, tmp_path):
     first, second = (release.generator.state_dict() for release in finished)
     for key, value in first.items():
         assert torch.equal(value, second[key]), key
-    sampled, kinds = finished[0].sample(30, seed=0, device="cuda")
+    sampled, kinds = finished[0].sample(30, random_state=0, device="cuda")
     assert sampled.shape == (30, 8, 8)
     assert kinds is not None
-    again = finished[0].sample(30, seed=0, device="cpu")[0]
+    again = finished[0].sample(30, random_state=0, device="cpu")[0]
     assert np.abs(sampled.astype(int) - again.astype(int)).max() <= 2
 
 
@@ -141,9 +141,11 @@ def test_moments_replays_and_is_drawn_from(labelled: bool, tmp_path):
             assert torch.equal(value, other.generator.state_dict()[name]), name
 
     # what varies images draws its numbers on the device, so only images without it can be compared
-    plain = [whole.sample(200, seed=0, device=device, variation=Variation()) for device in ("cuda", "cpu")]
+    plain = [
+        whole.sample(200, random_state=0, device=device, variation=Variation()) for device in ("cuda", "cpu")
+    ]
     assert np.abs(plain[0][0].astype(int) - plain[1][0].astype(int)).max() <= 2
-    varied = [whole.sample(200, seed=0, device="cuda") for _ in range(2)]
+    varied = [whole.sample(200, random_state=0, device="cuda") for _ in range(2)]
     assert varied[0][0].shape == (200, 8, 8)
     assert (varied[0][1] is None) == (not labelled)
     assert np.array_equal(varied[0][0], varied[1][0])

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
+import sys
 import tempfile
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from rich.console import Console
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpsinkhorn
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import DataError
-from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
-from dpsinkhorn.training import Run, TrainingError
+from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
+from dpsinkhorn.training import Run, TrainingError, bar, fitting
 from support.runs import tiny_arrays
 
 SMALL = {
@@ -30,6 +35,23 @@ SMALL = {
 def model(**options):
     """Without a budget, so that nothing need be calibrated."""
     return DPSinkhorn(**{"epsilon": None, "settings": SMALL, "accountant": "rdp", **options})
+
+
+def drawn(*data):
+    """Images and labels of a model that was fitted to these data; equal data give equal ones."""
+    return model(random_state=3).fit(*data).sample(9, random_state=0)
+
+
+class Table(list):
+    """Stands in for `datasets.Dataset`."""
+
+    features = column_names = ()
+
+
+class Parts(dict):
+    """Stands in for `datasets.DatasetDict`."""
+
+    column_names = ()
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +72,9 @@ class TestRoundTrip:
     def test_save_and_load(self, fitted, tmp_path):
         fitted.save(tmp_path / "release")
         release = dpsinkhorn.load(tmp_path / "release")
-        for ours, theirs in zip(fitted.sample(20, seed=1), release.sample(20, seed=1), strict=True):
+        for ours, theirs in zip(
+            fitted.sample(20, random_state=1), release.sample(20, random_state=1), strict=True
+        ):
             np.testing.assert_array_equal(ours, theirs)
         assert release.privacy == fitted.privacy_
 
@@ -73,6 +97,14 @@ class TestRoundTrip:
         assert made.privacy_.delta == 1e-3
 
 
+class TestEpsilon:
+    def test_it_must_be_given(self):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'epsilon'"):
+            DPSinkhorn()
+        with pytest.raises(TrainingError, match="needs a budget: give epsilon"):
+            DPSinkhorn(epsilon=None).fit(*tiny_arrays()[:2])
+
+
 class TestScikitLearn:
     def test_parameters(self):
         made = model(random_state=3)
@@ -89,7 +121,7 @@ class TestScikitLearn:
     def test_a_seed_replays_and_is_not_for_release(self, tmp_path):
         images, labels, _ = tiny_arrays()
         first, second = (model(random_state=np.int64(4)).fit(images, labels) for _ in range(2))
-        np.testing.assert_array_equal(first.sample(9, seed=0)[0], second.sample(9, seed=0)[0])
+        np.testing.assert_array_equal(first.sample(9, random_state=0)[0], second.sample(9, random_state=0)[0])
         assert not first.privacy_.releasable
         first.save(tmp_path / "release")
         assert not dpsinkhorn.load(tmp_path / "release").releasable
@@ -97,7 +129,7 @@ class TestScikitLearn:
     def test_without_a_seed_no_two_fits_are_equal(self):
         images, labels, _ = tiny_arrays()
         first, second = (model().fit(images, labels) for _ in range(2))
-        assert (first.sample(9, seed=0)[0] != second.sample(9, seed=0)[0]).any()
+        assert (first.sample(9, random_state=0)[0] != second.sample(9, random_state=0)[0]).any()
 
     @pytest.mark.parametrize("seed", [np.random.default_rng(0), 1.5, "3", True])
     def test_what_is_no_seed(self, seed):
@@ -148,12 +180,31 @@ class TestFolder:
             seeded.fit(images, labels, watch=lambda _: how == "watch" or interrupt(), folder=tmp_path / "run")
         with pytest.raises(TrainingError, match="a run with other settings or data"):
             model(random_state=5).fit(images, labels, folder=tmp_path / "run")
-        found = seeded.fit(images, labels, folder=tmp_path / "run").sample(9, seed=0)[0]
+        found = seeded.fit(images, labels, folder=tmp_path / "run").sample(9, random_state=0)[0]
         whole = model(random_state=4).fit(images, labels)
-        np.testing.assert_array_equal(found, whole.sample(9, seed=0)[0])
+        np.testing.assert_array_equal(found, whole.sample(9, random_state=0)[0])
         assert seeded.privacy_.charges == whole.privacy_.charges
         with pytest.raises(TrainingError, match="is finished"):
             seeded.fit(images, labels, folder=tmp_path / "run")
+
+
+class TestProgress:
+    @pytest.mark.parametrize("verbose", [True, False])
+    def test_a_bar_where_one_can_be_drawn(self, verbose, monkeypatch):
+        terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+        monkeypatch.setattr(fitting, "notebook_or_terminal", lambda: terminal)
+        made = model(verbose=verbose).fit(*tiny_arrays()[:2])
+        drawn = terminal.file.getvalue()
+        assert ("6/6" in drawn) == (f"of {format_epsilon(made.plan_.budget_epsilon)}" in drawn) == verbose
+
+    @pytest.mark.parametrize(("widgets", "file"), [(None, "stdout"), (object(), "stderr")])
+    def test_a_notebook(self, widgets, file, monkeypatch):
+        assert bar.notebook_or_terminal() is None  # a test has neither
+        monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: widgets)
+        console = bar.notebook_or_terminal()
+        assert console.file is getattr(sys, file)
+        assert console.is_jupyter == (widgets is not None)
 
 
 class TestAdvice:
@@ -187,6 +238,34 @@ class TestAdvice:
 
 
 class TestKindsOfData:
+    def test_data_sets_of_pytorch(self):
+        images, labels, _ = tiny_arrays()
+        first = torch.from_numpy(images)[:, None] / 255  # float, channels first, as torchvision has them
+        pairs = torch.utils.data.TensorDataset(first, torch.from_numpy(labels))
+        for found, plain in zip(drawn(pairs), drawn(images, labels), strict=True):
+            np.testing.assert_array_equal(found, plain)
+        alone = model().fit(torch.utils.data.TensorDataset(first), labels)
+        assert alone.classes_.tolist() == [0, 1, 2]
+        assert model().fit(torch.utils.data.Subset(pairs, range(60))).plan_.facts.records == 60
+        with pytest.raises(DataError, match=r"give its data set \(loader.dataset\)"):
+            model().fit(torch.utils.data.DataLoader(pairs))
+        with pytest.raises(DataError, match="a record has 3 parts"):
+            model().fit(torch.utils.data.TensorDataset(first, first, first))
+
+    def test_data_sets_of_hugging_face(self):
+        images, labels, _ = tiny_arrays()
+        rows = [
+            {"img": Image.fromarray(image), "label": ["bee", "cat", "ant"][label], "age": 3}
+            for image, label in zip(images, labels, strict=True)
+        ]
+        found, plain = drawn(Table(rows)), drawn(images, np.array([1, 2, 0])[labels])
+        np.testing.assert_array_equal(found[0], plain[0])
+        assert found[1].tolist() == [["ant", "bee", "cat"][number] for number in plain[1]]
+        with pytest.raises(DataError, match=r"give one of them \(data\['train'\]\)"):
+            model().fit(Parts(train=Table(rows)))
+        with pytest.raises(DataError, match="no image among scan, age; rename that column to image"):
+            model().fit(Table([{"scan": row["img"], "age": 3} for row in rows]))
+
     def test_lists(self):
         images, labels, _ = tiny_arrays(records=30)
         made = model(value_range=(0, 255)).fit(images.tolist(), labels.tolist())
@@ -198,15 +277,44 @@ class TestKindsOfData:
         assert images.shape == (4, 4, 4)
         assert labels is None
 
-    def test_names_as_labels(self):
+    @pytest.mark.parametrize(
+        "written",
+        [
+            *(["bee", "cat", "ant"], ["1", "2", "10"], [7, -1, 3], [2.0, 4.0, 1.0]),
+            *(np.array([300, 5, 100], dtype=np.uint16), np.array(["bee", "cat", "ant"], dtype=object)),
+        ],
+    )
+    def test_labels_come_back_as_they_went_in(self, written, tmp_path):
         images, labels, _ = tiny_arrays()
-        named = np.array(["bee", "cat", "ant"])[labels]
-        made = model().fit(images, named)
-        assert made.classes_.tolist() == ["ant", "bee", "cat"]
-        assert made.release_.class_names == ()  # text of private labels is not published
-        stated = model(classes=("cat", "bee", "ant")).fit(images, named)
+        written = np.array(written)
+        made = model().fit(images, written[labels])
+        assert sorted(made.classes_.tolist()) == sorted(written.tolist())
+        _, found = made.sample(200, random_state=0)
+        assert set(found.tolist()) == set(written.tolist())
+        assert found.dtype.kind == ("U" if written.dtype.kind == "O" else written.dtype.kind)
+        _, numbers = made.release_.sample(200, random_state=0)
+        assert (made.classes_[numbers] == found).all()
+        ours, label = made.sample(4, written[0], random_state=1)
+        assert (label == written[0]).all()
+        number = made.classes_.tolist().index(written[0])
+        assert (ours == made.release_.sample(4, number, random_state=1)[0]).all()
+        with pytest.raises(TrainingError, match="'owl' is none of the classes: they are "):
+            made.sample(4, ["owl"] * 4)
+        with pytest.warns(UserWarning, match="out of the release: its classes are numbers from 0 to 2"):
+            made.save(tmp_path / "release")
+        kept = b"".join(path.read_bytes() for path in (tmp_path / "release").glob("*.[jm]*"))
+        assert b"bee" not in kept  # text of private labels is not published
+        assert dpsinkhorn.load(tmp_path / "release").class_names == ()
+
+    def test_names_that_are_stated(self):
+        images, labels, _ = tiny_arrays()
+        stated = model(classes=("cat", "bee", "ant")).fit(images, np.array(["bee", "cat", "ant"])[labels])
         assert stated.release_.class_names == ("cat", "bee", "ant")
         assert clone(stated).classes == ("cat", "bee", "ant")
+        assert stated.sample(2, "ant")[1].tolist() == ["ant", "ant"]
+        numbers = model(classes=("7", "3", "5")).fit(images, np.array([3, 5, 7])[labels])
+        assert numbers.release_.class_names == ("7", "3", "5")
+        assert numbers.sample(2, 5)[1].tolist() == [5, 5]
 
     def test_classes_by_number(self):
         images, labels, _ = tiny_arrays()
@@ -245,8 +353,8 @@ class TestKindsOfData:
             (np.zeros((0, 4, 4), np.uint8), None, "empty"),
             (np.full((5, 4, 4), np.nan), None, "nan"),
             (np.zeros((5, 4, 4), np.uint8), [0, 1, 2], "5 images but 3 labels"),
-            (np.zeros((5, 4, 4), np.uint8), [0, 1, 2, 3, -1], "must not be negative"),
-            (np.zeros((5, 4, 4), np.uint8), [0, 1, 2, 4, 4], "class 3 has no records"),
+            (np.zeros((5, 4, 4), np.uint8), [0, 1, 2, 3, 0.5], "must be whole numbers"),
+            (np.zeros((5, 4, 4), np.uint8), [0, 1, 2, 3, None], "label is missing in row 4"),
         ],
     )
     def test_bad_data(self, images, labels, words):
@@ -280,7 +388,7 @@ class TestLabels:
     def test_given_shares(self, imbalanced):
         made = model(labels=(0.9, 0.1)).fit(*imbalanced)
         assert made.release_.label_probabilities == pytest.approx((0.9, 0.1))
-        assert (made.sample(1000, seed=0)[1] == 1).mean() == pytest.approx(0.1, abs=0.05)
+        assert (made.sample(1000, random_state=0)[1] == 1).mean() == pytest.approx(0.1, abs=0.05)
         array = model(labels=np.array([9, 1], dtype=np.float32)).fit(*imbalanced)
         assert array.release_.label_probabilities == pytest.approx((0.9, 0.1))
 

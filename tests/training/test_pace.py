@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from dpsinkhorn.training import pace
@@ -117,14 +119,26 @@ class TestLooks:
         assert paced.look(block(501)) == paced.spent == 5.01
 
 
-def test_checkpoints_go_by_time(clock):
-    paced = Pace(SlowLedger(clock, 0.0), Saving(checkpoint_seconds=60.0), 0)
-    due = []
-    for second in range(1, 200):
+def checkpoints(clock, saving, *, cost, seconds=200):
+    """After which seconds a run whose blocks take one writes a checkpoint."""
+    paced, due = Pace(SlowLedger(clock, 0.0), saving, 0), []
+    for second in range(1, seconds):
         clock.now += 1.0
         if paced.checkpoint_due():
+            with paced.checkpoint():
+                clock.now += cost
             due.append(second)
-    assert due == [60, 120, 180]
+    return due
+
+
+def test_checkpoints_go_by_the_seconds_asked_for(clock):
+    assert checkpoints(clock, Saving(checkpoint_seconds=60.0), cost=0.1) == [60, 120, 180]
+    assert checkpoints(clock, Saving(checkpoint_seconds=math.inf), cost=0.1) == []
+
+
+@pytest.mark.parametrize(("cost", "every"), [(0.001, 1), (0.09, 3), (1.0, 30), (10.0, 60)])
+def test_checkpoints_begin_at_once_and_take_little_time(clock, cost, every):
+    assert checkpoints(clock, Saving(), cost=cost)[:3] == [1, 1 + every, 1 + 2 * every]
 
 
 def test_a_clock_that_went_back_does_not_stop_anything(clock):

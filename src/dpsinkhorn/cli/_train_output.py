@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from dpsinkhorn.cli._output import print_json, print_table, printable, warn
 
@@ -28,10 +19,10 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan, Run
-    from dpsinkhorn.training.run import Progress as RunProgress
+    from dpsinkhorn.training.run import Progress
     from dpsinkhorn.training.shared_ledger import SharedBudget
 
-__all__ = ["progress_bar", "show_end", "show_plan", "warn_about"]
+__all__ = ["show_end", "show_plan", "show_progress", "warn_about"]
 
 _MANY_STEPS = 1000
 _MOST_NAMES = 5  # of columns in a warning
@@ -141,6 +132,8 @@ def show_end(run: Run, as_json: bool) -> None:
                 "report": None if report is None else str(report),
                 "epsilon": spent,
                 "delta": release.privacy.delta,
+                "steps_charged": release.privacy.steps_charged,
+                "steps_kept": release.privacy.steps_kept,
                 "releasable": release.privacy.releasable,
             }
         )
@@ -151,6 +144,8 @@ def show_end(run: Run, as_json: bool) -> None:
     console.print(f"Release  {run.release_folder}")
     if report is not None:
         console.print(f"Report   {report}")
+    if release.privacy.lost_steps:
+        console.print(release.privacy.lost_steps)
     if not release.privacy.releasable:
         console.print("NOT FOR RELEASE: " + release.privacy.summary)
         return
@@ -195,36 +190,38 @@ def _allowed(run: Run) -> str:
 
 
 @contextmanager
-def progress_bar(run: Run, *, quiet: bool) -> Iterator[Any]:
+def show_progress(run: Run, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """A progress bar with steps, ε spent and the time left; a line now and then where it cannot be drawn."""
     if quiet:
         yield lambda _: None
         return
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("ε ≤ {task.fields[spent]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.training.bar import progress_bar, spent_of
 
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=run.plan.steps, spent="-")
-
+    with progress_bar(console, hidden=not console.is_terminal) as bar:
         shown = time.monotonic()
         allowed = ""
 
-        def show(now: RunProgress) -> None:
+        def show(now: Progress) -> None:
             nonlocal shown, allowed
-            allowed = allowed or _allowed(run)  # only now is it known that the ledger is whole
-            spent = "∞" if math.isinf(now.epsilon) else f"{format_epsilon(now.epsilon)} of {allowed}"
-            progress.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
-            if progress.disable and time.monotonic() - shown > _LINE_SECONDS:  # into a file, say
+            if not allowed:  # only now is it known that the ledger is whole
+                allowed = _allowed(run)
+                _tell_lost(run, now, console)
+            spent = spent_of(now.epsilon, allowed)
+            bar(now, spent)
+            if not console.is_terminal and time.monotonic() - shown > _LINE_SECONDS:  # into a file, say
                 shown = time.monotonic()
                 print(f"step {now.block.step:,} of {now.block.horizon:,}, ε ≤ {spent}", file=sys.stderr)
 
         yield show
+
+
+def _tell_lost(run: Run, first: Progress, console: Console) -> None:
+    """Say how many steps a crash lost; a seeded run takes them again, for nothing."""
+    charged, kept = (steps - first.block.steps for steps in (first.charged, first.block.step))
+    if charged > kept and run.plan.seed is None:
+        console.print(
+            f"Resumed: steps charged {charged:,}, steps kept {kept:,}. A crash lost the others: they stay "
+            "charged, and the run ends with as many fewer.",
+            soft_wrap=True,
+        )

@@ -109,8 +109,13 @@ class TrainOptions:
         bool, typer.Option("--dry-run", help="Print the plan: nothing is trained, written or spent.")
     ] = False
     checkpoint_every: Annotated[
-        float, typer.Option("--checkpoint-every", min=0, help="Seconds between checkpoints.")
-    ] = 60.0
+        float | None,
+        typer.Option(
+            "--checkpoint-every",
+            min=0,
+            help="Seconds between checkpoints; by default they take 3 % of the time.",
+        ),
+    ] = None
     picture_every: Annotated[
         int,
         typer.Option(

@@ -118,7 +118,7 @@ def evaluate(
                 "these are the images it was trained on: the figures say little of new ones; "
                 "hold some back from training, and evaluate on those"
             )
-        images, labels = release.sample(count, seed=seed, device=device)
+        images, labels = release.sample(count, random_state=seed, device=device)
         with progress_bar(names, runs, quiet=as_json) as progress:
             result = evaluate_images(
                 images,

@@ -69,7 +69,7 @@ def sample(
             images, found = release.sample(
                 count,
                 labels,
-                seed=seed,
+                random_state=seed,
                 device=device,
                 precision="bfloat16" if fast else "float32",
                 variation=Variation() if plain else None,

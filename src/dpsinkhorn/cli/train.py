@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, StoppedError
-from dpsinkhorn.cli._train_output import progress_bar, show_end, show_plan, warn_about
+from dpsinkhorn.cli._output import BadInputError, StoppedError, warn
+from dpsinkhorn.cli._train_output import show_end, show_plan, show_progress, warn_about
 from dpsinkhorn.cli._train_request import TrainOptions
 from dpsinkhorn.cli.data import DataOptions
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     import torch
 
     from dpsinkhorn.data import Dataset
-    from dpsinkhorn.training import Run
-    from dpsinkhorn.training.run import Progress as RunProgress
+    from dpsinkhorn.training import Plan, Run
+    from dpsinkhorn.training.run import Progress
 
 
 @takes_options()
@@ -55,11 +55,13 @@ def train(options: TrainOptions) -> None:
         if options.dry_run:
             if not options.resume:
                 shared = check_ledger(options.ledger, plan, options.budget)
+                _note_use(source, dataset, plan, None, options.ledger)
             show_plan(plan, device, shared, quiet)
             return
         if not options.resume:
             assert options.out is not None
             run = Run.create(options.out, plan, source=source, ledger=options.ledger, budget=options.budget)
+            _note_use(source, dataset, plan, run.name, run.ledger_path)
         begun = True
         finished = _trained(run, dataset, device, options)
     except KeyboardInterrupt:
@@ -74,6 +76,17 @@ def train(options: TrainOptions) -> None:
             f"Stopped, with a checkpoint. Go on with: dpsinkhorn train --out {run.folder} --resume"
         )
     show_end(run, quiet)
+
+
+def _note_use(
+    source: dict[str, Any], dataset: Dataset, plan: Plan, run: str | None, ledger: Path | None
+) -> None:
+    """Note the use of data that are not public by their name, and warn of earlier ones on other ledgers."""
+    from dpsinkhorn.data import KNOWN
+    from dpsinkhorn.training.used_data import note_use
+
+    if source["data"] not in KNOWN and (warning := note_use(dataset, plan, run, ledger)):
+        warn(warning)
 
 
 def _resumed(options: TrainOptions) -> tuple[Run, Dataset]:
@@ -96,9 +109,9 @@ def _trained(run: Run, dataset: Dataset, device: torch.device, options: TrainOpt
     from dpsinkhorn.training import Saving
 
     saving = Saving(checkpoint_seconds=options.checkpoint_every, picture_steps=options.picture_every)
-    with progress_bar(run, quiet=options.as_json) as bar, stop_on_interrupt() as stop:
+    with show_progress(run, quiet=options.as_json) as bar, stop_on_interrupt() as stop:
 
-        def watch(progress: RunProgress) -> bool:
+        def watch(progress: Progress) -> bool:
             bar(progress)
             return stop.asked
 

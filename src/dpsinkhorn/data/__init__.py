@@ -1,6 +1,8 @@
 """Readers of image data: names, files and folders become a checked `Dataset`."""
 
 from dpsinkhorn.data.dataset import Dataset, check_every_class, from_arrays
+from dpsinkhorn.data.labels import number_classes
+from dpsinkhorn.data.libraries import read_records
 from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
 from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known, get
 from dpsinkhorn.errors import DataError, DownloadError
@@ -19,4 +21,6 @@ __all__ = [
     "get",
     "has_parts",
     "load_dataset",
+    "number_classes",
+    "read_records",
 ]

@@ -52,6 +52,34 @@ def encode_labels(
     return _by_name(names, known), len(known), known
 
 
+def number_classes(
+    values: npt.ArrayLike | Sequence[Any], classes: int | Sequence[str] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return labels as 0..K-1, and the K classes as they were written, so that labels can be turned back.
+
+    Classes are as for `encode_labels`, but that numbers need not be counted from 0 where none are stated.
+
+    >>> number_classes([7, -1, 7])
+    (array([1, 0, 1]), array([-1,  7]))
+    >>> number_classes(["dog", "cat"], classes=["cat", "dog", "owl"])
+    (array([1, 0]), array(['cat', 'dog', 'owl'], dtype='<U3'))
+    """
+    array = _one_column(values, "labels")
+    _refuse_missing(array, "label")
+    numbers = _whole_numbers(array) if classes is None and len(array) else None
+    if numbers is None:
+        numbers, count, names = encode_labels(array, classes)
+        found = np.array(names) if names else np.arange(count)
+        if len(array) and isinstance(array[0], str):
+            found = found.astype(str)
+        elif array.dtype.kind in "biuf" and all(map(_is_number, names)):
+            found = found.astype(np.int64).astype(array.dtype)
+        return numbers, found
+    _, first, places = np.unique(numbers, return_index=True, return_inverse=True)
+    encode_labels(places)  # refuses more classes than there can be
+    return places, np.array(array[first].tolist(), dtype=None if array.dtype == object else array.dtype)
+
+
 def encode_groups(values: npt.ArrayLike | Sequence[Hashable]) -> npt.NDArray[np.int64]:
     """Return the person behind each record as 0..P-1, in the order in which they first occur.
 

@@ -126,7 +126,7 @@ def decode(
             upright: Image.Image = file
             if file.getexif().get(_ORIENTATION, 1) != 1:
                 upright = ImageOps.exif_transpose(file)
-            picture = _plain(upright, file.format, name, channels)
+            picture = plain_picture(upright, name, file.format, channels)
             pixels = np.asarray(picture)
     except DataError:
         raise
@@ -155,7 +155,9 @@ def fit_array(
     return images
 
 
-def _plain(picture: Image.Image, form: str | None, name: str, channels: int | None) -> Image.Image:
+def plain_picture(
+    picture: Image.Image, name: str, form: str | None = None, channels: int | None = None
+) -> Image.Image:
     """The picture in a mode that NumPy reads as grey or colour; what loses something must be asked for."""
     mode = picture.mode
     if mode in _SIXTEEN_BITS or (mode == "I" and form == "PNG"):  # the latter in older releases of Pillow

@@ -180,7 +180,7 @@ class _Call:
             source = self.sources[row.data]
             release = self.runner.release(row, source, self.seeds[0])
             labels = np.repeat(np.arange(release.classes), _COLUMNS)
-            images, _ = release.sample(len(labels), labels, seed=0, device=self.runner.device)
+            images, _ = release.sample(len(labels), labels, random_state=0, device=self.runner.device)
             spent = release.privacy.epsilon
             panels.append(
                 (

@@ -80,7 +80,7 @@ class Runner:
             started = time.monotonic()
             release = self.release(row, source, seed)
             seconds = time.monotonic() - started
-            images, labels = release.sample(self.scale.count, seed=seed, device=self.device)
+            images, labels = release.sample(self.scale.count, random_state=seed, device=self.device)
             assert labels is not None
             found = dataclasses.replace(
                 self._measure(images, labels, source, seed),

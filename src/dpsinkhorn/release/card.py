@@ -56,7 +56,8 @@ def model_card(release: Release) -> str:
     if isinstance(config, CustomConfig):
         network, own_class = "a PyTorch module of its maker's own", ", generator=TheClass"
         hint = f"`TheClass` is `{_cell(config.module)}`, which whoever made this release can give you."
-    notes = "".join(f"- {note}\n" for note in release.privacy.notes)
+    lost = release.privacy.lost_steps
+    notes = "".join(f"- {note}\n" for note in (*release.privacy.notes, *((lost,) if lost else ())))
     notes = notes and f"{notes}\n"
     return f"""---
 library_name: dpsinkhorn
@@ -98,6 +99,8 @@ text only; loading them runs none of their content.
 | accountant | {release.privacy.accountant} |
 | mechanism | {_cell(release.privacy.mechanism)} |
 | noise | {_cell(release.privacy.noise)} |
+| steps charged | {_count(release.privacy.steps_charged)} |
+| steps kept | {_count(release.privacy.steps_kept)} |
 | ledger digest | {release.privacy.ledger_digest or "none"} |
 
 {notes}`privacy.json` has every charge, so that ε can be computed again.
@@ -145,6 +148,10 @@ def _guarantee(privacy: PrivacyStatement) -> str:
             f"follows would hold.\n\n{text}"
         )
     return text
+
+
+def _count(steps: int | None) -> str:
+    return "not told" if steps is None else f"{steps:,}"
 
 
 def _cell(text: str) -> str:

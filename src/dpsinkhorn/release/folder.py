@@ -262,7 +262,7 @@ def _picture(release: Release) -> bytes:
     if release.classes:
         labels = np.repeat(np.arange(min(release.classes, _PICTURE_ROWS)), _PICTURE_COLUMNS)
         count = len(labels)
-    images, labels = release.sample(count, labels, seed=0, device="cpu")
+    images, labels = release.sample(count, labels, random_state=0, device="cpu")
     file = io.BytesIO()
     picture = grid_image(
         images, labels, columns=_PICTURE_COLUMNS, rows=_PICTURE_ROWS, class_names=release.class_names

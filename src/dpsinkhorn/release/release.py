@@ -78,7 +78,7 @@ class Release:
         count: int,
         labels: int | ArrayLike | None = None,
         *,
-        seed: int | None = None,
+        random_state: int | None = None,
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
@@ -92,8 +92,8 @@ class Release:
             labels: `None` draws them from the release's own distribution, a number asks for images of that
                 class, an array of `count` numbers for one image each. Where classes have names, these will do
                 in the place of numbers.
-            seed: The same seed gives the same images, on the same machine and device, and with a variation at
-                the same `batch_size`; `None` draws afresh.
+            random_state: A seed: the same gives the same images, on the same machine and device, and with a
+                variation at the same `batch_size`; `None` draws afresh.
             batch_size: Images per pass; by default what suits the device.
             device: By default the GPU where there is one.
             precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
@@ -108,8 +108,8 @@ class Release:
         """
         if not _is_whole(count) or count < 1:
             raise ReleaseError(f"count must be a whole number from 1 upwards, not {count}")
-        if seed is not None and not (_is_whole(seed) and 0 <= seed < 2**63):
-            raise ReleaseError(f"seed must be a whole number from 0 to below 2^63, not {seed}")
+        if random_state is not None and not (_is_whole(random_state) and 0 <= random_state < 2**63):
+            raise ReleaseError(f"random_state (--seed) must be from 0 to below 2^63, not {random_state}")
         if batch_size is not None and not (_is_whole(batch_size) and batch_size >= 1):
             raise ReleaseError(f"batch_size must be a whole number from 1 upwards, not {batch_size}")
         # pixels, latents, a label and the number it was drawn from
@@ -120,10 +120,10 @@ class Release:
         varied = self.config.variation if variation is None else variation
         where = choose_device(device, ReleaseError)
         draws = torch.Generator()
-        if seed is None:
+        if random_state is None:
             draws.seed()
         else:
-            draws.manual_seed(int(seed))
+            draws.manual_seed(int(random_state))
         chosen = self._labels(int(count), labels, draws)
         latents = draw_latents(int(count), self.config.latent, draws)
 

@@ -66,6 +66,10 @@ class PrivacyStatement:
     seeded: bool = False
     """Whether noise or sampling can be replayed from a seed: then the release guarantees nothing."""
     notes: Sequence[str] = ()
+    steps_charged: int | None = None
+    """Steps of the training that ε counts; None where it had none, or nobody knows."""
+    steps_kept: int | None = None
+    """Of these, the steps that were learnt from: a crash loses some. None where that is not public."""
 
     def __post_init__(self) -> None:
         charges = tuple(charge.to_json() if isinstance(charge, Charge) else charge for charge in self.charges)
@@ -84,6 +88,9 @@ class PrivacyStatement:
         _checks.truth(self.seeded, "seeded", ReleaseError)
         for text in (self.noise, *self.notes):
             _checks.text(text, "noise, and each of the notes,", ReleaseError)
+        for name in ("steps_charged", "steps_kept"):
+            if (steps := getattr(self, name)) is not None:
+                _checks.whole(steps, name, ReleaseError, least=0, most=2**63)
         digest = self.ledger_digest
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == 64 and set(digest) <= set(string.hexdigits.lower())
@@ -104,6 +111,14 @@ class PrivacyStatement:
         if not self.private:
             return "not private: no ε is guaranteed"
         return f"ε = {format_epsilon(self.epsilon)}, δ = {self.delta:g}"
+
+    @property
+    def lost_steps(self) -> str | None:
+        """How many steps were charged and kept, in a sentence, where a crash lost some; else None."""
+        charged, kept = self.steps_charged, self.steps_kept
+        if charged is None or kept is None or kept >= charged:
+            return None
+        return f"Steps charged {charged:,}, steps kept {kept:,}: a crash lost the others, and ε counts them."
 
     @property
     def releasable(self) -> bool:

@@ -59,7 +59,7 @@ def samples_by_class(release: Release) -> list[ClassSamples]:
     measured = max(_SHOWN, min(_MEASURED, _DRAWN // len(numbers)))
     found = []
     for number in numbers:
-        images, _ = release.sample(measured, number, seed=number or 0)
+        images, _ = release.sample(measured, number, random_state=number or 0)
         shown = images[:_SHOWN] if number is not None else images[: _SHOWN * _ROWS]
         picture = grid_image(shown, None, columns=_SHOWN)
         probabilities = release.label_probabilities

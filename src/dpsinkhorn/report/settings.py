@@ -10,7 +10,6 @@ from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.report.curve import spending_curve
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Plan, recipe_names
@@ -113,15 +112,15 @@ def _budget_rows(found: Findings) -> Rows:
 
 def _charged_rows(found: Findings) -> Rows:
     """Steps that were charged, as far as it can be told whose they are."""
-    if found.plan is not None and found.ledger is not None:
-        return [("steps charged", f"{found.ledger.steps:,}")]
-    curve = spending_curve(found)
-    if curve is None:
+    privacy, ledger = found.privacy, found.ledger
+    charged = privacy.steps_charged if ledger is None or found.plan is None else ledger.steps
+    if charged is None:
         return []
-    name = "steps charged"
-    if found.plan is None:
-        name += " (with those of other runs of the same settings, if there were any)"
-    return [(name, f"{curve.steps[-1]:,}")]
+    kept = "not told: it follows the clock" if privacy.steps_kept is None else f"{privacy.steps_kept:,}"
+    if privacy.lost_steps:
+        kept += "; a crash lost the others, and ε counts them"
+    rows = [("steps charged", f"{charged:,}"), ("steps kept", kept)]
+    return rows if found.finished else rows[:1]
 
 
 def recipe_rows(found: Findings) -> Rows:

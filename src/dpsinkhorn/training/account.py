@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -43,6 +44,8 @@ class Account:
         self.path, self.ledger, self.run = path, ledger, run
         self._plan, self._charge = plan, plan.step_charge
         self._covered = self._left = 0
+        self.charged = 0
+        """Steps of the run that are on record, those that a crash lost included; known once it is settled."""
 
     @classmethod
     def open(
@@ -101,9 +104,8 @@ class Account:
         """
         plan = self._plan
         self._left = self.steps_left()
-        self._covered = step
-        if replays and plan.seed is not None:
-            self._covered = charged_steps(plan, self.ledger.statement(), self.run)
+        self.charged = charged_steps(plan, self.ledger.statement(), self.run)
+        self._covered = self.charged if replays and plan.seed is not None else step
         horizon = min(plan.steps, self._covered + self._affordable(plan.steps))
         if self._covered > step and promised not in (None, horizon):
             # What a step asks of the data can depend on where the run ends, and these are not charged anew.
@@ -128,6 +130,7 @@ class Account:
             self._spend(self._charge, granted)
             self._covered = step + granted
             self._left -= granted
+            self.charged += granted
         return granted
 
     def epsilon_by(self, step: int) -> float:
@@ -164,9 +167,18 @@ class Account:
 
         return max(0, bisect.bisect_left(range(left + 1), True, key=too_many) - 1)
 
-    def statement(self, noise: str) -> PrivacyStatement:
-        """Return what the run guarantees."""
-        return statement_of(self._plan, self.ledger.statement(), noise)
+    def statement(self, noise: str, *, kept: int) -> PrivacyStatement:
+        """Return what the run guarantees, with so many steps in what it learnt.
+
+        How many a crash lost follows the clock, which tells of the number of records: where that is not
+        public, the statement leaves it out.
+        """
+        spent = self.ledger.statement()
+        return replace(
+            statement_of(self._plan, spent, noise),
+            steps_charged=charged_steps(self._plan, spent, self.run),
+            steps_kept=kept if self._plan.facts.size_is_public else None,
+        )
 
     def _affordable(self, at_most: int) -> int:
         at_most = min(at_most, self._left)

@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import numbers
 import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
-from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.data import Dataset, from_arrays
+from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
-from dpsinkhorn.privacy import Accountant
+from dpsinkhorn.privacy import Accountant, read_ledger
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
-from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
-from dpsinkhorn.training.building import check_mechanism
-from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training.fitting import check_all, run_in, shown, train_alone, train_in
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
 from dpsinkhorn.training.recipe import Recipe, choose_recipe
-from dpsinkhorn.training.run import Progress, Run, Watch
-from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
-from dpsinkhorn.training.trainer import Trainer, check_data
+from dpsinkhorn.training.run import Watch
+from dpsinkhorn.training.used_data import note_use
 
 __all__ = ["DPSinkhorn"]
 
+if TYPE_CHECKING:  # scikit-learn has no types: with its own class, a checker would let any name pass
+    from typing_extensions import Self
 
-class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
+    class BaseEstimator:
+        """What type checkers see of scikit-learn's."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+        def set_params(self, **params: Any) -> Self: ...
+
+else:
+    from sklearn.base import BaseEstimator
+
+
+class DPSinkhorn(BaseEstimator):
     """A generator of images, trained under (ε, δ)-differential privacy.
 
     Args:
-        epsilon: ε of the whole training, for adding or removing one record (or person, with `groups`).
+        epsilon: ε of the whole training, for adding or removing one record (or person, with `groups`). None
+            where it follows from a noise multiplier in `settings`, or there is no privacy.
         delta: δ; below one over the number of records.
         recipe: Name of a recipe, a TOML file or a `Recipe`; by default one that fits the images.
         mechanism: Where the privacy barrier stands: `record`, `moments` (a mixture, without gradients), or
-            the papers' `batch`, `image`, `parameter`; or `none` for training without privacy (then `epsilon`
-            is None).
+            the papers' `batch`, `image`, `parameter`; or `none` for training without privacy.
         settings: Changes to the recipe by section, such as `{"privacy": {"steps": 500}}`.
         generator: A class of modules of your own, in place of the recipe's generator. It is called with
             `settings["generator"]`; its `forward(latents, labels)` returns images in [-1, 1], and its
@@ -56,7 +61,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         labels: Distribution of generated labels: `uniform`, `released` (the data's own, released privately
             and charged) or a probability for each class.
         classes: Their public number, or their names in order. By default the number is read off `y`, and
-            counts as public; names that are read off `y` stay out of the release.
+            counts as public; labels that are read off `y` stay out of the release.
         records: A public number of records (of persons, with `groups`) to count with where theirs is not
             public; by default it is, and is read off the data.
         value_range: Public range of float images; 0 to 1 by default. Never taken from the data.
@@ -66,9 +71,11 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         ledger: File that keeps the record of all runs on the same data; by default one of this run alone.
         budget: ε that all runs on a new `ledger` may spend together; by default that of this run.
         device: Where to train; a GPU where there is one.
+        verbose: Whether a terminal or a notebook shows a progress bar.
 
     After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
-    is what `save` writes and `sample` draws from; `classes_` has the classes in order, for the curator alone.
+    is what `save` writes and `sample` draws from; `classes_` has the classes as they were in `y`, in order,
+    for the curator alone.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -80,7 +87,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        epsilon: float | None = 10.0,
+        epsilon: float | None,
         delta: float = 1e-5,
         *,
         recipe: str | Path | Recipe | None = None,
@@ -96,6 +103,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
         device: str | torch.device | None = None,
+        verbose: bool = True,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -112,18 +120,20 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.budget = budget
         self.device = device
+        self.verbose = verbose
 
     def fit(
         self,
-        X: ArrayLike,
+        X: Any,
         y: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
         watch: Watch | None = None,
         folder: str | os.PathLike[str] | None = None,
     ) -> DPSinkhorn:
-        """Train on images `X`, (N, H, W) or (N, H, W, C), and labels `y`, (N,).
+        """Train on images `X`, (N, H, W) or (N, H, W, C), and labels `y`, (N,): numbers or names.
 
+        `X` may also be a data set of PyTorch or Hugging Face whose records have an image, and a label if any.
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
         records. `watch` is called after every block of steps; an answer of True stops the training.
 
@@ -131,7 +141,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         when it is stopped or interrupted by Ctrl-C. `fit` with the same folder, or `dpsinkhorn train
         --resume`, goes on from there.
         """
-        dataset = from_arrays(X, y, groups=groups, classes=self.classes, value_range=self.value_range)
+        dataset, classes = self._read(X, y, groups)
         device = choose_device(self.device, TrainingError)
         request = Request(
             epsilon=_number("epsilon", self.epsilon),
@@ -149,29 +159,74 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         for sentence in advice_on(plan, dataset):
             warnings.warn(sentence, stacklevel=2)
         ledger, budget = None if self.ledger is None else Path(self.ledger), _number("budget", self.budget)
-        if folder is None:
-            release = _train(plan, dataset, device, ledger, budget, watch)
-        else:
-            run = _run_in(Path(folder), plan, ledger, budget)
-            _train_in(run, dataset, device, watch)
-            release = load(run.release_folder, generator=self.generator)
-        names = dataset.class_names
-        self.classes_ = np.array(names) if names else np.arange(dataset.classes)
+        run = None if folder is None else run_in(Path(folder), plan, ledger, budget)
+        if run is None:
+            check_all(plan, dataset, ledger, budget)
+        name = new_run_name("fit", plan.facts.unit) if run is None else run.name
+        if warning := note_use(dataset, plan, name, ledger if run is None else run.ledger_path):
+            warnings.warn(warning, stacklevel=2)
+        allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
+        with shown(allowed, watch, self.verbose) as seen:
+            if run is None:
+                release = train_alone(plan, dataset, device, ledger, name, seen)
+            else:
+                train_in(run, dataset, device, seen)
+                release = load(run.release_folder, generator=self.generator)
+        if release.privacy.lost_steps:
+            warnings.warn(release.privacy.lost_steps, stacklevel=2)
+        self.classes_ = classes
         self.plan_: Plan = plan
         self.release_: Release = release
         self.privacy_: PrivacyStatement = release.privacy
         return self
 
     def sample(
-        self, n_samples: int = 1, labels: int | ArrayLike | None = None, *, seed: int | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+        self, n_samples: int = 1, labels: ArrayLike | None = None, *, random_state: int | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
         """Synthetic images (n, H, W) or (n, H, W, 3), uint8 from 0 to 255 whatever `value_range` was, and
-        their labels (n,)."""
-        return self._fitted().sample(n_samples, labels, seed=seed)
+        their labels (n,), as they were in `y`.
+
+        `labels` asks for images of one class, or one image for each of `n_samples` labels. The same
+        `random_state` gives the same images.
+        """
+        release = self._fitted()
+        asked = labels if labels is None or not release.classes else self._numbers(labels)
+        images, numbers = release.sample(n_samples, asked, random_state=random_state)
+        return images, None if numbers is None else self.classes_[numbers]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the release to a new folder: what an analyst receives."""
-        save_release(folder, self._fitted())
+        """Write the release to a new folder: what an analyst receives.
+
+        Its classes have numbers from 0, in the order of `classes_`, and names only where they were stated.
+        """
+        release = self._fitted()
+        if not (release.class_names or np.array_equal(self.classes_, np.arange(release.classes))):
+            warnings.warn(
+                "labels read off the private data stay out of the release: its classes are numbers from "
+                f"0 to {release.classes - 1}, in the order of classes_; state classes if they are public",
+                stacklevel=2,
+            )
+        save_release(folder, release)
+
+    def _read(self, X: Any, y: ArrayLike | None, groups: ArrayLike | None) -> tuple[Dataset, NDArray[Any]]:
+        """Return the checked data, and the classes as they are in `y`."""
+        images, own_labels = read_records(X)
+        y = own_labels if y is None else y
+        numbers, classes = (None, np.arange(0)) if y is None else number_classes(y, self.classes)
+        labels = numbers if self.classes is None else y
+        dataset = from_arrays(
+            images, labels, groups=groups, classes=self.classes, value_range=self.value_range
+        )
+        return dataset, classes
+
+    def _numbers(self, labels: ArrayLike) -> NDArray[np.int64]:
+        """Return the numbers of classes that are given as they were in `y`."""
+        places = {value: place for place, value in enumerate(self.classes_.tolist())}
+        asked = np.asarray(labels)
+        unknown = next((value for value in asked.reshape(-1).tolist() if value not in places), None)
+        if unknown is not None:
+            raise TrainingError(f"{unknown!r} is none of the classes: they are {', '.join(map(str, places))}")
+        return np.array([places[value] for value in asked.reshape(-1).tolist()]).reshape(asked.shape)
 
     def _with_own_module(self, dataset: Dataset, request: Request) -> Request:
         """Return the request with a recipe whose generator is the caller's own module."""
@@ -199,63 +254,6 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
-
-
-def _train(
-    plan: Plan,
-    dataset: Dataset,
-    device: torch.device,
-    ledger: Path | None,
-    budget: float | None,
-    watch: Watch | None,
-) -> Release:
-    """Train without a run folder; without a ledger that is named, on one that is thrown away."""
-    check_mechanism(plan)
-    check_data(plan, dataset)
-    try:
-        check_ledger(ledger, plan, budget)
-        if ledger is not None:
-            begin_ledger(ledger, plan, budget)
-        with tempfile.TemporaryDirectory() as place:
-            path, name = ledger or Path(place) / "ledger.jsonl", new_run_name("fit", plan.facts.unit)
-            with Account.open(path, plan, name, begin=ledger is None) as account:
-                trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
-                for block in trainer.blocks():
-                    if watch is None:
-                        continue
-                    pace.look(block)
-                    if watch(Progress(block, pace.spent)) and block.step < block.horizon:
-                        raise TrainingError("the training was stopped: nothing was learnt that could be kept")
-                return trainer.release()
-    except OSError as error:
-        place = error.filename or "the ledger"
-        raise TrainingError(f"{place} cannot be read or written: {error.strerror}") from error
-
-
-def _run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) -> Run:
-    """Begin a run in a folder, or open the one that is there if it is the same."""
-    if not (folder / "run.json").exists():
-        return Run.create(folder, plan, ledger=ledger, budget=budget)
-    run = Run.resume(folder)
-    settled = json.loads(json.dumps(plan.to_json())), None if ledger is None else str(ledger.resolve())
-    if settled != (run.settings["plan"], run.settings["ledger"]):
-        raise TrainingError(
-            f"{folder} holds a run with other settings or data; fit as it was begun, or choose another folder"
-        )
-    return run
-
-
-def _train_in(run: Run, dataset: Dataset, device: torch.device, watch: Watch | None) -> None:
-    """Train in a run folder, from where it stands."""
-    with stop_on_interrupt() as stop:
-        finished = run.train(
-            dataset,
-            device=device,
-            watch=lambda progress: (watch is not None and watch(progress)) or stop.asked,
-        )
-    if not finished:
-        stopped = f"the training was stopped, with a checkpoint: fit with the folder {run.folder} to go on"
-        raise KeyboardInterrupt(stopped) if stop.asked else TrainingError(stopped)
 
 
 def _number(name: str, value: Any) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from dpsinkhorn.training.account import Account
@@ -13,13 +13,17 @@ from dpsinkhorn.training.trainer import Block
 __all__ = ["Pace", "Saving"]
 
 _REST = 100  # times as long as it took, until something is done again
+_CHECKPOINT_REST = 30  # likewise, for a checkpoint, since a crash costs more than a picture
+_LONGEST_REST = 60.0  # seconds without a checkpoint, even where the disk is slow
 
 
 @dataclass(frozen=True)
 class Saving:
     """How often a run writes things down. None of it changes what is learnt, or ε."""
 
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float | None = None
+    """Between checkpoints. By default they come from the first block on, as often as takes 3 % of the time,
+    and at least every minute."""
     picture_steps: int = 500
     """Between pictures, at least: they are fewer where they would cost time. 0: none while training."""
 
@@ -30,8 +34,8 @@ class Pace:
     def __init__(self, account: Account, saving: Saving, step: int) -> None:
         self._account = account
         self._saving = saving
-        self._saved = time.monotonic()
-        self._looks, self._drawing = _Sparingly(), _Sparingly()
+        self._looks, self._drawing = _Sparingly(_REST), _Sparingly(_REST)
+        self._saves = _Sparingly(_CHECKPOINT_REST)
         self._seen = step - 1
         self._pictures = self._pictures_by(step)
         self.spent = 0.0
@@ -53,12 +57,13 @@ class Pace:
         return found
 
     def checkpoint_due(self) -> bool:
-        """Whether it is time for one; the next is due as long after."""
-        now = time.monotonic()
-        due = _over(now - self._saved, self._saving.checkpoint_seconds)
-        if due:
-            self._saved = now
-        return due
+        """Whether it is time for one."""
+        seconds = self._saving.checkpoint_seconds
+        return self._saves.rested(min(self._saves.rest, _LONGEST_REST) if seconds is None else seconds)
+
+    def checkpoint(self) -> AbstractContextManager[None]:
+        """Within it a checkpoint is written."""
+        return self._saves.done()
 
     def picture_due(self, step: int) -> bool:
         """Whether there were enough steps since the last one, and enough time."""
@@ -78,12 +83,16 @@ class Pace:
 class _Sparingly:
     """What must not take more than a small part of the time."""
 
-    def __init__(self) -> None:
-        self._last, self.rest = time.monotonic(), 0.0
+    def __init__(self, times: float) -> None:
+        self._times, self._last, self.rest = times, time.monotonic(), 0.0
 
     @property
     def due(self) -> bool:
-        return _over(time.monotonic() - self._last, self.rest)
+        return self.rested(self.rest)
+
+    def rested(self, seconds: float) -> bool:
+        """Whether so much time is over; also where the clock went back, as one day some machine's will."""
+        return not 0 <= time.monotonic() - self._last < seconds
 
     @contextmanager
     def done(self) -> Iterator[None]:
@@ -91,9 +100,4 @@ class _Sparingly:
         started = time.monotonic()
         yield
         self._last = time.monotonic()
-        self.rest = _REST * (self._last - started)
-
-
-def _over(passed: float, seconds: float) -> bool:
-    """Whether that time is over; also where the clock went back, as one day some machine's will."""
-    return not 0 <= passed < seconds
+        self.rest = self._times * (self._last - started)

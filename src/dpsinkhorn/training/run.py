@@ -50,6 +50,8 @@ class Progress:
     block: Block
     epsilon: float
     """No less than all that is on record comes to: a little more where computing it anew would take time."""
+    charged: int
+    """Steps of this run that are on record: more than it stands at where a crash lost some."""
 
 
 Watch = Callable[[Progress], bool]
@@ -206,9 +208,11 @@ class Run:
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
                     self._picture(trainer)
-            stop = watch is not None and watch(Progress(block, pace.spent)) and block.step < block.horizon
+            now = Progress(block, pace.spent, account.charged)
+            stop = watch is not None and watch(now) and block.step < block.horizon
             if stop or self.plan.steps_are_costly or pace.checkpoint_due():
-                self._save(trainer, account)
+                with pace.checkpoint():
+                    self._save(trainer, account)
             if stop:
                 return False
         self._save(trainer, account)

@@ -35,6 +35,7 @@ from dpsinkhorn.training.steps import Steps, make_steps
 __all__ = ["Block", "Trainer", "check_data"]
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
+_LEAST_BLOCKS = 40  # of a run, so that a crash of a short one costs little of it
 _LARGEST_BLOCK = 10_000
 _PUBLIC_BLOCKS = 250  # of a run whose blocks must not go by time
 _STATISTICS_BATCH = 500  # images in a batch of BatchNorm's statistics, at least
@@ -143,7 +144,7 @@ class Trainer:
                 )
             yield Block(state.step, horizon, seconds, granted, norm)
             if plan.facts.size_is_public and not plan.steps_are_costly:
-                wanted = _next_block(granted, seconds)
+                wanted = min(_next_block(granted, seconds), -(-horizon // _LEAST_BLOCKS))
 
     def images(self, columns: int) -> tuple[Any, Any]:
         """Return generated images, uint8, so many of every class, and their labels.
@@ -178,7 +179,7 @@ class Trainer:
         return make_release(
             generator,
             label_probabilities=probabilities or None,
-            privacy=self._account.statement(state.noise.description),
+            privacy=self._account.statement(state.noise.description, kept=state.step),
             class_names=self.class_names,
         )
 

@@ -66,6 +66,8 @@ class TestARun:
             "report": "run/report.html",
             "epsilon": privacy.epsilon,
             "delta": 1e-5,
+            "steps_charged": 12,
+            "steps_kept": 12,
             "releasable": True,
         }
 
@@ -301,3 +303,17 @@ def test_progress_on_a_terminal(place):
     assert f"of {format_epsilon(budget)}" in text
     assert "left" in text
     os.close(master)
+
+
+def test_the_same_data_on_another_ledger(run, place, monkeypatch):
+    monkeypatch.setenv("DPSINKHORN_USED_DATA", str(place / "used.jsonl"))
+    words = f"--data data.npz --recipe tiny.toml {TINY}"
+    before = "dpsinkhorn: warning: these data were trained on before (first-record-"
+    assert before not in run(f"{words} --ledger all.jsonl --budget 90 --out first")[2]
+    assert before not in run(f"{words} --ledger all.jsonl --out second")[2]
+    noted = (place / "used.jsonl").read_text()
+    status, _, err = run(f"{words} --dry-run")
+    assert status == 0
+    assert before.replace("first", "second") in err
+    assert (place / "used.jsonl").read_text() == noted
+    assert "and 1 more), on another ledger" in run(f"{words} --out third")[2]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dpsinkhorn import load
+from support.html import read_page
 from support.processes import Command
-from support.runs import tiny_arrays
-from support.train_command import TINY, begin
+from support.runs import header_step, tiny_arrays
+from support.train_command import TINY, begin, lines_so_far, steps_on_record
 
 
 class TestResume:
@@ -26,6 +27,26 @@ class TestResume:
             return place / "run"
 
         return begun
+
+    def test_a_kill_at_half_time_keeps_nearly_half_and_is_told(self, place, run):
+        files = ["--data", place / "data.npz", "--recipe", place / "long.toml", "--out", place / "run"]
+        command = Command(["train", *files, "--accountant", "rdp", "--steps", "1000"], place)
+        command.until(lambda: any(line["step"] >= 500 for line in lines_so_far(place)))
+        assert command.kill_after(0)
+        charged, kept = steps_on_record(place / "run"), header_step(place / "run")
+        assert 300 < kept < charged
+        status, out, err = run("--resume --out run")
+        assert status == 0
+        assert f"Resumed: steps charged {charged:,}, steps kept {kept:,}. A crash lost the others" in err
+        left = 1000 - (charged - kept)
+        assert header_step(place / "run") == left
+        told = f"Steps charged 1,000, steps kept {left:,}: a crash lost the others, and ε counts them."
+        assert told in out
+        assert told in (place / "run" / "release" / "README.md").read_text()
+        privacy = load(place / "run").privacy
+        assert (privacy.steps_charged, privacy.steps_kept) == (1000, left)
+        page = read_page((place / "run" / "report.html").read_bytes()).text
+        assert f"steps kept {left:,}; a crash lost the others" in " ".join(page.split())
 
     def test_from_another_folder(self, begun, run, monkeypatch, tmp_path_factory):
         folder = begun()

@@ -1,0 +1,87 @@
+"""Data sets of PyTorch and Hugging Face: each record becomes pixels and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from dpsinkhorn.data.pictures import plain_picture
+from dpsinkhorn.errors import DataError
+
+__all__ = ["read_records"]
+
+_IMAGES, _LABELS = (
+    ("image", "img", "images", "pixel_values", "x"),
+    ("label", "labels", "fine_label", "target", "y"),
+)
+
+
+def read_records(data: Any) -> tuple[Any, list[Any] | None]:
+    """Return images and labels (or None) of a data set of PyTorch or Hugging Face; anything else as it is.
+
+    A record is an image, a pair of an image and a label, or a mapping with an `image` and perhaps a `label`.
+    Images are arrays, pictures of Pillow, or tensors, whose channels come first. Each is read by itself.
+
+    >>> pairs = torch.utils.data.TensorDataset(torch.zeros(3, 1, 8, 8), torch.tensor([0, 1, 1]))
+    >>> images, labels = read_records(pairs)
+    >>> images[0].shape, labels
+    ((8, 8, 1), [0, 1, 1])
+    """
+    if isinstance(data, DataLoader):
+        raise DataError("a DataLoader gives batches; give its data set (loader.dataset)")
+    if isinstance(data, Mapping) and hasattr(data, "column_names"):
+        raise DataError(
+            f"the data set has several parts; give one of them (data[{next(iter(data), 'train')!r}])"
+        )
+    if not isinstance(data, TorchDataset) and not (
+        hasattr(data, "features") and hasattr(data, "column_names")
+    ):
+        return data, None
+    pairs = [_pair(record) for record in _records(data)]
+    images, labels = [_pixels(image) for image, _ in pairs], [label for _, label in pairs]
+    if all(label is None for label in labels):
+        return images, None
+    return images, labels
+
+
+def _records(data: Any) -> Iterator[Any]:
+    if hasattr(data, "__len__"):  # a data set by number need not end an iteration
+        yield from (data[row] for row in range(len(data)))
+    else:
+        yield from data
+
+
+def _pair(record: Any) -> tuple[Any, Any]:
+    """Return an image and its label, or None in the place of a label."""
+    if isinstance(record, Mapping):
+        image, label = (
+            next((name for name in names if name in record), None) for names in (_IMAGES, _LABELS)
+        )
+        if image is None:
+            raise DataError(
+                f"the records have no image among {', '.join(map(str, record))}; rename that column to image"
+            )
+        record = (record[image], None if label is None else record[label])
+    if not isinstance(record, (tuple, list)):
+        return record, None
+    if len(record) not in (1, 2):
+        raise DataError(f"a record has {len(record)} parts; give an image and a label, and persons as groups")
+    image, label = (*record, None)[:2]
+    return image, label.item() if isinstance(label, (torch.Tensor, np.generic)) and label.ndim == 0 else label
+
+
+def _pixels(image: Any) -> npt.NDArray[Any]:
+    """Return an image as (H, W) or (H, W, C)."""
+    if isinstance(image, Image.Image):
+        return np.asarray(plain_picture(image, "an image of the data set"))
+    if not isinstance(image, torch.Tensor):
+        return np.asarray(image)
+    array: npt.NDArray[Any] = image.detach().cpu().numpy()
+    return np.moveaxis(array, 0, 2) if array.ndim == 3 and array.shape[0] in (1, 3) else array

@@ -1,0 +1,106 @@
+"""How `fit` trains: alone, with nothing but a ledger, or in a run folder that can be gone on with."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from dpsinkhorn._interrupt import stop_on_interrupt
+from dpsinkhorn.data import Dataset
+from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.release import Release
+from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
+from dpsinkhorn.training.building import check_mechanism
+from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.run import Progress, Run, Watch
+from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
+from dpsinkhorn.training.trainer import Trainer, check_data
+
+__all__ = ["check_all", "run_in", "shown", "train_alone", "train_in"]
+
+
+@contextmanager
+def shown(allowed: float, watch: Watch | None, verbose: bool) -> Iterator[Watch | None]:
+    """Within it there is a progress bar, where one can be drawn, beside the caller's own `watch`."""
+    console = notebook_or_terminal() if verbose else None
+    if console is None:
+        yield watch
+        return
+    with progress_bar(console, hidden=False) as bar:
+
+        def seen(now: Progress) -> bool:
+            bar(now, spent_of(now.epsilon, format_epsilon(allowed)))
+            return watch is not None and watch(now)
+
+        yield seen
+
+
+def check_all(plan: Plan, dataset: Dataset, ledger: Path | None, budget: float | None) -> None:
+    """Refuse what cannot be trained, and begin a ledger that is named."""
+    check_mechanism(plan)
+    check_data(plan, dataset)
+    with _one_line():
+        check_ledger(ledger, plan, budget)
+        if ledger is not None:
+            begin_ledger(ledger, plan, budget)
+
+
+def train_alone(
+    plan: Plan, dataset: Dataset, device: torch.device, ledger: Path | None, name: str, watch: Watch | None
+) -> Release:
+    """Train without a run folder; without a ledger that is named, on one that is thrown away."""
+    with _one_line(), tempfile.TemporaryDirectory() as place:
+        path = ledger or Path(place) / "ledger.jsonl"
+        with Account.open(path, plan, name, begin=ledger is None) as account:
+            trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
+            for block in trainer.blocks():
+                if watch is None:
+                    continue
+                pace.look(block)
+                if watch(Progress(block, pace.spent, account.charged)) and block.step < block.horizon:
+                    raise TrainingError("the training was stopped: nothing was learnt that could be kept")
+            return trainer.release()
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Within it what goes wrong with files ends in one line."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or "the ledger"
+        raise TrainingError(f"{place} cannot be read or written: {error.strerror}") from error
+
+
+def run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) -> Run:
+    """Begin a run in a folder, or open the one that is there if it is the same."""
+    if not (folder / "run.json").exists():
+        return Run.create(folder, plan, ledger=ledger, budget=budget)
+    run = Run.resume(folder)
+    settled = json.loads(json.dumps(plan.to_json())), None if ledger is None else str(ledger.resolve())
+    if settled != (run.settings["plan"], run.settings["ledger"]):
+        raise TrainingError(
+            f"{folder} holds a run with other settings or data; fit as it was begun, or choose another folder"
+        )
+    return run
+
+
+def train_in(run: Run, dataset: Dataset, device: torch.device, watch: Watch | None) -> None:
+    """Train in a run folder, from where it stands."""
+    with stop_on_interrupt() as stop:
+        finished = run.train(
+            dataset,
+            device=device,
+            watch=lambda progress: (watch is not None and watch(progress)) or stop.asked,
+        )
+    if not finished:
+        stopped = f"the training was stopped, with a checkpoint: fit with the folder {run.folder} to go on"
+        raise KeyboardInterrupt(stopped) if stop.asked else TrainingError(stopped)
