@@ -18,7 +18,15 @@ from dpsinkhorn.evaluation.neighbours import (
     neighbours_path,
     neighbours_picture,
 )
-from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, PROTOCOLS, Protocol, paper_protocol
+from dpsinkhorn.evaluation.protocols import (
+    CLASSIFIERS,
+    PARTS,
+    PROTOCOLS,
+    Protocol,
+    draw_images,
+    find_protocol,
+    paper_protocol,
+)
 from dpsinkhorn.evaluation.utility import ClassifierScore, Utility, downstream_utility
 
 __all__ = [
@@ -40,8 +48,10 @@ __all__ = [
     "Utility",
     "compare_images",
     "downstream_utility",
+    "draw_images",
     "evaluate_images",
     "feature_statistics",
+    "find_protocol",
     "frechet_distance",
     "images_of",
     "load_features",

@@ -361,7 +361,7 @@ class Forest:
 
     def shortened(self) -> Forest:
         """See `Classifier`."""
-        return Forest(4)
+        return Forest(16)
 
     def classify(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpsinkhorn.evaluation.classifiers import (
@@ -20,8 +21,10 @@ from dpsinkhorn.evaluation.classifiers import (
     mlp,
 )
 from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.generators import Variation
+from dpsinkhorn.release import Release
 
-__all__ = ["CLASSIFIERS", "PARTS", "PROTOCOLS", "Protocol", "find_protocol", "paper_protocol"]
+__all__ = ["CLASSIFIERS", "PARTS", "PROTOCOLS", "Protocol", "draw_images", "find_protocol", "paper_protocol"]
 
 CLASSIFIERS = ("logistic", "forest", "mlp", "cnn")
 PARTS = (*CLASSIFIERS, "real", "frechet", "precision-recall")
@@ -61,7 +64,7 @@ class Protocol:
 
 QUICK = Protocol(
     "quick",
-    "at most 10,000 images to train on, short trainings",
+    "short trainings; figures of other protocols do not compare",
     {
         "logistic": Logistic(100),
         "forest": Forest(),
@@ -132,3 +135,23 @@ def find_protocol(protocol: Protocol | str) -> Protocol:
     if protocol not in PROTOCOLS:
         raise EvaluationError(f"the protocol must be one of {', '.join(PROTOCOLS)}, not {protocol}")
     return PROTOCOLS[protocol]
+
+
+def draw_images(
+    release: Release,
+    count: int,
+    protocol: Protocol | str = "quick",
+    *,
+    seed: int = 0,
+    vary: bool = False,
+    device: torch.device | str | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+    """Images of a release to be measured, with labels as the protocol has them.
+
+    They are plain, as the generator renders them, unless its own variation is asked for (`vary`).
+    """
+    labels = None
+    if find_protocol(protocol).uniform_labels and release.classes:
+        labels = np.random.default_rng(seed).integers(0, release.classes, count)
+    variation = release.config.variation if vary else Variation()
+    return release.sample(count, labels, seed=seed, device=device, variation=variation)
