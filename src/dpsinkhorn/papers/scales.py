@@ -27,8 +27,8 @@ class Scale:
     """Factor on the papers' learning rates."""
     count: int
     """Synthetic images for the measures."""
-    runs: int
-    """How often each network classifier is trained."""
+    sets: int
+    """Sets of them, drawn afresh; each trains every classifier once."""
     patience: int | None
     """Of the classifiers; `None`: that of the paper's version."""
     seeds: int
@@ -62,7 +62,7 @@ QUICK = Scale(
     narrow=True,
     rate=30.0,
     count=500,
-    runs=1,
+    sets=1,
     patience=3,
     seeds=1,
     gradient_batches=300,
@@ -75,7 +75,7 @@ FULL = Scale(
     narrow=False,
     rate=1.0,
     count=60_000,
-    runs=5,
+    sets=5,
     patience=None,
     seeds=3,
     gradient_batches=300,
