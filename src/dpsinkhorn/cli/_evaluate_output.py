@@ -51,7 +51,7 @@ def show_evaluation(result: Evaluation, release: Release, count: int, test: Data
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for k, heading in enumerate(headings):
         table.add_column(heading, justify="right" if k else "left")
     return table
@@ -85,7 +85,7 @@ def _scores_table(ours: Utility, real: Utility | None) -> Table:
 def _number(value: float | None, spread: float | None, digits: int) -> str:
     if value is None:
         return "-"
-    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    return f"{value:.{digits}f}" + ("" if spread is None else f"±{spread:.{digits}f}")
 
 
 def _classes_table(result: Evaluation, ours: Utility, real: Utility | None) -> Table:

@@ -121,7 +121,7 @@ class Network:
     patience: int | None = None
     """Epochs without a rise of held-out accuracy before it stops; `None` takes all epochs."""
     shown: int | None = None
-    """Images that are shown in all, those of every epoch counted: then epochs are as many as that takes."""
+    """Images that are shown in all, those of every epoch counted: no more epochs than that takes."""
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
@@ -134,7 +134,7 @@ class Network:
 
     def most_epochs(self, count: int) -> int:
         """The epochs after which training ends in any case."""
-        return self.epochs if self.shown is None else math.ceil(self.shown / count)
+        return self.epochs if self.shown is None else min(self.epochs, math.ceil(self.shown / count))
 
     def work(self, count: int) -> int:
         """Twice the patience is usual; see `Classifier`."""

@@ -68,8 +68,8 @@ QUICK = Protocol(
     {
         "logistic": Logistic(100),
         "forest": Forest(),
-        "mlp": Network(mlp, shown=200_000),
-        "cnn": Network(cnn, shown=80_000),
+        "mlp": Network(mlp, epochs=100, shown=200_000),
+        "cnn": Network(cnn, epochs=50, shown=80_000),
     },
     count=10_000,
     sets=1,
