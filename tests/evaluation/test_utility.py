@@ -13,17 +13,9 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from torch import nn
 
 from dpsinkhorn.evaluation import CLASSIFIERS, PROTOCOLS, ClassifierScore, EvaluationError, downstream_utility
-from dpsinkhorn.evaluation.classifiers import (
-    Logistic,
-    Network,
-    authors_cnn,
-    cnn,
-    fit_network,
-    linear,
-    mlp,
-    probabilities,
-)
+from dpsinkhorn.evaluation.classifiers import Logistic
 from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, fit_network, linear, mlp, probabilities
 
 
 def test_real_digits_in_place_of_synthetic(digits):

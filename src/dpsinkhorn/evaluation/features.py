@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.evaluation.classifiers import Network, cnn, fit_network
 from dpsinkhorn.evaluation.efficientnet import load_efficientnet
 from dpsinkhorn.evaluation.errors import EvaluationError
 from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_inception_weights, load_inception
+from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
 
 __all__ = ["FEATURES", "FeatureNetwork", "chosen_features", "classifier_features", "load_features"]
 

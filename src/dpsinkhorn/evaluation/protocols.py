@@ -10,17 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpsinkhorn.evaluation.classifiers import (
-    Classifier,
-    Forest,
-    Logistic,
-    Network,
-    authors_cnn,
-    cnn,
-    linear,
-    mlp,
-)
+from dpsinkhorn.evaluation.classifiers import Classifier, Forest, Logistic
 from dpsinkhorn.evaluation.errors import EvaluationError
+from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, linear, mlp
 from dpsinkhorn.generators import Variation
 from dpsinkhorn.release import Release
 
