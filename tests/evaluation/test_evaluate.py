@@ -108,9 +108,21 @@ def test_parts_can_be_left_out():
     found = evaluate_images(*arrays, training=FEW, parts=["precision-recall"], device="cpu").likeness
     assert found.frechet is None
     assert found.diversity.recall > 0.5
-    for wrong in ([], ["real"], ["logistic", "logistic"], ["svm"]):
+    for wrong in ([], ["real", "frechet"], ["logistic", "logistic"], ["svm"]):
         with pytest.raises(EvaluationError, match="part"):
             evaluate_images(*arrays, parts=wrong)
+
+
+def test_real_classes_in_another_order():
+    """The column of real data would be wrong, silently."""
+    names = np.array([chr(ord("a") + k) for k in range(10)])
+    test, other = (
+        from_arrays(images_of(FEW), names[FEW.labels], classes=list(order)) for order in (names, names[::-1])
+    )
+    arrays = images_of(FEW), FEW.labels, test
+    with pytest.raises(EvaluationError, match="in another order; state the classes"):
+        evaluate_images(*arrays, training=other, parts=["logistic", "real"], device="cpu")
+    assert evaluate_images(*arrays, training=other, parts=["logistic"], device="cpu").real is None
 
 
 def test_real_sets_are_as_many_and_as_large():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from dpsinkhorn.evaluation.features import (
 )
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device
 from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
-from dpsinkhorn.evaluation.protocols import PARTS, Protocol, find_protocol
+from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
@@ -120,12 +120,12 @@ def evaluate_images(
     ('frechet-random-cnn', True)
     """
     chosen, where = find_protocol(protocol), choose_device(device, EvaluationError)
-    _check_parts(parts)
-    check_comparable(images, labels, test)
+    _check_parts(parts, sets)
+    names = [] if labels is None else [name for name in chosen.classifiers if name in parts]
+    check_comparable(images, labels if names else None, test)
     if training is not None:
         check_comparable(images, None, training)
     count = len(images) // sets
-    names = [] if labels is None else [name for name in chosen.classifiers if name in parts]
     measures = [part for part in ("frechet", "precision-recall") if part in parts]
     teachers = test if training is None else training
     x, real = on_device(images[:count], where), on_device(images_of(teachers), where)
@@ -139,13 +139,15 @@ def evaluate_images(
     both: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
     if names and labels is not None:
         both["synthetic"] = chosen.prepare(images), labels
-        if "real" in parts and training is not None and training.labels is not None:
+        if "real" in parts and training is not None and kinds is not None:
+            _check_classes(training, test)
             both["real"] = _real_sets(training, count, sets, seed)
 
     if estimated is not None:
         seconds: dict[str, float] = {}
-        if labels is not None:
+        if names:
             specs = {name: chosen.classifiers[name] for name in names}
+            assert labels is not None
             y = torch.from_numpy(check_labels(labels, len(images), test.classes))[:count].to(where)
             counts = [len(own) // sets for own, _ in both.values() for _ in range(sets)]
             seconds = seconds_of_classifiers(specs, x, y, test.classes, counts)
@@ -160,29 +162,32 @@ def evaluate_images(
         estimated(seconds)
 
     utility: dict[str, Utility] = {}
-    shown, total = 0, sum(len(own) for own, _ in both.values())
-    for kind, (own, own_labels) in both.items():
-        start, part = shown / total, len(own) / total
+    total = sum(len(own) for own, _ in both.values())
+    for name in names:
+        shown = 0
+        for kind, (own, own_labels) in both.items():
 
-        def show(name: str, done: float, start: float = start, part: float = part) -> None:
-            if progress is not None:
-                progress(name, start + part * done)
+            def show(_: str, done: float, name: str = name, first: int = shown, own: int = len(own)) -> None:
+                if progress is not None:
+                    progress(name, (first + own * done) / total)
 
-        assert test.labels is not None
-        utility[kind] = downstream_utility(
-            own,
-            own_labels,
-            images_of(test),
-            test.labels,
-            classes=test.classes,
-            protocol=chosen,
-            classifiers=names,
-            sets=sets,
-            seed=seed,
-            device=where,
-            progress=show,
-        )
-        shown += len(own)
+            assert test.labels is not None
+            found = downstream_utility(
+                own,
+                own_labels,
+                images_of(test),
+                test.labels,
+                classes=test.classes,
+                protocol=chosen,
+                classifiers=[name],
+                sets=sets,
+                seed=seed,
+                device=where,
+                progress=show,
+            )
+            scores = (*utility[kind].scores, *found.scores) if kind in utility else found.scores
+            utility[kind] = replace(found, scores=scores)
+            shown += len(own)
     likeness = None
     if network is not None:
         if progress is not None:
@@ -213,12 +218,24 @@ def _real_sets(
     return images_of(training)[rows], training.labels[rows]
 
 
-def _check_parts(parts: Sequence[str]) -> None:
+def _check_parts(parts: Sequence[str], sets: int) -> None:
     """Refuse parts that there are not, and the column of real data where it would be empty."""
     if not parts or not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
         raise EvaluationError(f"the parts must be some of {', '.join(PARTS)}, each once")
-    if set(parts) == {"real"}:
+    if "real" in parts and not set(parts) & set(CLASSIFIERS):
         raise EvaluationError("the part real is a column of the classifiers; name some of them too")
+    if sets < 1:
+        raise EvaluationError(f"sets must be a whole number from 1 upwards, not {sets}")
+
+
+def _check_classes(training: Dataset, test: Dataset) -> None:
+    """Refuse real images to train on whose classes are not those of the images to test on, in their order."""
+    ours, theirs = training.class_names, test.class_names
+    if training.classes != test.classes or (ours and theirs and ours != theirs):
+        raise EvaluationError(
+            f"the training images ({training.name}) have other classes than those to test on ({test.name}), "
+            "or in another order; state the classes, or leave out the part real"
+        )
 
 
 def check_comparable(images: NDArray[Any], labels: NDArray[Any] | None, data: Dataset) -> None:
