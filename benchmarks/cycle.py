@@ -77,7 +77,7 @@ def main() -> None:
         times["epsilon"] = release.privacy.epsilon
         if not arguments.no_evaluation:
             test = load_dataset(arguments.data, split="test")
-            found = evaluate_images(images, labels, test, training=data, device=device)
+            found = evaluate_images(images, labels, test, training=data, protocol="paper", device=device)
             times["evaluation"] = found.to_json()
             lap("evaluate_seconds")
     laps = (value for key, value in times.items() if key.endswith("_seconds") and "of_which" not in key)

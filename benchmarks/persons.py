@@ -91,7 +91,7 @@ def one_run(
         warnings.simplefilter("ignore")  # a seeded run is no release
         model.fit(images[rows], labels[rows], groups=groups)
     seconds = time.perf_counter() - began
-    drawn, kinds = model.sample(_DRAWN, seed=seed)
+    drawn, kinds = model.sample(_DRAWN, random_state=seed)
     assert kinds is not None
     forest = RandomForestClassifier(50, random_state=seed).fit(drawn.reshape(_DRAWN, -1), kinds)
     forest_accuracy = 100 * float(forest.score(test[0].reshape(len(test[0]), -1), test[1]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -14,7 +16,7 @@ from PIL import Image
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import downstream_utility, images_of
-from dpsinkhorn.generators import MLPConfig, build_generator, draw_latents
+from dpsinkhorn.generators import MLPConfig, Variation, build_generator, draw_latents
 from dpsinkhorn.release import load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
@@ -72,27 +74,33 @@ def quick(files):
 
 def test_from_a_release_to_a_table(run, release, tmp_path, quick):
     output, near = tmp_path / "e.json", tmp_path / "near.png"
-    status, out, err = run(
-        release.parent, *quick, "--runs", 2, "--patience", 3, "--output", output, "--neighbours", near
-    )
+    status, out, err = run(release.parent, *quick, "--sets", 2, "--output", output, "--neighbours", near)
     assert status == 0
-    # no terminal: a line per stage
-    stages = ["getting the network", "logistic", "mlp, 2 times", "cnn, 2 times", "comparing the images"]
-    warning, *lines = err.splitlines()
+    # no terminal: how long it takes, and a line for each part
+    parts = ["logistic", "forest", "mlp", "cnn", "features", "precision-recall"]
+    warning, estimate, *lines = err.splitlines()
     assert "warning: evaluating on private data is not itself private" in warning
-    assert len(lines) == len(stages)
-    assert all(stage in line for stage, line in zip(stages, lines, strict=True))
-    for part in ("logistic", "mlp", "cnn", "worst class", "class 9", "frechet-cnn", "precision", "recall"):
+    assert "this takes about" in estimate
+    assert lines == [f"dpsinkhorn: {part}" for part in parts]
+    for part in (*parts[:4], "2 sets of 200", "plain", "quick", "balanced", "AUC", "frechet-cnn", "recall"):
         assert part in out
     assert "not covered by the privacy guarantee" in out
     found = json.loads(output.read_text())
     assert found["private"] is False
     assert "private data" in found["warning"]
-    assert (found["epsilon"], found["count"], found["seed"]) == (EPSILON, 200, 0)
-    scores = {score["name"]: score for score in found["utility"]["classifiers"]}
-    assert [len(scores[name]["runs"]) for name in ("logistic", "mlp", "cnn")] == [1, 2, 2]
-    assert scores["logistic"]["mean"] > 80
-    assert f"{scores['logistic']['mean']:.1f}" in out
+    assert (found["epsilon"], found["count"], found["sets"], found["seed"]) == (EPSILON, 200, 2, 0)
+    assert (found["protocol"]["name"], found["varied"]) == ("quick", False)
+    ours, real = (
+        {score["name"]: score for score in found[kind]["classifiers"]} for kind in ("utility", "real")
+    )
+    assert [len(ours[name]["runs"]) for name in parts[:4]] == [2] * 4
+    assert ours["logistic"]["mean"] > 80
+    assert real["forest"]["mean"] > ours["forest"]["mean"], "averages mislead a forest"
+    row = next(line for line in out.splitlines() if line.strip().startswith("logistic"))
+    shown = [float(word) for word in re.sub(r"±\S+", "", row).split()[1:]]
+    names = [("mean", 1), ("balanced_accuracy", 1), ("roc_auc", 3)]
+    scores = ours["logistic"], real["logistic"]
+    assert shown == [float(f"{score[name]:.{digits}f}") for name, digits in names for score in scores]
     likeness = found["likeness"]
     assert likeness["frechet"] > 2 * likeness["floor"] > 0
     assert likeness["recall"] < 0.5 < likeness["real_recall"], "averages have little diversity"
@@ -110,9 +118,9 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
 
 
 def test_figures_are_those_of_the_library(run, release, quick):
-    status, out, _ = run(release, *quick, "--classifiers", "logistic", "--seed", 7, "--json")
+    status, out, _ = run(release, *quick, "--only", "logistic", "--seed", 7, "--json")
     assert status == 0
-    images, labels = load(release).sample(200, random_state=7, device="cpu")
+    images, labels = load(release).sample(200, random_state=7, device="cpu", variation=Variation())
     test = load_dataset("digits", split="test")
     expected = downstream_utility(
         images, labels, images_of(test), test.labels, classes=10, classifiers=["logistic"], device="cpu"
@@ -120,16 +128,52 @@ def test_figures_are_those_of_the_library(run, release, quick):
     found = json.loads(out)
     assert found["utility"] == expected.to_json()
     assert found["release"] == str(release)
+    assert found["real"] is found["likeness"] is None, "left out"
 
 
 def test_the_same_seed_gives_the_same_figures(run, release, quick):
-    arguments = (release, *quick, "--classifiers", "mlp", "--runs", 1, "--patience", 2, "--json")
+    arguments = (release, *quick, "--only", "forest,mlp", "--json")
     first, again, other = (run(*arguments, "--seed", seed)[1] for seed in (1, 1, 2))
     assert first == again != other
 
 
+def test_plain_unless_variation_is_asked_for(run, release, tmp_path, quick):
+    varied = dataclasses.replace(load(release).config, grain=0.8)
+    generator = build_generator(varied, seed=0)
+    generator.load_state_dict(load(release).generator.state_dict())
+    write_release(tmp_path / "r", generator.eval(), label_probabilities=None, privacy=statement())
+    arguments = (tmp_path / "r", *quick, "--only", "forest")
+    plain, vary = run(*arguments), run(*arguments, "--vary")
+    assert plain[0] == vary[0] == 0
+    assert "(plain, as the generator renders them)" in " ".join(plain[1].split())
+    assert "(with the release's variation)" in " ".join(vary[1].split())
+    known = json.loads(run(release, *quick, "--only", "forest", "--json")[1])
+    found = [json.loads(run(*arguments, *more, "--json")[1]) for more in ((), ("--vary",))]
+    assert [one["varied"] for one in found] == [False, True]
+    assert found[0]["utility"] == known["utility"] != found[1]["utility"]
+
+
+def test_rare_classes(run, tmp_path):
+    """Ten to one: what always says the frequent class has a good accuracy, and nothing else."""
+    data = load_dataset("digits", split="test")
+    rows = np.concatenate([np.flatnonzero(data.labels == 1), np.flatnonzero(data.labels == 8)[:5]])
+    labels = (data.labels[rows] == 8).astype(np.int64)
+    np.savez(tmp_path / "t.npz", images=images_of(data)[rows], labels=labels)
+    generator = build_generator(MLPConfig(image_shape=(1, 8, 8), classes=2, hidden=(4,)), seed=0)
+    write_release(tmp_path / "r", generator.eval(), label_probabilities=None, privacy=not_private())
+    real = ("--data", tmp_path / "t.npz", "--train-data", tmp_path / "t.npz", "--count", 40)
+    status, out, _ = run(tmp_path / "r", *real, "--only", "forest,real", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["real"]["tested_by_class"] == [45, 5]
+    assert found["real"]["classifiers"][0]["roc_auc"] > 0.99
+    assert 0 <= found["utility"]["classifiers"][0]["roc_auc"] <= 1
+    _, out, _ = run(tmp_path / "r", *real, "--only", "forest,real")
+    assert "the real ones: compare balanced accuracy and AUC" in " ".join(out.split())
+
+
 def test_parts_of_a_named_set(run, release):
-    arguments = ("--data", "digits", "--count", 40, "--classifiers", "none", "--device", "cpu")
+    arguments = ("--data", "digits", "--count", 40, "--only", "frechet", "--device", "cpu")
     status, out, _ = run(release, *arguments, "--json")
     assert status == 0
     found = json.loads(out)
@@ -141,7 +185,7 @@ def test_parts_of_a_named_set(run, release):
 @pytest.mark.parametrize(("training", "public"), [((), True), (("--train-data", "OWN"), False)])
 def test_a_public_set_is_called_one(run, release, files, training, public):
     training = [str(files / "train.npy") if word == "OWN" else word for word in training]
-    arguments = ("--data", "digits", "--count", 40, "--classifiers", "none", "--device", "cpu")
+    arguments = ("--data", "digits", "--count", 40, "--only", "logistic", "--device", "cpu")
     status, out, err = run(release, *arguments, *training)
     assert status == 0
     assert ("private data" in err) is not public
@@ -152,7 +196,7 @@ def test_a_public_set_is_called_one(run, release, files, training, public):
 
 def test_a_folder_of_a_public_name_is_not_public(run, release, tmp_path):
     write_pictures(tmp_path / "digits", load_dataset("digits", split="test"))
-    usual = ("--count", 40, "--classifiers", "none", "--device", "cpu", "--json")
+    usual = ("--count", 40, "--only", "logistic", "--device", "cpu", "--json")
     _, out, err = run(release, "--data", tmp_path / "digits", *usual)
     assert "private data" in err
     assert "private data" in json.loads(out)["warning"]
@@ -165,8 +209,8 @@ def test_files_of_ones_own(run, release, files):
         files / "test.npy",
         "--count",
         60,
-        "--classifiers",
-        "none",
+        "--only",
+        "frechet",
         "--device",
         "cpu",
     )
@@ -204,7 +248,7 @@ def test_a_source_without_parts_is_taken_whole(run, release, tmp_path, form):
     else:
         source, options = tmp_path / "t.npz", ("--image", "scans", "--label", "kind")
         np.savez(source, scans=pixels, kind=test.labels)
-    usual = ("--count", 40, "--classifiers", "none", "--device", "cpu", "--json")
+    usual = ("--count", 40, "--only", "frechet", "--device", "cpu", "--json")
     status, out, err = run(release, "--data", source, *options, *usual)
     assert status == 0, err
     # the images are not compared with themselves as if they were those for training
@@ -225,8 +269,8 @@ def test_an_array_is_not_compared_with_itself(run, release, tmp_path):
         tmp_path / "t.npz",
         "--count",
         40,
-        "--classifiers",
-        "none",
+        "--only",
+        "frechet",
         "--device",
         "cpu",
         "--json",
@@ -262,9 +306,11 @@ def test_a_release_without_classes(run, tmp_path, files):
         (["--train-data", "nowhere"], "nowhere"),
         (["--count", "0"], "count"),
         (["--count", "10"], "20 images"),
-        (["--runs", "0"], "--runs"),
-        (["--patience", "0"], "--patience"),
-        (["--classifiers", "forest"], "logistic, mlp, cnn"),
+        (["--sets", "0"], "--sets"),
+        (["--protocol", "thorough"], "authors"),
+        (["--only", "frechet,svm"], "logistic, forest, mlp, cnn, real, frechet, precision-recall"),
+        (["--only", "real"], "name some of them"),
+        (["--vary"], "no variation of its own"),
         (["--features", "vgg"], "--features"),
         (["--features", "inception", "--inception-weights", "{}/none.pth"], "none.pth"),
         (["--device", "abacus"], "abacus"),
@@ -280,12 +326,11 @@ def test_a_release_without_classes(run, tmp_path, files):
 def test_bad_input(run, release, tmp_path, arguments, part):
     before = sorted(release.iterdir())
     places = [text.replace("{}", str(tmp_path)).replace("RELEASE", str(release)) for text in arguments]
-    usual = ["--data", "digits", "--count", "100", "--classifiers", "mlp", "--patience", "1", "--runs", "1"]
-    usual += [] if "--features" in arguments else ["--features", "cnn"]
+    usual = ["--data", "digits", "--count", "100", "--only", "mlp"]
+    usual = usual[:-2] if "--features" in arguments else usual
     status, out, err = run(release, *usual, *places)
     assert (status, out) == (2, "")
-    others = ("warning: evaluating", "getting the network", "training the classifier", "comparing the images")
-    lines = [line for line in err.splitlines() if not any(other in line for other in others)]
+    lines = [line for line in err.splitlines() if "warning: evaluating" not in line]
     assert len(lines) == 1
     assert part in lines[0]
     assert sorted(release.iterdir()) == before
@@ -305,7 +350,7 @@ def test_classes_in_another_order(run, tmp_path):
     data = load_dataset("digits", split="test")
     kept = data.labels < 3
     np.savez(tmp_path / "t.npz", images=images_of(data)[kept], labels=np.array(names)[data.labels[kept]])
-    usual = ("--data", tmp_path / "t.npz", "--count", 40, "--classifiers", "logistic", "--device", "cpu")
+    usual = ("--data", tmp_path / "t.npz", "--count", 40, "--only", "logistic", "--device", "cpu")
     status, out, err = run(tmp_path / "r", *usual)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "in another order; state --classes zero,one,two" in err
@@ -325,7 +370,7 @@ def test_what_is_there_stays(run, release, tmp_path, quick):
     assert (status, out) == (2, "")
     assert "--force" in err
     assert output.read_text() == "mine"
-    assert run(release, *quick, "--classifiers", "none", "--output", output, "--force")[0] == 0
+    assert run(release, *quick, "--only", "frechet", "--output", output, "--force")[0] == 0
     assert json.loads(output.read_text())["count"] == 200
 
 

@@ -15,7 +15,7 @@ from support.releases import write_small_release
 from support.runs import RECIPE, tiny_arrays
 
 NAMES = np.array(["healthy", "benign", "malignant"])
-QUICK = ("--count", 40, "--classifiers", "none", "--features", "cnn", "--device", "cpu")
+QUICK = ("--count", 40, "--only", "logistic", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)

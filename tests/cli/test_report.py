@@ -39,18 +39,8 @@ def trained(tmp_path_factory):
     recipe = ("--recipe", place / "geheim.toml", "--accountant", "rdp", "--picture-every", 4)
     assert call("train", *data, *recipe, "--out", place / "run", "--device", "cpu") == 0
     real = ("--data", place / "test-geheim.npz", "--split", "train")
-    quick = (
-        "--count",
-        200,
-        "--classifiers",
-        "logistic,mlp",
-        "--runs",
-        2,
-        "--patience",
-        1,
-        "--features",
-        "cnn",
-    )
+    real += ("--train-data", place / "train-geheim.npz")
+    quick = ("--count", 200, "--sets", 2, "--only", "logistic,forest,real,frechet,precision-recall")
     assert (
         call("evaluate", place / "run", *real, *quick, "--output", place / "e.json", "--device", "cpu") == 0
     )
@@ -110,15 +100,24 @@ def test_an_evaluation_stays_with_the_curator(run, place):
     page = page_of(place / "run" / "report-CURATOR-ONLY.html")
     found = json.loads((place / "e.json").read_text())
     scores = found["utility"]["classifiers"]
+    beside = found["real"]["classifiers"]
     table = rows(page, "Classifiers trained")
-    assert table[1][:2] == ["logistic regression", f"{scores[0]['mean']:.1f}"]
-    assert table[2][1] == f"{scores[1]['mean']:.1f} ± {scores[1]['spread']:.1f}"
+    assert [row[0] for row in table] == ["classifier", "logistic regression", "random forest"]
+    both = scores[1], beside[1]
+    assert table[2][1] == " / ".join(f"{score['mean']:.1f} ± {score['spread']:.1f}" for score in both)
+    assert table[2][3] == " / ".join(f"{one['roc_auc']:.3f} ± {one['roc_auc_spread']:.3f}" for one in both)
     worst = scores[0]["worst_class"]
-    assert table[1][2] == f"{scores[0]['worst_class_accuracy']:.1f} ({worst}: {NAMES[worst]})"
-    assert rows(page, "The same, class by class")[1] == [
+    assert table[1][4].startswith(f"{scores[0]['worst_class_accuracy']:.1f} ({worst}: {NAMES[worst]}) / ")
+    assert rows(page, "Per cent of each class")[1] == [
         "0: SECRETA",
-        *(f"{score['per_class'][0]:.1f}" for score in scores),
+        str(found["utility"]["tested_by_class"][0]),
+        *(
+            f"{one['per_class'][0]:.1f} / {two['per_class'][0]:.1f}"
+            for one, two in zip(scores, beside, strict=True)
+        ),
     ]
+    assert "Protocol quick: short trainings" in page.text
+    assert "2 sets of 200 images were drawn from the generator, plain" in page.text
     shown = [float(text.replace(",", "")) for text in rows(page, "How like real")[1][1:]]
     assert shown == pytest.approx([found["likeness"][name] for name in ("frechet", "floor")], rel=5.1e-3)
     assert "not trained on" not in page.text, "no evaluation can prove that"
@@ -134,8 +133,9 @@ def test_unless_its_data_are_public(run, place):
     page = page_of(place / "run" / "report.html")
     section = page.one("section", id="evaluation")
     assert "curator states that the real images used here are public" in section.text
-    mean = json.loads((place / "e.json").read_text())["utility"]["classifiers"][0]["mean"]
-    assert rows(page, "Classifiers trained")[1][1] == f"{mean:.1f}"
+    score = json.loads((place / "e.json").read_text())["utility"]["classifiers"][0]
+    # of the training images nobody has said that they are public
+    assert rows(page, "Classifiers trained")[1][1] == f"{score['mean']:.1f} ± {score['spread']:.1f}"
     for word in ("geheim", "SECRET", str(place)):
         assert word not in page.text
     # it does not stay there by itself

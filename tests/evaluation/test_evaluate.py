@@ -12,18 +12,29 @@ from dpsinkhorn.evaluation import NOT_PRIVATE, EvaluationError, evaluate_images,
 
 TRAIN, TEST = (load_dataset("digits", split=split) for split in ("train", "test"))
 FEW = from_arrays(images_of(TRAIN)[:300], TRAIN.labels[:300], classes=10, name="few")
-QUICK = {"classifiers": ["logistic"], "features": "cnn", "device": "cpu"}
+QUICK = {"parts": ["logistic", "real", "frechet", "precision-recall"], "device": "cpu"}
 
 
 def test_real_images_are_as_good_as_it_gets():
-    seen = []
+    seen, estimates = [], []
     found = evaluate_images(
-        images_of(FEW), FEW.labels, TEST, training=FEW, progress=lambda *now: seen.append(now), **QUICK
+        images_of(FEW),
+        FEW.labels,
+        TEST,
+        training=FEW,
+        estimated=estimates.append,
+        progress=lambda *now: seen.append(now),
+        **QUICK,
     )
+    assert found.real["logistic"].mean == pytest.approx(found.utility["logistic"].mean, abs=0.5)
+    assert found.real.trained_on == 300
     assert found.utility["logistic"].mean > 85
     assert found.likeness.frechet == pytest.approx(found.likeness.floor)
     assert found.likeness.diversity.recall > 0.7
-    assert {stage for stage, _, _ in seen} == {"logistic", "features"}
+    parts = {"logistic", "features", "precision-recall"}
+    assert {part for part, _ in seen} == parts == set(estimates[0])
+    assert all(0 < seconds < 600 for seconds in estimates[0].values())
+    assert all(max(done for part, done in seen if part == one) == 1 for one in parts)
 
 
 def test_noise_is_bad_in_every_way():
@@ -86,3 +97,48 @@ def test_sixteen_bits_and_floats_as_eight():
     colour = np.stack([eight, eight // 2, eight // 3], axis=3)
     assert (images_of(from_arrays(colour)) == colour).all()
     assert (images_of(from_arrays(colour / np.float32(255))) == colour).all()
+
+
+def test_parts_can_be_left_out():
+    arrays = images_of(FEW), FEW.labels, TEST
+    found = evaluate_images(*arrays, training=FEW, parts=["logistic"], device="cpu")
+    assert found.real is found.likeness is None
+    found = evaluate_images(*arrays, training=FEW, parts=["frechet"], device="cpu")
+    assert found.utility is found.real is found.likeness.diversity is None
+    found = evaluate_images(*arrays, training=FEW, parts=["precision-recall"], device="cpu").likeness
+    assert found.frechet is None
+    assert found.diversity.recall > 0.5
+    for wrong in ([], ["real", "frechet"], ["logistic", "logistic"], ["svm"]):
+        with pytest.raises(EvaluationError, match="part"):
+            evaluate_images(*arrays, parts=wrong)
+
+
+def test_real_classes_in_another_order():
+    """The column of real data would be wrong, silently."""
+    names = np.array([chr(ord("a") + k) for k in range(10)])
+    test, other = (
+        from_arrays(images_of(FEW), names[FEW.labels], classes=list(order)) for order in (names, names[::-1])
+    )
+    arrays = images_of(FEW), FEW.labels, test
+    with pytest.raises(EvaluationError, match="in another order; state the classes"):
+        evaluate_images(*arrays, training=other, parts=["logistic", "real"], device="cpu")
+    assert evaluate_images(*arrays, training=other, parts=["logistic"], device="cpu").real is None
+
+
+def test_real_sets_are_as_many_and_as_large():
+    found = evaluate_images(
+        images_of(TRAIN)[:400], TRAIN.labels[:400], TEST, training=TRAIN, sets=4,
+        parts=["logistic", "real"], device="cpu",
+    )  # fmt: skip
+    assert found.utility.trained_on == found.real.trained_on == 100
+    assert len(set(found.real["logistic"].accuracy)) > 1, "each time others"
+
+
+def test_classifiers_of_the_authors_see_black():
+    """Below mid-grey synthetic images are black to them, and real ones as they are."""
+    grey = (images_of(FEW) // 4).astype(np.uint8)
+    blank = evaluate_images(
+        grey, FEW.labels, TEST, training=FEW, protocol="authors", parts=["forest", "real"], device="cpu"
+    )
+    assert blank.utility["forest"].mean < 20
+    assert blank.real["forest"].mean > 80

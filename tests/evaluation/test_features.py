@@ -19,7 +19,7 @@ from dpsinkhorn.evaluation import (
     inception,
     load_features,
 )
-from dpsinkhorn.evaluation.features import classifier_features
+from dpsinkhorn.evaluation.features import chosen_features, classifier_features
 from dpsinkhorn.evaluation.images import on_device
 
 
@@ -59,14 +59,14 @@ def test_compared_with_halves_or_with_training_images(trained, digits):
     x, real = on_device(train, "cpu"), on_device(test, "cpu")
     halves = compare_images(trained, x, real, None)
     beside = compare_images(trained, x, real, x)
-    assert halves.frechet == beside.frechet
+    assert halves.frechet == pytest.approx(beside.frechet)
     assert beside.floor == pytest.approx(beside.frechet), "the training images against themselves"
     for share in ("precision", "recall"):  # of 450 of them, chosen twice
         one, other = (getattr(found, share) for found in (beside.diversity, beside.real_diversity))
         assert one == pytest.approx(other, abs=0.05)
     assert halves.floor > beside.floor, "half as many images: a higher floor"
     assert "half" in halves.floor_from
-    assert "1347 training images" in beside.floor_from
+    assert "1,347 training images" in beside.floor_from
 
 
 def test_the_measure_is_fixed(digits):
@@ -160,8 +160,10 @@ def test_weights_that_are_here_are_taken(tmp_path, digits, name, place):
     torch.save({"layer": torch.zeros(3)}, path)
     assert inception.find_inception_weights() == path
     assert inception.fetch_inception_weights() == path
+    assert chosen_features("auto", torch.device("cuda")) == "inception"
+    assert chosen_features("auto", torch.device("cpu")) == "cnn", "it would take many minutes"
     with pytest.raises(EvaluationError, match="does not hold the Inception weights"):
-        load_features("auto", on_device(digits[0], "cpu"), None, 0)
+        load_features("inception", on_device(digits[0], "cpu"), None, 0)
 
 
 def test_weights_that_cannot_be_fetched(monkeypatch):

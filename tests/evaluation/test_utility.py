@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, recall_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score
 from torch import nn
 
-from dpsinkhorn.evaluation import ClassifierScore, EvaluationError, downstream_utility
-from dpsinkhorn.evaluation.classifiers import cnn, fit_network, logistic_sklearn, logistic_torch, mlp, predict
+from dpsinkhorn.evaluation import CLASSIFIERS, PROTOCOLS, ClassifierScore, EvaluationError, downstream_utility
+from dpsinkhorn.evaluation.classifiers import Logistic
 from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, fit_network, linear, mlp, probabilities
 
 
 def test_real_digits_in_place_of_synthetic(digits):
-    found = downstream_utility(*digits, classes=10, runs=2, patience=8, device="cpu")
-    assert [score.name for score in found.scores] == ["logistic", "mlp", "cnn"]
+    seen = []
+    found = downstream_utility(
+        *digits, classes=10, sets=2, device="cpu", progress=lambda *now: seen.append(now)
+    )
+    assert [score.name for score in found.scores] == list(CLASSIFIERS)
     for score in found.scores:
-        assert score.mean > 93, score
-    assert (found.trained_on, found.tested_on) == (1347, 450)
-    assert [len(score.runs) for score in found.scores] == [1, 2, 2]
-    assert found["logistic"].spread is None
-    assert found["cnn"].spread == pytest.approx(abs(np.diff(found["cnn"].runs)[0]) / np.sqrt(2))
-    assert all(epochs > 8 for epochs in found["mlp"].epochs)
+        assert score.mean > 90, score
+        assert score.balanced_accuracy == pytest.approx(score.accuracy, abs=1), "classes are alike"
+        assert min(score.roc_auc) > 0.99
+        assert score.spread == pytest.approx(abs(np.diff(score.accuracy)[0]) / np.sqrt(2))
+        done = [part for name, part in seen if name == score.name]
+        assert done == sorted(done)
+        assert (done[0], done[-1]) == (0, 1)
+    assert (found.trained_on, found.tested_on) == (673, 450), "each set has half of them"
+    assert sum(found.trained_by_class) == 1346
+    assert found["mlp"].epochs == (100, 100)
+    assert found["forest"].epochs == ()
 
 
 def test_shuffled_labels_are_worth_nothing(digits):
@@ -33,7 +43,7 @@ def test_shuffled_labels_are_worth_nothing(digits):
     shuffled = np.random.default_rng(0).permutation(labels)
     found = downstream_utility(
         images, shuffled, test_images, test_labels,
-        classes=10, classifiers=["logistic", "mlp"], runs=2, patience=3, device="cpu",
+        classes=10, classifiers=["logistic", "forest"], device="cpu",
     )  # fmt: skip
     for score in found.scores:
         assert 2 < score.mean < 20, score
@@ -43,10 +53,15 @@ def test_logistic_regression_is_scikit_learns(digits):
     images, labels, test_images, test_labels = digits
     images, labels = images[:400], labels[:400]
     model = LogisticRegression(max_iter=5000).fit(images.reshape(400, -1) / np.float32(255), labels)
-    guesses = model.predict(test_images.reshape(len(test_images), -1) / np.float32(255))
+    pixels = test_images.reshape(len(test_images), -1) / np.float32(255)
+    guesses = model.predict(pixels)
     found = downstream_utility(
-        images, labels, test_images, test_labels, classes=10, classifiers=["logistic"], device="cpu"
-    )["logistic"]
+        images, labels, test_images, test_labels, classes=10, protocol="paper", classifiers=["logistic"],
+        device="cpu",
+    )["logistic"]  # fmt: skip
+    area = roc_auc_score(test_labels, model.predict_proba(pixels), multi_class="ovr", average="macro")
+    assert found.roc_auc == pytest.approx((area,))
+    assert found.balanced_accuracy == pytest.approx((100 * balanced_accuracy_score(test_labels, guesses),))
     assert found.mean == pytest.approx(100 * accuracy_score(test_labels, guesses))
     per_class = recall_score(test_labels, guesses, average=None)
     np.testing.assert_allclose(found.per_class, 100 * per_class)
@@ -59,11 +74,12 @@ def test_torch_agrees_with_scikit_learn(digits, rows):
     images, labels, test_images, test_labels = digits
     x, y = on_device(images[rows], "cpu"), torch.from_numpy(labels[rows])
     tx = on_device(np.concatenate([test_images, images]), "cpu")
-    ty = torch.from_numpy(np.concatenate([test_labels, labels]))
-    ours, reference = logistic_torch(x, y, 10, tx), logistic_sklearn(x, y, tx)
-    difference = (ours == ty).double().mean() - (reference == ty).double().mean()
-    assert abs(100 * difference) <= 0.2
-    assert (ours == reference).double().mean() > 0.99
+    ty = np.concatenate([test_labels, labels])
+    ours, reference = (
+        Logistic(solver=solver).classify(x, y, 10, tx, 0)[0].argmax(1) for solver in ("torch", "sklearn")
+    )
+    assert abs(100 * ((ours == ty).mean() - (reference == ty).mean())) <= 0.2
+    assert (ours == reference).mean() > 0.99
 
 
 def test_a_poorly_served_class_shows(digits):
@@ -91,18 +107,47 @@ def test_classes_without_images(digits):
     assert score.per_class[4] == 0
     assert score.per_class[7] is None
     assert score.worst_class == 4
+    present = [value for value in score.per_class if value is not None]
+    assert score.balanced_accuracy == pytest.approx((np.mean(present),))
     json.dumps(score.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("solver", ["sklearn", "torch"])
-def test_one_class_only(digits, solver):
+@pytest.mark.parametrize("name", ["logistic", "forest"])
+def test_one_class_only(digits, name):
     images, _, test_images, test_labels = digits
     score = downstream_utility(
-        images[:30], np.full(30, 6), test_images, test_labels,
-        classes=10, classifiers=["logistic"], logistic=solver, device="cpu",
-    )["logistic"]  # fmt: skip
+        images[:30], np.full(30, 6), test_images, test_labels, classes=10, classifiers=[name], device="cpu"
+    )[name]
     assert score.per_class[6] == 100
     assert score.mean == pytest.approx(100 * (test_labels == 6).mean())
+    assert score.roc_auc == (0.5,)
+    of_one = downstream_utility(
+        images[:30], np.full(30, 6), test_images[:5], np.full(5, 6),
+        classes=10, classifiers=[name], device="cpu",
+    )[name]  # fmt: skip
+    assert of_one.to_json()["roc_auc"] is None
+
+
+def test_rare_classes():
+    """What hardly tells a class of a tenth shows in the balanced accuracy and the area, not in accuracy."""
+    draws = np.random.default_rng(0)
+    labels, truth = draws.integers(0, 2, 400), (draws.random(1000) < 0.1).astype(int)
+    images, tested = (
+        np.clip(draws.normal(100 + 10 * kinds[:, None, None], 40, (len(kinds), 4, 4)), 0, 255).astype(
+            np.uint8
+        )
+        for kinds in (labels, truth)
+    )
+    mostly = np.where(draws.random(400) < 0.8, 0, labels)  # the rare class is called the other as a rule
+    score = downstream_utility(
+        images, mostly, tested, truth, classes=2, classifiers=["logistic"], device="cpu"
+    )["logistic"]
+    flat = [part.reshape(len(part), -1) / np.float32(255) for part in (images, tested)]
+    model = LogisticRegression(max_iter=100).fit(flat[0], mostly)
+    assert score.mean > 85
+    assert score.balanced_accuracy == pytest.approx((50,), abs=3)
+    assert score.roc_auc == pytest.approx((roc_auc_score(truth, model.predict_proba(flat[1])[:, 1]),))
+    assert score.roc_auc[0] > 0.6
 
 
 @pytest.mark.parametrize("patience", [4, 8])
@@ -112,12 +157,12 @@ def test_early_stopping_restores_the_best_weights(digits, patience):
     wrong = np.random.default_rng(1).random(len(labels)) < 0.5
     noisy = np.where(wrong, np.random.default_rng(2).permutation(labels), labels)
     x, y = on_device(images, "cpu"), torch.from_numpy(noisy)
-    fit = fit_network(mlp, x, y, 10, seed=4, patience=patience)
+    fit = fit_network(Network(mlp, patience=patience), x, y, 10, seed=4)
     last = len(fit.history) - 1
     assert fit.history.index(fit.best) == last - patience
     assert fit.history[-1] < fit.best
-    accuracy = (predict(fit.network, x[fit.held_out]) == y[fit.held_out]).double().mean()
-    assert float(accuracy) == fit.best
+    guesses = probabilities(fit.network, x[fit.held_out]).argmax(1)
+    assert (guesses == noisy[fit.held_out]).mean() == fit.best
     assert len(fit.held_out) == len(images) // 10
 
 
@@ -125,10 +170,10 @@ def test_held_out_images_are_not_trained_on():
     """A network that can learn everything by heart learns nothing of labels that it was not shown."""
     images = on_device(np.random.default_rng(0).integers(0, 256, (400, 8, 8), dtype=np.uint8), "cpu")
     labels = torch.from_numpy(np.random.default_rng(1).integers(0, 2, 400))
-    fit = fit_network(mlp, images, labels, 2, seed=0, patience=40)
+    fit = fit_network(Network(mlp, patience=40), images, labels, 2, seed=0)
     shown = torch.ones(400, dtype=torch.bool)
     shown[fit.held_out] = False
-    assert (predict(fit.network, images[shown]) == labels[shown]).double().mean() > fit.best
+    assert (probabilities(fit.network, images[shown]).argmax(1) == labels[shown].numpy()).mean() > fit.best
     assert max(fit.history) < 0.8, "after forty epochs more it would know them all"
 
 
@@ -136,7 +181,7 @@ def test_seeds(digits):
     images, labels, _, _ = digits
     x, y = on_device(images[:200], "cpu"), torch.from_numpy(labels[:200])
     state = torch.get_rng_state()
-    first, again, other = (fit_network(mlp, x, y, 10, seed=seed, patience=2) for seed in (5, 5, 6))
+    first, again, other = (fit_network(Network(mlp, epochs=3), x, y, 10, seed=seed) for seed in (5, 5, 6))
     assert first.history == again.history
     for one, two in zip(first.network.parameters(), again.network.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -146,7 +191,7 @@ def test_seeds(digits):
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 7, 5), (1, 1, 1)])
 def test_networks_fit_any_image(shape):
-    for build in (mlp, cnn):
+    for build in (linear, mlp, cnn, authors_cnn):
         assert build(shape, 4)(torch.zeros(2, *shape)).shape == (2, 4)
 
 
@@ -154,6 +199,46 @@ def test_the_cnn_is_the_papers():
     layers = list(cnn((1, 28, 28), 10))
     assert [layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d)] == [32, 64]
     assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
+
+
+class TestTheAuthorsProtocol:
+    specs = PROTOCOLS["authors"].classifiers
+
+    def test_it_is_their_released_codes(self):
+        layers = list(authors_cnn((1, 28, 28), 10))
+        assert [layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d)] == [32, 64, 128]
+        assert sum(isinstance(layer, nn.MaxPool2d) for layer in layers) == 2
+        assert [layer.p for layer in layers if isinstance(layer, nn.Dropout2d)] == [0.5]
+        assert [layer.out_features for layer in layers if isinstance(layer, nn.Linear)] == [128, 10]
+        settings = {
+            name: (spec.optimizer, spec.learning_rate, spec.weight_decay, spec.patience, spec.epochs)
+            for name, spec in self.specs.items()
+            if isinstance(spec, Network)
+        }
+        assert settings == {
+            "logistic": ("adam", 1e-4, 1e-6, 10, 1000),
+            "mlp": ("adam", 1e-4, 0.0, 30, 300),
+            "cnn": ("sgd", 1e-3, 0.0, 60, 500),
+        }
+
+    def test_the_last_tenth_stops_it(self, digits):
+        x, y = on_device(digits[0][:200], "cpu"), torch.from_numpy(digits[1][:200])
+        fit = fit_network(self.specs["mlp"].shortened(), x, y, 10, seed=0)
+        assert sorted(fit.held_out.tolist()) == list(range(180, 200))
+
+    def test_pixels_are_in_minus_one_to_one(self):
+        images = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+        told = [probabilities(nn.Flatten(), images, symmetric=symmetric)[0] for symmetric in (True, False)]
+        logits = [np.log(one[1] / one[0]) for one in told]
+        assert logits == pytest.approx([2, 1])
+
+    def test_sgd_learns(self, digits):
+        images, labels, test_images, test_labels = digits
+        x, tx = on_device(images, "cpu"), on_device(test_images, "cpu")
+        spec = dataclasses.replace(self.specs["cnn"], build=linear, epochs=40, learning_rate=0.1)
+        told, epochs = spec.classify(x, torch.from_numpy(labels), 10, tx, 0)
+        assert (told.argmax(1) == test_labels).mean() > 0.85
+        assert epochs == 40
 
 
 def test_colour_images():
@@ -164,7 +249,7 @@ def test_colour_images():
     images[..., 2] = np.where(labels == 1, 200, 50)[:, None, None]
     found = downstream_utility(
         images[:300], labels[:300], images[300:], labels[300:],
-        classes=2, runs=1, patience=3, device="cpu",
+        classes=2, device="cpu",
     )  # fmt: skip
     assert all(score.mean > 95 for score in found.scores)
 
@@ -172,11 +257,11 @@ def test_colour_images():
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"classifiers": ["forest"]}, "classifiers"),
+        ({"classifiers": ["svm"]}, "classifiers"),
+        ({"protocol": "thorough"}, "quick, paper, authors"),
         ({"classifiers": []}, "classifiers"),
         ({"classifiers": ["mlp", "mlp"]}, "classifiers"),
-        ({"runs": 0}, "runs"),
-        ({"patience": 0}, "patience"),
+        ({"sets": 0}, "sets"),
         ({"seed": -1}, "seed"),
         ({"device": "abacus"}, "device"),
         ({"classes": 9}, "labels"),
@@ -202,5 +287,7 @@ def test_too_few_images(digits):
 
 
 def test_mean_and_spread():
-    score = ClassifierScore("mlp", (90.0, 92.0, 94.0), (80.0, None, 60.0))
+    score = ClassifierScore("mlp", (90.0, 92.0, 94.0), (70.0, 71.0, 72.0), (), (80.0, None, 60.0))
     assert (score.mean, score.spread, score.worst_class) == (92.0, 2.0, 2)
+    found = score.to_json()
+    assert (found["balanced_accuracy"], found["balanced_accuracy_spread"]) == (71.0, 1.0)

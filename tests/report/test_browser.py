@@ -66,7 +66,11 @@ def figures(run):
     """An evaluation in the form of `dpsinkhorn evaluate`; its figures are not what is tested here."""
     release = load(run.folder)
     score = {"mean": 81.25, "spread": 1.5, "worst_class": 3, "worst_class_accuracy": 40.0}
-    names = ("logistic", "mlp", "cnn")
+    for name in ("balanced_accuracy", "roc_auc"):
+        score |= {name: 0.875, f"{name}_spread": 0.125}
+    names = ("logistic", "forest", "mlp", "cnn")
+    classifiers = [{"name": name, "per_class": [90.0] * 12, **score} for name in names]
+    utility = {"trained_on": 60000, "tested_by_class": [100] * 12, "classifiers": classifiers}
     likeness = {"name": "frechet-efficientnet-lite0", "frechet": 12.5, "floor": 1.5, "floor_from": "half"}
     return {
         "title": release.title,
@@ -75,7 +79,12 @@ def figures(run):
         "count": 60000,
         "data": "digits",
         "class_names": [str(k) for k in range(12)],
-        "utility": {"classifiers": [{"name": name, "per_class": [90.0] * 12, **score} for name in names]},
+        "public": True,
+        "protocol": {"name": "quick", "summary": "short trainings"},
+        "sets": 5,
+        "varied": False,
+        "utility": utility,
+        "real": utility,
         "likeness": {
             **likeness,
             "precision": 0.5,

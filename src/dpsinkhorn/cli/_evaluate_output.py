@@ -1,50 +1,138 @@
-"""What `dpsinkhorn evaluate` prints: a bar while it works, tables of what it found."""
+"""What `dpsinkhorn evaluate` prints: bars while it works, tables of what it found."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from dpsinkhorn.cli._output import duration
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
-    from dpsinkhorn.evaluation import ClassifierScore, Evaluation
+    from dpsinkhorn.evaluation import Evaluation, Likeness, Utility
     from dpsinkhorn.release import Release
 
-__all__ = ["progress_bar", "show_evaluation"]
+__all__ = ["progress_bars", "show_evaluation"]
 
 _SHOWN = 20  # classes in the table, the worst served first if there are more
+_UNLIKE = 0.1  # of a class's share: where synthetic and real labels differ by more, it is said
 
 
-def show_evaluation(result: Evaluation, release: Release, count: int, test: Dataset) -> None:
+def show_evaluation(result: Evaluation, release: Release, count: int, test: Dataset, *, varied: bool) -> None:
     """The figures, as tables."""
     console = Console(highlight=False)
-    scores = () if result.utility is None else result.utility.scores
-    title = f"{count:,} synthetic images, {test.records:,} real ones of {escape(test.name)} to test on"
-    console.print(title)
-    if scores:
-        console.print(_accuracy_table(result, scores))
-    likeness = result.likeness
-    real, ours = likeness.real_diversity, likeness.diversity
-    table = Table()
-    for heading in ("measure", "synthetic", "real"):
-        table.add_column(heading, justify="left" if heading == "measure" else "right")
-    table.add_row(
-        f"{likeness.name} (low is good)", _three_digits(likeness.frechet), _three_digits(likeness.floor)
+    sets = "" if result.sets == 1 else f"{result.sets} sets of "
+    kind = "with the release's variation" if varied else "plain, as the generator renders them"
+    console.print(
+        f"{sets}{count:,} synthetic images ({kind}), {test.records:,} real ones of {escape(test.name)} "
+        "to test on"
     )
-    table.add_row("precision", f"{ours.precision:.3f}", f"{real.precision:.3f}")
-    table.add_row("recall", f"{ours.recall:.3f}", f"{real.recall:.3f}")
-    console.print(table)
-    console.print(f"Features: {escape(likeness.features)}.")
-    console.print(f"Column real, what a perfect generator would have: {likeness.floor_from}.")
-    console.print(f"Precision and recall are of {likeness.compared:,} images on either side.")
+    if result.utility is not None:
+        console.print(f"Protocol {result.protocol.name}: {result.protocol.summary}.")
+        console.print(_scores_table(result.utility, result.real))
+        console.print(_classes_table(result, result.utility, result.real))
+        for sentence in _about_classifiers(result.utility, result.real):
+            console.print(sentence)
+    if result.likeness is not None:
+        console.print(_likeness_table(result.likeness))
+        console.print(f"Features: {escape(result.likeness.features)}.")
+        console.print(f"Column real, what a perfect generator would have: {result.likeness.floor_from}.")
+        if result.likeness.compared is not None:
+            console.print(f"Precision and recall are of {result.likeness.compared:,} images on either side.")
     console.print(f"The generator: {escape(release.privacy.guarantee)}.")
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if k else "left")
+    return table
+
+
+def _scores_table(ours: Utility, real: Utility | None) -> Table:
+    """A row for each classifier; figures of the same trained on real images beside."""
+    measures = {
+        "accuracy": ("mean", "spread", 1),
+        "balanced": ("balanced_accuracy", "balanced_accuracy_spread", 1),
+        "AUC": ("roc_auc", "roc_auc_spread", 3),
+    }
+    kinds = ("synthetic",) if real is None else ("synthetic", "real")
+    headings = [f"{measure}\n{kind}" for measure in measures for kind in kinds]
+    table = _table(
+        "Classifiers on the real test images, by what they were trained on", "classifier", *headings
+    )
+    for k, score in enumerate(ours.scores):
+        found = [score.to_json()] if real is None else [score.to_json(), real.scores[k].to_json()]
+        table.add_row(
+            score.name,
+            *(
+                _number(one[name], one[spread], digits)
+                for name, spread, digits in measures.values()
+                for one in found
+            ),
+        )
+    return table
+
+
+def _number(value: float | None, spread: float | None, digits: int) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.{digits}f}" + ("" if spread is None else f"±{spread:.{digits}f}")
+
+
+def _classes_table(result: Evaluation, ours: Utility, real: Utility | None) -> Table:
+    """Recall of every class, or of those that are served worst."""
+    names = [score.name for score in ours.scores]
+    order = "" if real is None else ", trained on synthetic / real images"
+    table = _table(f"Per cent of each class that is recognised{order}", "class", "tested", *names)
+    last = ours.scores[-1].per_class
+    present = [k for k, value in enumerate(last) if value is not None]
+    if len(present) > _SHOWN:
+        present = sorted(present, key=lambda k: last[k] or 0.0)[:_SHOWN]
+    for k in present:
+        title = escape(result.class_names[k]) if k < len(result.class_names) else str(k)
+        cells = [_number(score.per_class[k], None, 1) for score in ours.scores]
+        if real is not None:
+            beside = [_number(score.per_class[k], None, 1) for score in real.scores]
+            cells = [f"{one} / {other}" for one, other in zip(cells, beside, strict=True)]
+        table.add_row(title, f"{ours.tested_by_class[k]:,}", *cells)
+    return table
+
+
+def _about_classifiers(ours: Utility, real: Utility | None) -> Iterator[str]:
+    yield (
+        "Balanced: accuracy as if every class were as frequent. AUC: area under the ROC curve"
+        + ("." if len(ours.tested_by_class) <= 2 else ", mean of each class against the rest.")
+    )
+    if real is None:
+        return
+    yield f"Column real: the same classifiers, trained on {real.trained_on:,} real training images."
+    shares = [[count / sum(one.trained_by_class) for count in one.trained_by_class] for one in (ours, real)]
+    if max(abs(one - other) for one, other in zip(*shares, strict=True)) > _UNLIKE:
+        yield (
+            f"The largest class has {max(shares[0]):.0%} of the synthetic images and {max(shares[1]):.0%} of "
+            "the real ones: compare balanced accuracy and AUC, and not accuracy."
+        )
+
+
+def _likeness_table(likeness: Likeness) -> Table:
+    table = _table("How like real images they are", "measure", "synthetic", "real")
+    if likeness.frechet is not None and likeness.floor is not None:
+        distances = _three_digits(likeness.frechet), _three_digits(likeness.floor)
+        table.add_row(f"{likeness.name} (low is good)", *distances)
+    ours, real = likeness.diversity, likeness.real_diversity
+    if ours is not None and real is not None:
+        table.add_row("precision", f"{ours.precision:.3f}", f"{real.precision:.3f}")
+        table.add_row("recall", f"{ours.recall:.3f}", f"{real.recall:.3f}")
+    return table
 
 
 def _three_digits(value: float) -> str:
@@ -56,65 +144,43 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _accuracy_table(result: Evaluation, scores: tuple[ClassifierScore, ...]) -> Table:
-    """Per cent of the real images that classifiers trained on synthetic ones get right."""
-    table = Table()
-    for heading in ("accuracy, per cent", *(score.name for score in scores)):
-        table.add_column(heading, justify="left" if heading.startswith("accuracy") else "right")
-    titles = [_class_title(result, k) for k in range(len(scores[0].per_class))]
-    spreads = [f" ± {score.spread:.1f}" if score.spread is not None else "" for score in scores]
-    overall = [f"{score.mean:.1f}{spread}" for score, spread in zip(scores, spreads, strict=True)]
-    table.add_row("all classes", *overall)
-    worst = [f"{score.per_class[score.worst_class]:.1f} ({titles[score.worst_class]})" for score in scores]
-    table.add_row("worst class", *worst, end_section=True)
-    present = [k for k, value in enumerate(scores[-1].per_class) if value is not None]
-    if len(present) > _SHOWN:
-        present = sorted(present, key=lambda k: scores[-1].per_class[k] or 0.0)[:_SHOWN]
-    for k in present:
-        table.add_row(f"class {titles[k]}", *(f"{score.per_class[k]:.1f}" for score in scores))
-    return table
-
-
-def _class_title(result: Evaluation, k: int) -> str:
-    return escape(result.class_names[k]) if k < len(result.class_names) else str(k)
-
-
 @contextmanager
-def progress_bar(names: list[str], runs: int, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A step for each training of a classifier and one for the features; results alone go to stdout.
+def progress_bars(
+    *, quiet: bool
+) -> Iterator[tuple[Callable[[dict[str, float]], None], Callable[[str, float], None]]]:
+    """What to call with the estimated seconds of each part, and with the part of it that is done.
 
-    Where stderr is no terminal, a line per stage: what runs for minutes should say that it does.
+    Where stderr is no terminal there is a line for each part: what runs for minutes should say that it does.
     """
     console = Console(stderr=True)
-    columns = (
+    columns: Sequence[Any] = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[about]}"),
     )
-    total = sum(1 if name == "logistic" else runs for name in names) + 1
     hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("evaluating", total=total, detail="")
-        started: set[tuple[str, int]] = set()
-        last = ""
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
+        tasks: dict[str, TaskID] = {}
+        started: set[str] = set()
 
-        def progress(stage: str, run: int, done: int) -> None:
-            nonlocal last
-            if not quiet and hidden and stage != last:
-                print(f"dpsinkhorn: {_stage_title(stage, runs, bool(started))}", file=sys.stderr, flush=True)
-            last = stage
-            started.add((stage, run))
-            detail = "" if not done else f"{done} images" if stage == "features" else f"epoch {done}"
-            bar.update(task, description=stage, completed=len(started) - 1, detail=detail)
+        def estimated(seconds: dict[str, float]) -> None:
+            if not quiet:
+                say(f"this takes about {duration(sum(seconds.values()))}")
+            for part, value in seconds.items():
+                about = f"of about {duration(value)}"
+                tasks[part] = bars.add_task(part, total=1.0, start=False, about=about)
 
-        yield progress
+        def progress(part: str, done: float) -> None:
+            if part not in started:
+                started.add(part)
+                bars.start_task(tasks[part])
+                if hidden and not quiet:
+                    say(part)
+            bars.update(tasks[part], completed=done)
 
+        def say(text: str) -> None:
+            print(f"dpsinkhorn: {text}", file=sys.stderr, flush=True)
 
-def _stage_title(stage: str, runs: int, again: bool) -> str:
-    if stage == "features":
-        return "comparing the images by their features" if again else "getting the network of features"
-    return f"training the classifier {stage}" + (
-        "" if stage == "logistic" or runs == 1 else f", {runs} times"
-    )
+        yield estimated, progress

@@ -94,6 +94,17 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def duration(seconds: float) -> str:
+    """About how long, in a word or two.
+
+    >>> duration(0.2), duration(61), duration(600), duration(9000)
+    ('1 s', '61 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def check_plot_path(path: Path | None) -> None:
     """Refuse a picture that could not be written, before any work is done."""
     if path is not None:

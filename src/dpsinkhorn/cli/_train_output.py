@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpsinkhorn.cli._output import print_json, print_table, printable, warn
+from dpsinkhorn.cli._output import duration, print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -110,7 +110,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
         *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
-        ("time", f"about {_duration(estimate.seconds)} on {device}"),
+        ("time", f"about {duration(estimate.seconds)} on {device}"),
         ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),
     ]
     print_table("Plan: nothing was trained, written or spent", rows, [])
@@ -173,12 +173,6 @@ def _write_report(run: Run) -> Path | None:
 
 def _mebibytes(count: int) -> str:
     return f"about {count >> 20:,} MiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _allowed(run: Run) -> str:

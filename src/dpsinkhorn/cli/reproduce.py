@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
 
 Version = Literal["first", "final"]
 ScaleName = Literal["quick", "full"]
+ProtocolName = Literal["paper", "authors"]
 Item = Literal[
     "table1", "table2", "table3", "table4", "table5", "table6", "fig2", "fig4a", "fig4b", "fig4c", "fig5"
 ]
@@ -55,6 +56,10 @@ def reproduce(
         str | None, typer.Option("--only", help="Carry out rows that match this, such as '^mnist DP'.")
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for fewer steps.")] = None,
+    protocol: Annotated[
+        ProtocolName,
+        typer.Option("--protocol", help="Classifiers as the paper says, or as its authors' code has them."),
+    ] = "paper",
     device: Annotated[
         str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")
     ] = None,
@@ -90,6 +95,7 @@ def reproduce(
                 seeds=_seeds(seeds),
                 only=only,
                 steps=steps,
+                protocol=protocol,
                 device=place,
                 progress=show,
                 watch=watch,
@@ -99,7 +105,7 @@ def reproduce(
     except KeyboardInterrupt:
         raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if as_json:
-        print_json(_to_json(found))
+        print_json(_to_json(found, protocol))
     else:
         _show(found)
 
@@ -152,11 +158,12 @@ def _show(found: Reproduction) -> None:
         print(f"Written: {path}")
 
 
-def _to_json(found: Reproduction) -> dict[str, Any]:
+def _to_json(found: Reproduction, protocol: str) -> dict[str, Any]:
     return {
         "item": found.item,
         "version": found.version,
         "scale": found.scale,
+        "protocol": protocol,
         "rows": [_finite(line.values()) for line in found.lines],
         "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],

@@ -6,25 +6,35 @@ from dpsinkhorn.evaluation.evaluate import (
     NOT_PRIVATE,
     PUBLIC_DATA,
     Evaluation,
-    Likeness,
-    compare_images,
     evaluate_images,
 )
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
 from dpsinkhorn.evaluation.frechet import FeatureStatistics, feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import images_of
+from dpsinkhorn.evaluation.likeness import Likeness, compare_images
 from dpsinkhorn.evaluation.neighbours import (
     Neighbours,
     nearest_neighbours,
     neighbours_path,
     neighbours_picture,
 )
-from dpsinkhorn.evaluation.utility import CLASSIFIERS, ClassifierScore, Utility, downstream_utility
+from dpsinkhorn.evaluation.protocols import (
+    CLASSIFIERS,
+    PARTS,
+    PROTOCOLS,
+    Protocol,
+    draw_images,
+    find_protocol,
+    paper_protocol,
+)
+from dpsinkhorn.evaluation.utility import ClassifierScore, Utility, downstream_utility
 
 __all__ = [
     "CLASSIFIERS",
     "FEATURES",
     "NOT_PRIVATE",
+    "PARTS",
+    "PROTOCOLS",
     "PUBLIC_DATA",
     "ClassifierScore",
     "Evaluation",
@@ -34,16 +44,20 @@ __all__ = [
     "Likeness",
     "Neighbours",
     "PrecisionRecall",
+    "Protocol",
     "Utility",
     "compare_images",
     "downstream_utility",
+    "draw_images",
     "evaluate_images",
     "feature_statistics",
+    "find_protocol",
     "frechet_distance",
     "images_of",
     "load_features",
     "nearest_neighbours",
     "neighbours_path",
     "neighbours_picture",
+    "paper_protocol",
     "precision_recall",
 ]

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
-from dpsinkhorn.evaluation.features import FeatureNetwork, load_features
-from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
+from dpsinkhorn.evaluation.estimate import seconds_of_classifiers, seconds_of_comparing, seconds_of_features
+from dpsinkhorn.evaluation.features import (
+    TAUGHT_BY,
+    TRAINED,
+    chosen_features,
+    load_features,
+)
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device
-from dpsinkhorn.evaluation.utility import CLASSIFIERS, Utility, downstream_utility
+from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
+from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_protocol
+from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "Likeness", "compare_images", "evaluate_images"]
+__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "evaluate_images"]
 
 NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
@@ -31,48 +36,19 @@ PUBLIC_DATA = (
     "These figures are computed from a public data set, without noise: they are not covered by the privacy "
     "guarantee of the release. Of private data they would be for the curator alone."
 )
-_MANIFOLD = 10_000  # images at most on either side of precision and recall, as its authors use
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """How like the real images the synthetic ones are, beside real images measured in the same way."""
-
-    name: str
-    """What the distance is called: `FID` only with Inception's standard weights."""
-    features: str
-    frechet: float
-    floor: float
-    """The distance of real images to the test images: what a perfect generator would have."""
-    floor_from: str
-    diversity: PrecisionRecall
-    real_diversity: PrecisionRecall
-    """Precision and recall of those real images."""
-    compared: int
-    """Images on either side of precision and recall, of both kinds: with more of them manifolds shrink."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "name": self.name,
-            "features": self.features,
-            "frechet": self.frechet,
-            "floor": self.floor,
-            "floor_from": self.floor_from,
-            **self.diversity.to_json(),
-            "real_precision": self.real_diversity.precision,
-            "real_recall": self.real_diversity.recall,
-            "compared": self.compared,
-        }
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """All measures. Not private, whatever the synthetic images are."""
 
+    protocol: Protocol
+    sets: int
     utility: Utility | None
-    """`None` where there are no labels."""
-    likeness: Likeness
+    """Of classifiers trained on synthetic images; `None` where there are no labels, or none were wanted."""
+    real: Utility | None
+    """Of the same classifiers trained on real images."""
+    likeness: Likeness | None
     data: str
     class_names: tuple[str, ...] = ()
     public: bool = False
@@ -87,11 +63,15 @@ class Evaluation:
         """Plain values, with a warning that goes wherever they go."""
         return {
             "private": False,
+            "public": self.public,
             "warning": self.warning,
             "data": self.data,
             "class_names": list(self.class_names),
+            "protocol": self.protocol.to_json(),
+            "sets": self.sets,
             "utility": None if self.utility is None else self.utility.to_json(),
-            "likeness": self.likeness.to_json(),
+            "real": None if self.real is None else self.real.to_json(),
+            "likeness": None if self.likeness is None else self.likeness.to_json(),
         }
 
 
@@ -101,14 +81,15 @@ def evaluate_images(
     test: Dataset,
     *,
     training: Dataset | None = None,
-    classifiers: Sequence[str] = CLASSIFIERS,
-    runs: int = 5,
-    patience: int = 30,
+    protocol: Protocol | str = "quick",
+    parts: Sequence[str] = PARTS,
+    sets: int = 1,
     features: str = "auto",
     inception_weights: str | os.PathLike[str] | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
-    progress: Callable[[str, int, int], object] | None = None,
+    estimated: Callable[[dict[str, float]], object] | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Measure synthetic images against real ones that no generator was trained on.
 
@@ -116,16 +97,20 @@ def evaluate_images(
         images: Synthetic, uint8, as `Release.sample` gives them.
         labels: Theirs; `None` leaves the classifiers out.
         test: Real images for testing.
-        training: Real images for training: for the floor of the distance and, where no other features are to
-            be had, for the network that makes them. Without them halves of `test` serve.
-        classifiers: Some of `CLASSIFIERS`.
-        runs: How often networks are trained.
-        patience: Epochs without improvement before one stops.
+        training: Real images for training: for the classifiers of the column `real`, for the floor of the
+            distance and, where no other features are to be had, for the network that makes them. Without them
+            there is no such column, and halves of `test` serve.
+        protocol: One of `PROTOCOLS`, or its name: how the classifiers are trained.
+        parts: Some of `PARTS`: what is measured.
+        sets: Into so many equal parts the images are cut; each trains every classifier once. Likeness is that
+            of the first.
         features: One of `FEATURES`.
         inception_weights: A file, for FID.
         seed: Of the classifiers.
         device: By default the GPU where there is one.
-        progress: Called with what is being done, the run and the epoch.
+        estimated: Called before the work, with the seconds that each part of it will take, about.
+        progress: Called with a part of the work, named as in `estimated`, and how much of it is done, from 0
+            to 1.
 
     >>> from dpsinkhorn.data import load_dataset
     >>> train = images_of(load_dataset("digits", split="train"))
@@ -134,99 +119,123 @@ def evaluate_images(
     >>> found.likeness.name, found.likeness.diversity.precision > 0.7
     ('frechet-random-cnn', True)
     """
-    where = choose_device(device, EvaluationError)
-    check_comparable(images, labels, test)
+    chosen, where = find_protocol(protocol), choose_device(device, EvaluationError)
+    _check_parts(parts, sets)
+    names = [] if labels is None else [name for name in chosen.classifiers if name in parts]
+    check_comparable(images, labels if names else None, test)
     if training is not None:
         check_comparable(images, None, training)
-    # features first: weights that are not here should not be missed after minutes of work
+    count = len(images) // sets
+    measures = [part for part in ("frechet", "precision-recall") if part in parts]
     teachers = test if training is None else training
-    if progress is not None:
-        progress("features", 0, 0)
-    teacher_labels = None
+    x, real = on_device(images[:count], where), on_device(images_of(teachers), where)
+    kinds = None
     if teachers.labels is not None and teachers.records >= 20:
-        checked = check_labels(teachers.labels, teachers.records, teachers.classes)
-        teacher_labels = torch.from_numpy(checked).to(where)
-    real = on_device(images_of(teachers), where)
-    network = load_features(
-        features, real, teacher_labels, teachers.classes, inception_weights=inception_weights
-    )
-    utility = None
-    if labels is not None and test.labels is not None:
-        utility = downstream_utility(
-            images,
-            labels,
-            images_of(test),
-            test.labels,
-            classes=test.classes,
-            classifiers=classifiers,
-            runs=runs,
-            patience=patience,
-            seed=seed,
-            device=where,
+        kinds = torch.from_numpy(check_labels(teachers.labels, teachers.records, teachers.classes)).to(where)
+    features = chosen_features(features, where, inception_weights)
+    network = None
+    if measures:  # first: weights that are not here should not be missed after minutes of work
+        network = load_features(features, real, None, 0, inception_weights=inception_weights)
+    both: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
+    if names and labels is not None:
+        both["synthetic"] = chosen.prepare(images), labels
+        if "real" in parts and training is not None and kinds is not None:
+            _check_classes(training, test)
+            both["real"] = _real_sets(training, count, sets, seed)
+
+    if estimated is not None:
+        seconds: dict[str, float] = {}
+        if names:
+            specs = {name: chosen.classifiers[name] for name in names}
+            assert labels is not None
+            y = torch.from_numpy(check_labels(labels, len(images), test.classes))[:count].to(where)
+            counts = [len(own) // sets for own, _ in both.values() for _ in range(sets)]
+            seconds = seconds_of_classifiers(specs, x, y, test.classes, counts)
+        if network is not None:
+            seconds["features"] = seconds_of_features(network, x, 2 * count + test.records)
+            if features == "cnn" and kinds is not None:
+                taught = {"features": TRAINED}, real, kinds, teachers.classes, [min(len(real), TAUGHT_BY)]
+                seconds["features"] += seconds_of_classifiers(*taught)["features"]
+            if "precision-recall" in measures:
+                compared = min(count, test.records, teachers.records, chosen.compared)
+                seconds["precision-recall"] = seconds_of_comparing(network, x, compared)
+        estimated(seconds)
+
+    utility: dict[str, Utility] = {}
+    total = sum(len(own) for own, _ in both.values())
+    for name in names:
+        shown = 0
+        for kind, (own, own_labels) in both.items():
+
+            def show(_: str, done: float, name: str = name, first: int = shown, own: int = len(own)) -> None:
+                if progress is not None:
+                    progress(name, (first + own * done) / total)
+
+            assert test.labels is not None
+            found = downstream_utility(
+                own,
+                own_labels,
+                images_of(test),
+                test.labels,
+                classes=test.classes,
+                protocol=chosen,
+                classifiers=[name],
+                sets=sets,
+                seed=seed,
+                device=where,
+                progress=show,
+            )
+            scores = (*utility[kind].scores, *found.scores) if kind in utility else found.scores
+            utility[kind] = replace(found, scores=scores)
+            shown += len(own)
+    likeness = None
+    if network is not None:
+        if progress is not None:
+            progress("features", 0.0)
+        if features == "cnn" and kinds is not None:
+            network = load_features(features, real, kinds, teachers.classes)
+        likeness = compare_images(
+            network,
+            x,
+            on_device(images_of(test), where),
+            None if training is None else real,
+            measures=measures,
+            compared=chosen.compared,
             progress=progress,
         )
-    likeness = compare_images(
-        network,
-        on_device(images, where),
-        on_device(images_of(test), where),
-        None if training is None else real,
-        progress=progress,
+    return Evaluation(
+        chosen, sets, utility.get("synthetic"), utility.get("real"), likeness, test.name, test.class_names
     )
-    return Evaluation(utility, likeness, test.name, test.class_names)
 
 
-def compare_images(
-    network: FeatureNetwork,
-    synthetic: Tensor,
-    test: Tensor,
-    training: Tensor | None,
-    *,
-    progress: Callable[[str, int, int], object] | None = None,
-) -> Likeness:
-    """Distance, precision and recall of uint8 images (n, C, H, W) on one device, beside the real ones'."""
-    done = 0
+def _real_sets(
+    training: Dataset, count: int, sets: int, seed: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """As many sets of real images as of synthetic ones, each as large, or all that there are, shuffled."""
+    assert training.labels is not None
+    draws = np.random.default_rng(seed)
+    rows = np.concatenate([draws.permutation(training.records)[:count] for _ in range(sets)])
+    return images_of(training)[rows], training.labels[rows]
 
-    def show(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress("features", 0, done)
 
-    # a fixed order: a subset is a random one, and the same in every evaluation
-    draws = torch.Generator().manual_seed(0)
-    ours = network.features(synthetic, show)
-    theirs = network.features(test, show)[torch.randperm(len(test), generator=draws)]
-    if len(theirs) < 8:
-        raise EvaluationError(f"{len(theirs)} real images are too few to measure anything by; give more")
-    target = feature_statistics(theirs)
-    if training is None:
-        half = len(theirs) // 2
-        floor = frechet_distance(feature_statistics(theirs[:half]), feature_statistics(theirs[half:]))
-        source, others, reference = (
-            "one half of the test images against the other",
-            theirs[:half],
-            theirs[half:],
+def _check_parts(parts: Sequence[str], sets: int) -> None:
+    """Refuse parts that there are not, and the column of real data where it would be empty."""
+    if not parts or not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
+        raise EvaluationError(f"the parts must be some of {', '.join(PARTS)}, each once")
+    if "real" in parts and not set(parts) & set(CLASSIFIERS):
+        raise EvaluationError("the part real is a column of the classifiers; name some of them too")
+    if sets < 1:
+        raise EvaluationError(f"sets must be a whole number from 1 upwards, not {sets}")
+
+
+def _check_classes(training: Dataset, test: Dataset) -> None:
+    """Refuse real images to train on whose classes are not those of the images to test on, in their order."""
+    ours, theirs = training.class_names, test.class_names
+    if training.classes != test.classes or (ours and theirs and ours != theirs):
+        raise EvaluationError(
+            f"the training images ({training.name}) have other classes than those to test on ({test.name}), "
+            "or in another order; state the classes, or leave out the part real"
         )
-    else:
-        chosen = torch.randperm(len(training), generator=draws)[: max(len(synthetic), 8)].to(training.device)
-        others, reference = network.features(training[chosen], show), theirs
-        floor = frechet_distance(feature_statistics(others), target)
-        source = f"{len(others)} training images against the test images"
-    # Balls shrink as points are added: as many on either side, and in either column, or recall would fall
-    # with every synthetic image more. Images may come sorted, so these are chosen at random too.
-    count = min(len(ours), len(others), len(reference), _MANIFOLD)
-    some = ours[torch.randperm(len(ours), generator=draws)[:count].to(ours.device)]
-    manifold = reference[:count]
-    return Likeness(
-        name=network.name,
-        features=network.description,
-        frechet=frechet_distance(feature_statistics(ours), target),
-        floor=floor,
-        floor_from=source,
-        diversity=precision_recall(manifold, some),
-        real_diversity=precision_recall(manifold, others[:count]),
-        compared=count,
-    )
 
 
 def check_comparable(images: NDArray[Any], labels: NDArray[Any] | None, data: Dataset) -> None:

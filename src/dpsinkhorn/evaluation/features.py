@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.classifiers import cnn, fit_network
 from dpsinkhorn.evaluation.efficientnet import load_efficientnet
 from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_inception_weights, load_inception
+from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
 
-__all__ = ["FEATURES", "FeatureNetwork", "classifier_features", "load_features"]
+__all__ = ["FEATURES", "FeatureNetwork", "chosen_features", "classifier_features", "load_features"]
 
 FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
-_PATIENCE = 3  # good features do not need the last tenth of a per cent
+TRAINED = Network(cnn, epochs=10, shown=50_000)  # good features do not need the last per cent
+TAUGHT_BY = 10_000  # images at most
 _SEED = 20_210_111  # part of the measure: it does not change with the user's seed
 
 
@@ -60,18 +61,14 @@ def load_features(
     """The feature network of that name, on the device of the images.
 
     Args:
-        name: One of `FEATURES`. `auto` is Inception where its weights are here, else `cnn`.
+        name: One of `FEATURES`. `auto` is Inception on a GPU if its weights are here, else `cnn`.
         images: Real training images, uint8 (n, C, H, W): what `cnn` is trained on.
         labels: Theirs, int64 (n,), or `None`.
         classes: How many there are.
         inception_weights: The file; by default looked for, and downloaded if `inception` is asked for.
     """
-    if name not in FEATURES:
-        raise EvaluationError(f"features must be one of {', '.join(FEATURES)}, not {name}")
     device = images.device
-    if name == "auto":
-        known = inception_weights is not None or find_inception_weights() is not None
-        name = "inception" if known else "cnn"
+    name = chosen_features(name, device, inception_weights)
     if name == "inception":
         path = fetch_inception_weights() if inception_weights is None else inception_weights
         network = load_inception(path).to(device)
@@ -81,6 +78,18 @@ def load_features(
         about = "EfficientNet-lite0 trained on ImageNet; not comparable with FID"
         return FeatureNetwork("frechet-efficientnet-lite0", about, network, 256, colour=True)
     return classifier_features(images, labels, classes)
+
+
+def chosen_features(
+    name: str, device: torch.device, inception_weights: str | os.PathLike[str] | None = None
+) -> str:
+    """What `auto` stands for: Inception takes many minutes on a processor, and is asked for by name there."""
+    if name not in FEATURES:
+        raise EvaluationError(f"features must be one of {', '.join(FEATURES)}, not {name}")
+    if name != "auto":
+        return name
+    here = inception_weights is not None or (device.type == "cuda" and find_inception_weights() is not None)
+    return "inception" if here else "cnn"
 
 
 def classifier_features(images: Tensor, labels: Tensor | None, classes: int) -> FeatureNetwork:
@@ -96,7 +105,9 @@ def classifier_features(images: Tensor, labels: Tensor | None, classes: int) -> 
             network: nn.Module = cnn(shape, 2)
         name, about = "frechet-random-cnn", "a CNN with random weights; compare within this data set only"
     else:
-        network = fit_network(cnn, images, labels, classes, seed=_SEED, patience=_PATIENCE).network
+        draws = torch.Generator().manual_seed(_SEED)
+        rows = torch.randperm(len(images), generator=draws)[:TAUGHT_BY].to(images.device)
+        network = fit_network(TRAINED, images[rows], labels[rows], classes, seed=_SEED).network
         name = "frechet-cnn"
         about = "a CNN trained to classify the real images; compare within this data set only"
     maps = [layer for layer in network.children() if not isinstance(layer, (nn.Flatten, nn.Linear))]

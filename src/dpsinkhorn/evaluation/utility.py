@@ -1,11 +1,11 @@
-"""What synthetic images are good for: classifiers trained on them, tested on real ones (appendix D.2)."""
+"""What images are good for: classifiers trained on them, tested on real ones (appendix D.2)."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,37 +13,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.classifiers import cnn, fit_network, logistic_sklearn, logistic_torch, mlp, predict
 from dpsinkhorn.evaluation.images import check_labels, on_device
+from dpsinkhorn.evaluation.protocols import CLASSIFIERS, Protocol, find_protocol
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["CLASSIFIERS", "ClassifierScore", "Utility", "downstream_utility"]
-
-CLASSIFIERS = ("logistic", "mlp", "cnn")
-_NETWORKS = {"mlp": mlp, "cnn": cnn}
+__all__ = ["ClassifierScore", "Utility", "downstream_utility"]
 
 
 @dataclass(frozen=True)
 class ClassifierScore:
-    """How one classifier did on real images, in per cent."""
+    """How one classifier did on real images; accuracies are in per cent, and there is one for each set."""
 
     name: str
-    runs: tuple[float, ...]
-    """Accuracy of every run. Logistic regression has one optimum: it is run once."""
+    accuracy: tuple[float, ...]
+    balanced_accuracy: tuple[float, ...]
+    """The mean over classes of the share that is recognised: a class counts the same, however rare."""
+    roc_auc: tuple[float, ...]
+    """Area under the ROC curve, from 0 to 1, the mean over classes of one against the rest; none where all
+    test images are of one class."""
     per_class: tuple[float | None, ...]
-    """Accuracy for the real images of each class, mean over runs; `None` for a class without test images."""
+    """Recall of each class, mean over the sets; `None` for a class without test images."""
     epochs: tuple[int, ...] = ()
-    """How long each run trained before it stopped."""
+    """How long networks trained."""
 
     @property
     def mean(self) -> float:
-        """Mean accuracy over the runs."""
-        return statistics.fmean(self.runs)
+        """Mean accuracy over the sets."""
+        return statistics.fmean(self.accuracy)
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the runs; `None` for a single one."""
-        return statistics.stdev(self.runs) if len(self.runs) > 1 else None
+        """Standard deviation of the accuracy over the sets; `None` for a single one."""
+        return _spread(self.accuracy)
 
     @property
     def worst_class(self) -> int:
@@ -58,7 +59,11 @@ class ClassifierScore:
             "name": self.name,
             "mean": self.mean,
             "spread": self.spread,
-            "runs": list(self.runs),
+            "runs": list(self.accuracy),
+            "balanced_accuracy": statistics.fmean(self.balanced_accuracy),
+            "balanced_accuracy_spread": _spread(self.balanced_accuracy),
+            "roc_auc": statistics.fmean(self.roc_auc) if self.roc_auc else None,
+            "roc_auc_spread": _spread(self.roc_auc),
             "per_class": list(self.per_class),
             "worst_class": worst,
             "worst_class_accuracy": self.per_class[worst],
@@ -72,8 +77,11 @@ class Utility:
 
     scores: tuple[ClassifierScore, ...]
     trained_on: int
+    """Images in a set."""
+    trained_by_class: tuple[int, ...]
+    """How many of all sets' are of each class."""
     tested_on: int
-    patience: int
+    tested_by_class: tuple[int, ...]
 
     def __getitem__(self, name: str) -> ClassifierScore:
         for score in self.scores:
@@ -85,8 +93,9 @@ class Utility:
         """Plain values."""
         return {
             "trained_on": self.trained_on,
+            "trained_by_class": list(self.trained_by_class),
             "tested_on": self.tested_on,
-            "patience": self.patience,
+            "tested_by_class": list(self.tested_by_class),
             "classifiers": [score.to_json() for score in self.scores],
         }
 
@@ -98,29 +107,27 @@ def downstream_utility(
     test_labels: NDArray[np.int64],
     *,
     classes: int,
+    protocol: Protocol | str = "quick",
     classifiers: Sequence[str] = CLASSIFIERS,
-    runs: int = 5,
-    patience: int = 30,
+    sets: int = 1,
     seed: int = 0,
     device: torch.device | str | None = None,
-    logistic: Literal["auto", "sklearn", "torch"] = "auto",
-    progress: Callable[[str, int, int], object] | None = None,
+    progress: Callable[[str, float], object] | None = None,
 ) -> Utility:
-    """Train classifiers on synthetic images and test them on real ones.
+    """Train classifiers on images, and test them on real ones.
 
     Args:
-        images: Synthetic, uint8, (n, H, W) or (n, H, W, 3).
+        images: Synthetic or real, uint8, (n, H, W) or (n, H, W, 3).
         labels: Theirs, (n,), from 0 to `classes` - 1.
         test_images: Real, of the same size.
         test_labels: Theirs.
         classes: How many there are.
+        protocol: One of `PROTOCOLS`, or its name. The images are taken as they are, however many.
         classifiers: Some of `CLASSIFIERS`.
-        runs: How often a network is trained, each time from other weights and with another tenth held out.
-        patience: Epochs without improvement on held-out synthetic images after which a network stops.
+        sets: Into so many equal parts the images are cut; each trains every classifier once.
         seed: The same seed gives the same scores, on the same machine and device.
         device: By default the GPU where there is one.
-        logistic: scikit-learn's or PyTorch's L-BFGS; `auto` takes scikit-learn's on the processor.
-        progress: Called with the classifier, the run (from 0) and its finished epochs.
+        progress: Called with the classifier and the part of its work that is done, from 0 to 1.
 
     >>> from dpsinkhorn.data import load_dataset
     >>> from dpsinkhorn.evaluation import images_of
@@ -130,60 +137,71 @@ def downstream_utility(
     >>> found["logistic"].mean > 93
     True
     """
-    _check_settings(classifiers, runs, patience, seed)
+    specs = find_protocol(protocol).classifiers
+    if not set(classifiers) <= set(specs) or not classifiers or len(set(classifiers)) < len(classifiers):
+        raise EvaluationError(f"classifiers must be some of {', '.join(specs)}, each once")
+    if not 0 <= seed < 2**62:
+        raise EvaluationError(f"seed must be a whole number from 0 to below 2^62, not {seed}")
     where = choose_device(device, EvaluationError)
     x, tx = on_device(images, where, "images"), on_device(test_images, where, "test images")
     if x.shape[1:] != tx.shape[1:]:
         raise EvaluationError(f"images are {_shape(x)} but test images are {_shape(tx)}; they must agree")
+    if not 1 <= sets <= len(x):
+        raise EvaluationError(f"sets must be a whole number from 1 to that of the images, not {sets}")
     y = torch.from_numpy(check_labels(labels, len(x), classes)).to(where)
-    ty = torch.from_numpy(check_labels(test_labels, len(tx), classes, "test labels")).to(where)
+    truth = check_labels(test_labels, len(tx), classes, "test labels")
+    count = len(x) // sets
     scores = []
     for name in classifiers:
-        guesses, epochs = [], []
-        if name == "logistic":
-            reference = logistic == "sklearn" or (logistic == "auto" and where.type == "cpu")
-            if progress is not None:
-                progress(name, 0, 0)
-            guesses.append(logistic_sklearn(x, y, tx) if reference else logistic_torch(x, y, classes, tx))
-        else:
-            for run in range(runs):
+        found, epochs = [], []
+        for k in range(sets):
 
-                def show(epoch: int, name: str = name, run: int = run) -> None:
-                    if progress is not None:
-                        progress(name, run, epoch)
+            def report(done: float, name: str = name, k: int = k) -> None:
+                if progress is not None:
+                    progress(name, (k + done) / sets)
 
-                show(0)
-                fit = fit_network(
-                    _NETWORKS[name], x, y, classes, seed=seed + run, patience=patience, progress=show
-                )
-                guesses.append(predict(fit.network, tx))
-                epochs.append(len(fit.history))
-        scores.append(_score(name, guesses, ty, classes, epochs))
-    return Utility(tuple(scores), len(x), len(tx), patience)
+            report(0.0)
+            rows = slice(k * count, (k + 1) * count)
+            told, trained = specs[name].classify(x[rows], y[rows], classes, tx, seed + k, report)
+            report(1.0)
+            found.append(told)
+            epochs += [trained] if trained else []
+        scores.append(_score(name, found, truth, classes, epochs))
+    return Utility(
+        tuple(scores),
+        count,
+        tuple(torch.bincount(y[: sets * count], minlength=classes).tolist()),
+        len(tx),
+        tuple(np.bincount(truth, minlength=classes).tolist()),
+    )
 
 
 def _score(
-    name: str, guesses: Sequence[Tensor], truth: Tensor, classes: int, epochs: Sequence[int]
+    name: str, found: Sequence[NDArray[Any]], truth: NDArray[np.int64], classes: int, epochs: Sequence[int]
 ) -> ClassifierScore:
-    right = torch.stack([guess.to(truth.device) == truth for guess in guesses]).double()
-    share = right.mean(0)
-    per_class: list[float | None] = []
-    for k in range(classes):
-        of_class = share[truth == k]
-        per_class.append(100 * float(of_class.mean()) if len(of_class) else None)
-    runs = tuple(100 * value for value in right.mean(1).tolist())
-    return ClassifierScore(name, runs, tuple(per_class), tuple(epochs))
+    """Compare the probabilities (tests, classes) that each set led to with the truth."""
+    from sklearn.metrics import accuracy_score, recall_score, roc_auc_score  # type: ignore[import-untyped]
+
+    every, present = np.arange(classes), np.unique(truth)
+    positive = [1] if classes == 2 else present  # of many, each in turn that has test images
+    guesses = [told.argmax(1) for told in found]
+    recalls = np.array(
+        [recall_score(truth, guess, labels=every, average=None, zero_division=0) for guess in guesses]
+    )
+    return ClassifierScore(
+        name,
+        tuple(100 * float(accuracy_score(truth, guess)) for guess in guesses),
+        tuple(100 * float(value) for value in recalls[:, present].mean(1)),
+        tuple(float(np.mean([roc_auc_score(truth == k, told[:, k]) for k in positive])) for told in found)
+        if len(present) > 1
+        else (),
+        tuple(100 * float(value) if k in present else None for k, value in enumerate(recalls.mean(0))),
+        tuple(epochs),
+    )
 
 
-def _check_settings(classifiers: Sequence[str], runs: int, patience: int, seed: int) -> None:
-    unknown = [name for name in classifiers if name not in CLASSIFIERS]
-    if unknown or not classifiers or len(set(classifiers)) < len(classifiers):
-        raise EvaluationError(f"classifiers must be some of {', '.join(CLASSIFIERS)}, each once")
-    for name, value in (("runs", runs), ("patience", patience)):
-        if value < 1:
-            raise EvaluationError(f"{name} must be a whole number from 1 upwards, not {value}")
-    if not 0 <= seed < 2**62:
-        raise EvaluationError(f"seed must be a whole number from 0 to below 2^62, not {seed}")
+def _spread(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _shape(images: Tensor) -> str:

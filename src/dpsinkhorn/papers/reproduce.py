@@ -63,6 +63,7 @@ def reproduce(
     seeds: Sequence[int] | None = None,
     only: str | None = None,
     steps: int | None = None,
+    protocol: str = "paper",
     device: torch.device | None = None,
     progress: Callable[[str, int, int], object] | None = None,
     watch: Watch | None = None,
@@ -83,6 +84,7 @@ def reproduce(
         only: A regular expression: carry out rows that it is found in, as "mnist real data"; others are shown
             if they are here already.
         steps: At most so many steps, whatever the scale says.
+        protocol: How classifiers are trained: `paper`, as the text says, or `authors`, as their code does.
         device: By default the GPU where there is one.
         progress: Called with what is done, and the number of rows done and of all.
         watch: Called while a row is trained; an answer of True stops there, to be gone on with.
@@ -101,7 +103,9 @@ def reproduce(
     place = folder / chosen.name
     place.mkdir(parents=True, exist_ok=True)
     where = choose_device(device, ReproductionError)
-    runner = Runner(place, chosen, version, where, steps, watch)
+    if protocol not in ("paper", "authors"):
+        raise ReproductionError(f"the protocol is one of paper, authors, not {protocol}")
+    runner = Runner(place, chosen, version, where, steps, watch, protocol)
     book = _Sources(data or {}, chosen, where)
     wanted = [row for row in rows if only is None or _matches(only, f"{row.data} {row.method}")]
     if not wanted:
@@ -236,10 +240,13 @@ class _Call:
             words.append(f"at most {self.runner.steps} steps")
         if scale.rate != 1:
             words.append(f"learning rates times {scale.rate:g}")
+        if self.runner.protocol_name != "paper":
+            words.append("the authors' classifiers")
         return f"{', '.join(words)}: {'; '.join(titles)}"
 
     def _path(self, ending: str) -> Path:
-        return self.runner.folder / f"{self.item}-{self.version}.{ending}"
+        protocol = "" if self.runner.protocol_name == "paper" else f"-{self.runner.protocol_name}"
+        return self.runner.folder / f"{self.item}-{self.version}{protocol}.{ending}"
 
     def _write(self, ending: str, content: str) -> Path:
         path = self._path(ending)

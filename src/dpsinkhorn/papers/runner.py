@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsinkhorn.evaluation import compare_images, downstream_utility, images_of
+from dpsinkhorn.evaluation import (
+    Protocol,
+    compare_images,
+    downstream_utility,
+    draw_images,
+    find_protocol,
+    images_of,
+    paper_protocol,
+)
 from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.mechanisms import find_mechanism
@@ -37,8 +45,10 @@ class Result:
     delta: float | None
     steps: int | None
     noise_multiplier: float | None
-    seconds: float  # of training, where it went through at one time
-    accuracy: dict[str, float]  # by classifier, in per cent, mean over its runs
+    seconds: float
+    """Of training, where it went through at one time."""
+    accuracy: dict[str, float]
+    """By classifier, in per cent, mean over the sets of synthetic images."""
     distance: float
     distance_name: str
     distance_floor: float  # of real images
@@ -66,6 +76,8 @@ class Runner:
     device: torch.device
     steps: int | None = None  # a lower limit on steps than the scale's
     watch: Watch | None = None
+    protocol_name: str = "paper"
+    """How classifiers are trained: `paper`, as the text says, or `authors`, as their released code does."""
 
     def result(self, row: Row, source: Source, seed: int) -> Result:
         """Return the figures of a row, computed now or found from before."""
@@ -80,10 +92,14 @@ class Runner:
             started = time.monotonic()
             release = self.release(row, source, seed)
             seconds = time.monotonic() - started
-            images, labels = release.sample(self.scale.count, random_state=seed, device=self.device)
+            # with the variation of the release: ours is published so, and the papers' have none
+            count = self.scale.sets * self.scale.count
+            images, labels = draw_images(
+                release, count, self.protocol, seed=seed, vary=True, device=self.device
+            )
             assert labels is not None
             found = dataclasses.replace(
-                self._measure(images, labels, source, seed),
+                self._measure(images, labels, source, seed, self.protocol.prepare(images)),
                 epsilon=release.privacy.epsilon,
                 delta=plan.delta,
                 steps=plan.steps,
@@ -139,11 +155,17 @@ class Runner:
         return smaller
 
     def _measures(self) -> str:
-        """Return what decides on the measures besides the images."""
-        return f"{self.scale.count}-{self.scale.runs}-{self._patience()}"
+        """What decides on the measures besides the images."""
+        return f"{self.scale.count}-{self.scale.sets}-{self._patience()}-{self.protocol_name}"
 
     def _patience(self) -> int:
         return self.scale.patience or _PATIENCE[self.version]
+
+    @property
+    def protocol(self) -> Protocol:
+        """The classifiers, with the patience of this scale and version where that is the papers' to say."""
+        name = self.protocol_name
+        return paper_protocol(self._patience()) if name == "paper" else find_protocol(name)
 
     def place(self, row: Row, source: Source, seed: int) -> Path:
         """A folder named after everything that a row's generator depends on, so that tables share it."""
@@ -159,29 +181,33 @@ class Runner:
     def _measure_real(self, source: Source, seed: int) -> Result:
         images, labels = images_of(source.training), source.training.labels
         assert labels is not None
-        chosen = np.random.default_rng(seed).permutation(len(images))[: self.scale.count]
-        return self._measure(images[chosen], labels[chosen], source, seed)
+        draws = np.random.default_rng(seed)
+        sets = [draws.permutation(len(images))[: self.scale.count] for _ in range(self.scale.sets)]
+        chosen = np.concatenate(sets)
+        return self._measure(images[chosen], labels[chosen], source, seed, images[chosen])
 
-    def _measure(self, images: Any, labels: Any, source: Source, seed: int) -> Result:
+    def _measure(self, images: Any, labels: Any, source: Source, seed: int, prepared: Any) -> Result:
+        """Figures of images; the classifiers see them as they were prepared."""
         test = images_of(source.test)
         assert source.test.labels is not None
         utility = downstream_utility(
-            images,
+            prepared,
             labels,
             test,
             source.test.labels,
             classes=source.test.classes,
-            runs=self.scale.runs,
-            patience=self._patience(),
+            protocol=self.protocol,
+            classifiers=("logistic", "mlp", "cnn"),
+            sets=self.scale.sets,
             seed=seed,
             device=self.device,
         )
         likeness = compare_images(
             source.features,
-            on_device(images, self.device),
+            on_device(images[: len(images) // self.scale.sets], self.device),
             on_device(test, self.device),
             on_device(images_of(source.training), self.device),
-        )
+        ).to_json()
         return Result(
             epsilon=math.inf,
             delta=None,
@@ -189,11 +215,11 @@ class Runner:
             noise_multiplier=None,
             seconds=0.0,
             accuracy={score.name: score.mean for score in utility.scores},
-            distance=likeness.frechet,
-            distance_name=likeness.name,
-            distance_floor=likeness.floor,
-            precision=likeness.diversity.precision,
-            recall=likeness.diversity.recall,
+            distance=likeness["frechet"],
+            distance_name=likeness["name"],
+            distance_floor=likeness["floor"],
+            precision=likeness["precision"],
+            recall=likeness["recall"],
         )
 
 

@@ -27,13 +27,20 @@ class Scale:
     name: str
     small_data: bool
     """Whether data that come with scikit-learn stand in for the papers' where no other are given."""
-    steps: int | None  # most steps of a training; `None`: the paper's own number
-    batch: int | None  # most records, and most generated images, of a step of the papers' recipes
-    narrow: bool  # whether generators get an eighth, or less, of their channels
-    rate: float  # factor on the papers' learning rates
-    count: int  # synthetic images for the measures
-    runs: int  # how often each network classifier is trained
-    patience: int | None  # of the classifiers; `None`: that of the paper's version
+    steps: int | None
+    """Most steps of a training; `None`: the paper's own number."""
+    batch: int | None
+    """Most records, and most generated images, of a step of the papers' recipes."""
+    narrow: bool
+    """Whether generators get an eighth, or less, of their channels."""
+    rate: float
+    """Factor on the papers' learning rates."""
+    count: int
+    """Synthetic images for the measures."""
+    sets: int
+    """Sets of them, drawn afresh; each trains every classifier once."""
+    patience: int | None
+    """Of the classifiers; `None`: that of the paper's version."""
     seeds: int
     gradient_batches: int  # over which bias and variance of a gradient are computed
 
@@ -64,7 +71,7 @@ QUICK = Scale(
     narrow=True,
     rate=30.0,
     count=500,
-    runs=1,
+    sets=1,
     patience=3,
     seeds=1,
     gradient_batches=300,
@@ -77,7 +84,7 @@ FULL = Scale(
     narrow=False,
     rate=1.0,
     count=60_000,
-    runs=5,
+    sets=5,
     patience=None,
     seeds=3,
     gradient_batches=300,

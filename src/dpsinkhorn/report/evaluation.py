@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,15 @@ __all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
 _SHOWN = 20  # classes, the worst served first if there are more
 _CLASSIFIERS = {
     "logistic": "logistic regression",
+    "forest": "random forest",
     "mlp": "MLP, one hidden layer",
     "cnn": "CNN",
+}
+
+_MEASURES = {  # where they are in the JSON, and their decimals
+    "accuracy": ("mean", "spread", 1),
+    "balanced accuracy": ("balanced_accuracy", "balanced_accuracy_spread", 1),
+    "AUC": ("roc_auc", "roc_auc_spread", 3),
 }
 
 
@@ -29,10 +36,17 @@ class EvaluationTables:
 
     data: str
     count: str
-    scores: tuple[tuple[str, str, str, str], ...]
-    """Classifier, accuracy, spread, worst class."""
+    protocol: str
+    varied: bool
+    """Whether the images have the release's variation, or are plain."""
+    real: str
+    """How many real images the classifiers beside were trained on; nothing where there are none."""
+    headings: tuple[str, ...]
+    scores: tuple[tuple[str, ...], ...]
+    """Classifier, and for each heading a figure, or two: trained on generated and on real images."""
     classifiers: tuple[str, ...]
-    per_class: tuple[tuple[str, tuple[str, ...]], ...]
+    per_class: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """Class, images to test on, a figure for each classifier."""
     left_out: int
     """Classes that are served better than those shown."""
     measures: tuple[tuple[str, str, str], ...]
@@ -67,10 +81,17 @@ def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
 
 
 def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, public: bool) -> EvaluationTables:
-    """Figures as text. On a page that may be shown, names of files and of private labels stay out."""
+    """Figures as text. On a page that may be shown, names of files and of private labels stay out.
+
+    So do figures of classifiers trained on real images, unless they are of a public data set: that the images
+    to test on are public does not say that those of the training are.
+    """
     try:
         utility, likeness = found["utility"], found["likeness"]
+        beside = found["real"] if found["public"] or not public else None
         scores = [] if utility is None else utility["classifiers"]
+        columns = [scores] if beside is None else [scores, beside["classifiers"]]
+        pairs = list(zip(*columns, strict=True))
         names = class_names if public or class_names else tuple(str(name) for name in found["class_names"])
         data = str(found["data"])
         if public and data not in KNOWN:
@@ -78,30 +99,39 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
         ranked = _ranked(scores)
         return EvaluationTables(
             data,
-            f"{int(found['count']):,}",
-            tuple(_score(score, names) for score in scores),
+            (f"{int(found['sets'])} sets of " if found["sets"] > 1 else "") + f"{int(found['count']):,}",
+            f"{found['protocol']['name']}: {found['protocol']['summary']}",
+            bool(found["varied"]),
+            "" if beside is None else f"{int(beside['trained_on']):,}",
+            (*_MEASURES, "worst class"),
+            tuple(_score(pair, names) for pair in pairs),
             tuple(str(score["name"]) for score in scores),
             tuple(
-                (_title(k, names), tuple(_percent(score["per_class"][k]) for score in scores))
+                (
+                    _title(k, names),
+                    f"{int(utility['tested_by_class'][k]):,}",
+                    tuple(" / ".join(f"{float(one['per_class'][k]):.1f}" for one in pair) for pair in pairs),
+                )
                 for k in ranked[:_SHOWN]
             ),
             max(0, len(ranked) - _SHOWN),
-            (
-                (
-                    f"{likeness['name']} (low is good)",
-                    _distance(likeness["frechet"]),
-                    _distance(likeness["floor"]),
-                ),
-                ("precision", _three(likeness["precision"]), _three(likeness["real_precision"])),
-                ("recall", _three(likeness["recall"]), _three(likeness["real_recall"])),
-            ),
-            str(likeness["floor_from"]),
+            () if likeness is None else tuple(_measures(likeness)),
+            "" if likeness is None else str(likeness["floor_from"]),
             found.get("trained_on") is True,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ReportError(
-            f"the evaluation lacks something, or holds what it should not: {error!r}"
+            f"the evaluation lacks something, or holds what it should not ({error!r}); evaluate again"
         ) from error
+
+
+def _measures(likeness: Any) -> Iterator[tuple[str, str, str]]:
+    if likeness["frechet"] is not None:
+        distances = _distance(likeness["frechet"]), _distance(likeness["floor"])
+        yield (f"{likeness['name']} (low is good)", *distances)
+    if likeness["precision"] is not None:
+        yield "precision", _three(likeness["precision"]), _three(likeness["real_precision"])
+        yield "recall", _three(likeness["recall"]), _three(likeness["real_recall"])
 
 
 def _ranked(scores: Sequence[Any]) -> list[int]:
@@ -113,23 +143,30 @@ def _ranked(scores: Sequence[Any]) -> list[int]:
     return present if len(present) <= _SHOWN else sorted(present, key=lambda k: float(last[k]))
 
 
-def _score(score: Any, names: Sequence[str]) -> tuple[str, str, str, str]:
-    worst = int(score["worst_class"])
-    spread = "" if score["spread"] is None else f"± {float(score['spread']):.1f}"
-    return (
-        _CLASSIFIERS.get(str(score["name"]), str(score["name"])),
-        _percent(score["mean"]),
-        spread,
-        f"{_percent(score['worst_class_accuracy'])} ({_title(worst, names)})",
+def _score(pair: Sequence[Any], names: Sequence[str]) -> tuple[str, ...]:
+    """A classifier's name, and its figures."""
+    cells = [
+        [_number(one[name], one[spread], digits) for one in pair]
+        for name, spread, digits in _MEASURES.values()
+    ]
+    cells.append(
+        [
+            f"{_number(one['worst_class_accuracy'], None, 1)} ({_title(int(one['worst_class']), names)})"
+            for one in pair
+        ]
     )
+    name = str(pair[0]["name"])
+    return (_CLASSIFIERS.get(name, name), *(" / ".join(cell) for cell in cells))
+
+
+def _number(value: Any, spread: Any, digits: int) -> str:
+    if value is None:
+        return "-"
+    return f"{float(value):.{digits}f}" + ("" if spread is None else f" ± {float(spread):.{digits}f}")
 
 
 def _title(k: int, names: Sequence[str]) -> str:
     return f"{k}: {names[k]}" if k < len(names) and names[k] != str(k) else str(k)
-
-
-def _percent(value: Any) -> str:
-    return f"{float(value):.1f}"
 
 
 def _distance(value: Any) -> str:

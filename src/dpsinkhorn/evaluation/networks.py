@@ -1,0 +1,265 @@
+"""Networks that classify images, and how they are trained.
+
+Images stay on the device as uint8; an epoch is a permutation of row numbers there, cut into batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpsinkhorn.errors import EvaluationError
+
+__all__ = [
+    "Fit", "Network", "Report", "authors_cnn", "cnn", "fit_network", "linear", "mlp", "pixels",
+    "probabilities",
+]  # fmt: skip
+
+_BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
+_EVALUATED = 8192  # images per pass without gradients
+_SMALLEST = 20  # images, so that a tenth of them says something
+
+Build = Callable[[tuple[int, int, int], int], nn.Module]
+Report = Callable[[float], object]
+"""Is told the part of a training that is done, from 0 to 1."""
+
+
+def mlp(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """One hidden layer of 100 units."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(image_shape), 100), nn.ReLU(), nn.Linear(100, classes)
+    )
+
+
+def cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Two convolutions with 32 and 64 filters; dropout of one half after each.
+
+    >>> cnn((1, 28, 28), 10)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    channels, height, width = image_shape
+    # strides of 2 rather than pooling, which the paper does not mention
+    quarter = ((height + 3) // 4, (width + 3) // 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(64 * math.prod(quarter), classes),
+    )
+
+
+def linear(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """One linear layer: logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(image_shape), classes))
+
+
+def authors_cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The CNN of the authors' released code: 32, 64 and 128 filters, two max-pools, a layer of 128."""
+    channels, height, width = image_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Dropout2d(0.5),
+        nn.Flatten(),
+        nn.Linear(128 * ((height + 3) // 4) * ((width + 3) // 4), 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, and how it is trained: as PyTorch has it, where nothing else is said."""
+
+    build: Build
+    epochs: int = 1000
+    """At most."""
+    patience: int | None = None
+    """Epochs without a rise of held-out accuracy before it stops; `None` takes all epochs."""
+    shown: int | None = None
+    """Images that are shown in all, those of every epoch counted: no more epochs than that takes."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    batch: int | None = None
+    """Images per step; `None`: 1/64 of them, from 32 to 512."""
+    hold_out_last: bool = False
+    """Whether the last tenth is held out, rather than a random one."""
+    symmetric: bool = False
+    """Whether pixels are in -1..1, rather than 0..1."""
+
+    def most_epochs(self, count: int) -> int:
+        """The epochs after which training ends in any case."""
+        return self.epochs if self.shown is None else min(self.epochs, math.ceil(self.shown / count))
+
+    def work(self, count: int) -> int:
+        """Twice the patience is usual; see `Classifier`."""
+        most = self.most_epochs(count)
+        return count * (most if self.patience is None else min(most, 2 * self.patience))
+
+    def shortened(self) -> Network:
+        """One epoch; see `Classifier`."""
+        return replace(self, epochs=1, shown=None)
+
+    def classify(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        classes: int,
+        test: Tensor,
+        seed: int,
+        report: Report | None = None,
+    ) -> tuple[NDArray[Any], int]:
+        """See `Classifier`."""
+        fit = fit_network(self, images, labels, classes, seed=seed, report=report)
+        return probabilities(fit.network, test, symmetric=self.symmetric), len(fit.history)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A network after training, with its best weights."""
+
+    network: nn.Module
+    history: tuple[float, ...]
+    """Share of the held-out images that it got right after every epoch."""
+    held_out: Tensor
+    """Row numbers of the images that it was stopped by, not trained on."""
+
+    @property
+    def best(self) -> float:
+        """The held-out accuracy of the weights that were kept."""
+        return max(self.history)
+
+
+def fit_network(
+    spec: Network,
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    seed: int,
+    report: Report | None = None,
+) -> Fit:
+    """Train a network, and keep the weights that were best on a held-out tenth of the images.
+
+    Args:
+        spec: The network and its settings.
+        images: uint8, (n, C, H, W).
+        labels: int64, (n,), on the same device.
+        classes: How many there are.
+        seed: Decides on weights, order, dropout and what is held out.
+        report: Called after every epoch with the part of the training that is done.
+    """
+    if len(images) < _SMALLEST:
+        raise EvaluationError(f"a classifier needs {_SMALLEST} images at least, not {len(images)}; draw more")
+    device = images.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        network = spec.build((images.shape[1], images.shape[2], images.shape[3]), classes).to(device)
+        if spec.hold_out_last:
+            order = torch.arange(len(images), device=device).flip(0)
+        else:
+            order = torch.randperm(len(images), device=device)
+        held_out, rows = order[: len(images) // 10], order[len(images) // 10 :]
+        # at least one full batch; what is left over by an epoch's shuffling waits for the next
+        usual = min(max(len(rows) // 64, _BATCHES[0]), _BATCHES[1])
+        batch_size = min(spec.batch or usual, len(rows))
+        step = _training_step(spec, network, images, labels, batch_size)
+        history: list[float] = []
+        best, kept = -1.0, network.state_dict()
+        most, patience = spec.most_epochs(len(images)), spec.patience or math.inf
+        while len(history) < most:
+            network.train()
+            shuffled = rows[torch.randperm(len(rows), device=device)]
+            for start in range(0, len(rows) - batch_size + 1, batch_size):
+                step(shuffled[start : start + batch_size])
+            guesses = _logits(network, images[held_out], spec.symmetric).argmax(1)
+            history.append(float((guesses == labels[held_out]).double().mean()))
+            if history[-1] > best:
+                best = history[-1]
+                kept = {name: value.detach().clone() for name, value in network.state_dict().items()}
+            since = len(history) - 1 - history.index(best)
+            if report is not None:
+                report(max(len(history) / most, since / patience))
+            if since >= patience:
+                break
+    network.load_state_dict(kept)
+    return Fit(network.eval(), tuple(history), held_out)
+
+
+def _training_step(
+    spec: Network, network: nn.Module, images: Tensor, labels: Tensor, batch_size: int
+) -> Callable[[Tensor], object]:
+    """A step on some rows; on a GPU one captured graph, since launching its kernels takes longer."""
+    on_gpu = images.device.type == "cuda"
+    settings: dict[str, Any] = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
+    optimizer: torch.optim.Optimizer
+    if spec.optimizer == "adam":
+        optimizer = torch.optim.Adam(network.parameters(), capturable=on_gpu, **settings)
+    else:
+        optimizer = torch.optim.SGD(network.parameters(), **settings)
+
+    def step(batch: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(network(pixels(images[batch], spec.symmetric)), labels[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    if not on_gpu:
+        return step
+    rows = torch.arange(batch_size, device=images.device) % len(images)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # kernels and memory are chosen before the capture
+        for _ in range(3):
+            step(rows)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(rows)
+    with torch.no_grad():  # as if nothing had been trained yet
+        network.load_state_dict(before)
+        for entry in optimizer.state.values():
+            for value in entry.values():
+                if value is not None:
+                    value.zero_()
+
+    def replay(batch: Tensor) -> None:
+        rows.copy_(batch)
+        graph.replay()
+
+    return replay
+
+
+@torch.no_grad()
+def _logits(network: nn.Module, images: Tensor, symmetric: bool) -> Tensor:
+    network.eval()
+    return torch.cat([network(pixels(part, symmetric)) for part in torch.split(images, _EVALUATED)])
+
+
+def probabilities(network: nn.Module, images: Tensor, *, symmetric: bool = False) -> NDArray[Any]:
+    """The probability of each class, (n, classes), for uint8 images (n, C, H, W)."""
+    return _logits(network, images, symmetric).double().softmax(1).numpy(force=True)
+
+
+def pixels(images: Tensor, symmetric: bool = False) -> Tensor:
+    """Bytes as numbers in 0..1, or in -1..1."""
+    return images.float().div_(127.5).sub_(1) if symmetric else images.float().div_(255)

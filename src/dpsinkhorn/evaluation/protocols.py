@@ -1,0 +1,149 @@
+"""How thoroughly images are measured: quickly, as the papers say, or as their authors' released code does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpsinkhorn.errors import EvaluationError
+from dpsinkhorn.evaluation.classifiers import Classifier, Forest, Logistic
+from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, linear, mlp
+from dpsinkhorn.generators import Variation
+from dpsinkhorn.release import Release
+
+__all__ = ["CLASSIFIERS", "PARTS", "PROTOCOLS", "Protocol", "draw_images", "find_protocol", "paper_protocol"]
+
+CLASSIFIERS = ("logistic", "forest", "mlp", "cnn")
+PARTS = (*CLASSIFIERS, "real", "frechet", "precision-recall")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The classifiers, and how many images they see. Figures of different protocols do not compare."""
+
+    name: str
+    summary: str
+    """In words, without a full stop."""
+    classifiers: Mapping[str, Classifier]
+    count: int
+    """Synthetic images in a set."""
+    sets: int
+    """Sets of them, drawn afresh; each trains every classifier once."""
+    compared: int
+    """Images at most on either side of precision and recall."""
+    uniform_labels: bool = False
+    """Whether synthetic labels are drawn uniformly, rather than as the release draws them."""
+    blacken: bool = False
+    """Whether classifiers see synthetic images with every pixel below mid-grey set to black."""
+
+    def prepare(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Synthetic images as the classifiers see them.
+
+        >>> find_protocol("authors").prepare(np.array([0, 127, 128, 255], dtype=np.uint8)).tolist()
+        [0, 0, 128, 255]
+        """
+        return np.where(images < 128, np.uint8(0), images) if self.blacken else images
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; how many images and sets there were is said elsewhere."""
+        return {"name": self.name, "summary": self.summary}
+
+
+QUICK = Protocol(
+    "quick",
+    "short trainings; figures of other protocols do not compare",
+    {
+        "logistic": Logistic(100),
+        "forest": Forest(),
+        "mlp": Network(mlp, epochs=100, shown=200_000),
+        "cnn": Network(cnn, epochs=50, shown=80_000),
+    },
+    count=10_000,
+    sets=1,
+    compared=5000,
+)
+
+
+def paper_protocol(patience: int = 30) -> Protocol:
+    """The papers' protocol (appendix D.2); the patience is 30 in the final version, and 10 in the first."""
+    return Protocol(
+        "paper",
+        f"the papers' appendix D.2, networks stopped after {patience} epochs without improvement",
+        {
+            "logistic": Logistic(),
+            "forest": Forest(),
+            "mlp": Network(mlp, patience=patience),
+            "cnn": Network(cnn, patience=patience),
+        },
+        count=60_000,
+        sets=5,
+        compared=10_000,
+    )
+
+
+AUTHORS = Protocol(
+    "authors",
+    "classifiers of the authors' released code; synthetic pixels below mid-grey are black to them",
+    {
+        "logistic": Network(
+            linear,
+            patience=10,
+            learning_rate=1e-4,
+            weight_decay=1e-6,
+            batch=512,
+            hold_out_last=True,
+            symmetric=True,
+        ),
+        "forest": Forest(),
+        "mlp": Network(mlp, epochs=300, patience=30, learning_rate=1e-4, hold_out_last=True, symmetric=True),
+        "cnn": Network(
+            authors_cnn,
+            epochs=500,
+            patience=60,
+            optimizer="sgd",
+            learning_rate=1e-3,
+            hold_out_last=True,
+            symmetric=True,
+        ),
+    },
+    count=60_000,
+    sets=5,
+    compared=10_000,
+    uniform_labels=True,
+    blacken=True,
+)
+PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), AUTHORS)}
+
+
+def find_protocol(protocol: Protocol | str) -> Protocol:
+    """The protocol of that name."""
+    if isinstance(protocol, Protocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        raise EvaluationError(f"the protocol must be one of {', '.join(PROTOCOLS)}, not {protocol}")
+    return PROTOCOLS[protocol]
+
+
+def draw_images(
+    release: Release,
+    count: int,
+    protocol: Protocol | str = "quick",
+    *,
+    seed: int = 0,
+    vary: bool = False,
+    device: torch.device | str | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+    """Images of a release to be measured, with labels as the protocol has them.
+
+    They are plain, as the generator renders them, unless its own variation is asked for (`vary`).
+    """
+    labels = None
+    if find_protocol(protocol).uniform_labels and release.classes:
+        labels = np.random.default_rng(seed).integers(0, release.classes, count)
+    variation = release.config.variation if vary else Variation()
+    return release.sample(count, labels, random_state=seed, device=device, variation=variation)
