@@ -30,7 +30,7 @@ from torch.nn import functional
 import classifiers
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import load_dataset
-from dpsinkhorn.evaluation.classifiers import cnn
+from dpsinkhorn.evaluation.networks import cnn
 
 _PERSONS, _DRAWN, _HELD_OUT = 1000, 2000, 2000
 _STEPS, _BATCH = 300, 64  # of the CNN
