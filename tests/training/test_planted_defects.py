@@ -23,6 +23,7 @@ from dpsinkhorn.privacy.noise.chacha import key_stream
 from dpsinkhorn.training import account, pace, records, state
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
+from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.steps import choice
 from support import moment_defects
@@ -406,16 +407,19 @@ DEFECTS = (
             for test in ("test_sums_half_way_between_steps[", LARGEST)
             for step in ("centres", "covariances")
         ),
+        replayed=("moments",),
     ),
     Defect(
         "scaled coordinates of too many digits, `moments`",
         moment_defects.too_many_digits_in_coordinates,
         (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
+        replayed=("moments",),
     ),
     Defect(
         "scaled deviations that are not on a grid, `moments`",
         moment_defects.scaled_deviations_off_the_grid,
         (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
+        replayed=("moments",),
     ),
     Defect(
         "scaled coordinates of any length, `moments`",
@@ -425,11 +429,13 @@ DEFECTS = (
             for test in ("test_of_any_size[1e+306-", "test_a_long_one_is_shortened_and_nothing_else[")
             for step in ("centres", "covariances")
         ),
+        replayed=("moments",),
     ),
     Defect(
         "scaled coordinates that are not finite, `moments`",
         moment_defects.coordinates_that_are_not_finite,
         tuple(f"{MOMENTS}::TestCoordinates::test_values[nan-{step}]" for step in ("centres", "covariances")),
+        replayed=("moments",),
     ),
     Defect(
         "clipping left out, `moments`",
@@ -451,6 +457,7 @@ DEFECTS = (
             f"{MOMENTS}::TestExact::test_sums_do_not_depend_on_order_or_company[{step}]"
             for step in MOMENT_STEPS
         ),
+        replayed=("moments",),
     ),
     Defect(
         "the true number of records in a normaliser, `moments`",
@@ -462,6 +469,7 @@ DEFECTS = (
         "the true number of records in a radius, `moments`",
         moment_defects.records_in_a_radius,
         (SEEN,),
+        replayed=("moments",),
     ),
 )
 
@@ -470,8 +478,9 @@ def first_violations(kind: str) -> tuple[str, ...]:
     """What record and replay finds first: a fraction of a second, where there is something."""
     data = load_dataset("digits")
     base = first_units(data, 300)
-    game = TrainingReplay(replay_plan(base, kind), base)
-    outcomes = chain([game.own], game.against(worst_neighbours(base, data)))
+    plan = replay_plan(base, kind)
+    game = TrainingReplay(plan, base)
+    outcomes = chain([game.own], game.against(worst_neighbours(base, data)), exact_outcomes(plan, base))
     return next((outcome.violations for outcome in outcomes if outcome.violations), ())
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,11 +42,23 @@ class _Sample:
     taken: Tensor
 
 
+@dataclass(frozen=True)
+class _Public:
+    arguments: dict[str, bytes]
+
+    @classmethod
+    def of(cls, arguments: dict[str, Tensor | float | None]) -> _Public:
+        return cls({name: _bits(value) for name, value in arguments.items()})
+
+
 @dataclass(frozen=True, eq=False)
 class _Answer:
     query: Query
     values: Tensor
     released: Tensor
+
+
+_Entry: TypeAlias = _Sample | _Public | _Answer
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,12 @@ class _Release:
 class Recording:
     """All that passed the barrier on the data, in its order."""
 
-    entries: tuple[_Sample | _Answer, ...]
+    entries: tuple[_Entry, ...]
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The private values, one by one."""
+        return [entry.values for entry in self.entries if isinstance(entry, _Answer)]
 
     def differences(self, charge: Charge) -> tuple[str, ...]:
         """Return what of the recorded noise is not as it was charged: one line each."""
@@ -92,6 +111,7 @@ class Recording:
         for entry in self.entries:
             if isinstance(entry, _Sample):
                 sample = entry
+            if not isinstance(entry, _Answer):
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
@@ -149,7 +169,7 @@ class Recorder(ObservedNoise):
 
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
-        self._entries: list[_Sample | _Answer] = []
+        self._entries: list[_Entry] = []
 
     @property
     def recording(self) -> Recording:
@@ -158,6 +178,9 @@ class Recorder(ObservedNoise):
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         return self._source.words(count, device=device)
+
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        self._entries.append(_Public.of(arguments))
 
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         self._entries.append(_Answer(query, _seen(values), noised.detach().clone()))
@@ -185,7 +208,9 @@ class Replayer(ObservedNoise):
         choices: list[_Sample | None] = [sample for sample in samples if len(sample.taken)]
         choices = [*choices, None] if len(choices) == 1 else choices
         self._without = choices[turn % len(choices)] if choices else None
-        self._values: list[Tensor] = []
+        self._finite = True
+        self.values: list[Tensor] = []
+        """The neighbour's private values, one by one."""
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""
 
@@ -197,11 +222,20 @@ class Replayer(ObservedNoise):
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         return self._source.words(count, device=device)
 
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        entry, now = self._entry(), _Public.of(arguments)
+        if not isinstance(entry, _Public):
+            raise ReplayDivergedError(f"{_asked(entry)} on the data, and another release on the neighbour")
+        names = [name for name in now.arguments if entry.arguments.get(name) != now.arguments[name]]
+        if names:
+            raise ReplayDivergedError(f"changes what must be public of a release: {', '.join(names)}")
+
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         entry = self._entry()
         if not isinstance(entry, _Answer) or entry.query != query:
             raise ReplayDivergedError(f"{_asked(entry)} on the data, and {_in_short(query)} on the neighbour")
-        self._values.append(_seen(values))
+        self.values.append(_seen(values))
+        self._finite = self._finite and bool(torch.isfinite(values).all())
         return entry.released.clone().to(noised)
 
     def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
@@ -219,15 +253,17 @@ class Replayer(ObservedNoise):
         if self._next != len(self._recording.entries):
             left = len(self._recording.entries) - self._next
             raise ReplayDivergedError(f"the neighbour asked for noise {left} times less than the data did")
-        values, farthest = iter(self._values), 0.0
+        values, farthest = iter(self.values), 0.0
+        if not self._finite:
+            self.differences = ("asks for noise on what is not finite",)
         for release in self._recording._releases():
             move = _move(release.first, [(part, next(values)) for part in release.parts])
             if move and self._without is not None and release.sample is self._without:
-                self.differences = (f"moves what is noised, by {move:.4g}, where no sample has it",)
+                self.differences += (f"moves what is noised, by {move:.4g}, where no sample has it",)
             farthest = max(farthest, move)
         return farthest
 
-    def _entry(self) -> _Sample | _Answer:
+    def _entry(self) -> _Entry:
         if self._next == len(self._recording.entries):
             raise ReplayDivergedError("the neighbour asks for noise more often than the data did")
         self._next += 1
@@ -286,6 +322,12 @@ def _seen(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.detach().double(), nan=0.0, posinf=0.0, neginf=0.0).cpu().clone()
 
 
+def _bits(value: Tensor | float | None) -> bytes:
+    """A public argument, bit for bit."""
+    known = value.detach().cpu() if isinstance(value, Tensor) else value
+    return b"" if known is None else np.asarray(known).tobytes()
+
+
 def _move(first: Query, parts: Iterable[tuple[_Answer, Tensor]]) -> float:
     """How far the parts of a release moved together, over the sensitivities that are claimed of them."""
     scaled = torch.cat([(now - part.values).flatten() / part.query.sensitivity for part, now in parts])
@@ -318,7 +360,9 @@ def _in_words(noise: str, rate: float, multiplier: float) -> str:
     return f"{noise} noise of multiplier {multiplier:.4g} {sampled}"
 
 
-def _asked(entry: _Sample | _Answer) -> str:
+def _asked(entry: _Entry) -> str:
+    if isinstance(entry, _Public):
+        return f"a release with {', '.join(entry.arguments)}"
     return f"a sample at rate {entry.rate:.6g}" if isinstance(entry, _Sample) else _in_short(entry.query)
 
 

@@ -6,7 +6,7 @@
 What is proven about them is in `docs/proofs/floating-point.md`.
 """
 
-from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query
+from dpsinkhorn.privacy.noise.barrier import ObservedNoise, Query, announce
 from dpsinkhorn.privacy.noise.exact import WordSource
 from dpsinkhorn.privacy.noise.lattice import add_gaussian, add_laplace, gaussian_std, laplace_scale
 from dpsinkhorn.privacy.noise.sources import (
@@ -26,6 +26,7 @@ __all__ = [
     "WordSource",
     "add_gaussian",
     "add_laplace",
+    "announce",
     "gaussian_std",
     "laplace_cells",
     "laplace_scale",

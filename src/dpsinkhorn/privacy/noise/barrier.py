@@ -2,7 +2,8 @@
 
 Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
 them tells an `ObservedNoise` what it was given and what it is about to hand back, and hands back what that
-answers. Every other source is asked for random bits and nothing else.
+answers. Every other source is asked for random bits and nothing else. By `announce` a mechanism says what
+else goes into a release: public state, which must be the same whatever the records are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["ObservedNoise", "Query"]
+__all__ = ["ObservedNoise", "Query", "announce"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,19 @@ class ObservedNoise(ABC):
         """Return `count` uniform 64-bit words as signed int64."""
 
     @abstractmethod
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        """Take note of what the next release is computed from besides private records."""
+
+    @abstractmethod
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         """Return what is released for these private values; `noised` is what would be."""
 
     @abstractmethod
     def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
         """Return the indices of the Poisson sample of so many units; `taken` is what would be."""
+
+
+def announce(noise: object, **public: Tensor | float | None) -> None:
+    """Tell an audit, where one looks on, what the next release is computed from besides private records."""
+    if isinstance(noise, ObservedNoise):
+        noise.public(public)

@@ -17,6 +17,7 @@ import numpy as np
 from dpsinkhorn.data import KNOWN, DataError, Dataset, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism, private_names
 from dpsinkhorn.privacy.audit import Outcome, Replayed
+from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.hostile_files import FileCase, made_up_cases, own_cases
 from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
@@ -123,6 +124,7 @@ def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> It
         yield from game.against(neighbours_by_class(base))
         return
     yield from game.against(worst_neighbours(base, data))
+    yield from exact_outcomes(settled, base)
     if not files:
         return
     with tempfile.TemporaryDirectory() as folder:

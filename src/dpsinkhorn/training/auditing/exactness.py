@@ -1,0 +1,104 @@
+"""Whether sums over records are exact, where a mechanism claims it, under public state chosen to break them.
+
+A sum that is rounded depends on its order and on all of its terms, so that one record changes, by a last bit,
+what others add to it; and a last bit can decide which of two sums a record goes to. In a training this is as
+rare as it is hard to see. So the sums themselves are looked at, one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpsinkhorn.data import Dataset
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.privacy import SeededNoise
+from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
+from dpsinkhorn.training.building import build_mechanism
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["ExactSums", "exact_outcomes"]
+
+_RECORDS = 200  # that are looked at
+_LIT = 0.9  # of the pixels of the record that public state is aimed at
+_PRODUCTS = ("mm", "bmm", "mv", "dot")
+_SUMS = ("sum", "index_add", "index_add_", "scatter_add", "scatter_add_")
+
+
+class ExactSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, every sum is noted that some order of adding could round.
+
+    Numbers that are multiples of a step q add up exactly in any order if their absolute values add up to at
+    most 2^53 q in float64. Of products, as of matrices, the step is the product of the factors'.
+
+    >>> with ExactSums() as sums:
+    ...     small, large = torch.tensor([[0.5, 3.0]]).sum(), torch.tensor([[0.1, 3.0]]) @ torch.ones(2, 1)
+    >>> sums.rounded
+    ['mm']
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rounded: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        terms = [value for value in args if _is_float(value)]
+        if terms and name in _PRODUCTS + _SUMS:
+            steps = [_step(each) for each in terms]
+            step = math.prod(steps) if name in _PRODUCTS else min(steps)
+            most = 2 / torch.finfo(terms[0].dtype).eps * step
+            sizes = func(*(value.abs() if _is_float(value) else value for value in args), **kwargs)
+            if not bool((sizes <= most).all()):
+                self.rounded.append(name)
+        return func(*args, **kwargs)
+
+
+def exact_outcomes(plan: Plan, data: Dataset) -> Iterator[Outcome]:
+    """Look at all releases that the plan's mechanism claims to be exact, on some data and one record more."""
+    some = slice(0, _RECORDS)
+    records = Sample(data.points()[some], None if data.labels is None else torch.tensor(data.labels[some]))
+    lit = torch.rand(1, records.points.shape[1], generator=torch.Generator().manual_seed(0)) < _LIT
+    one = Sample(lit * 2.0 - 1, None if records.labels is None else torch.zeros(1, dtype=torch.int64))
+    for name, release in build_mechanism(plan).exact_releases(one.points).items():
+        yield _outcome(name, release, records, one)
+
+
+def _outcome(name: str, release: Callable[..., object], records: Sample, one: Sample) -> Outcome:
+    before, alone = Recorder(SeededNoise(0)), Recorder(SeededNoise(0))
+    with ExactSums() as sums:
+        release([records], noise=before)
+        release([one], noise=alone)
+        after = Replayer(before.recording, SeededNoise(0), Shared.all_and(len(records.points), more=1))
+        try:
+            release([one, records], noise=after)
+            move = after.finish()
+        except ReplayDivergedError as error:
+            return Outcome(name, differences=(str(error),))
+    parts = zip(before.recording.values, after.values, alone.recording.values, strict=True)
+    own = all(torch.equal(now - then, part) for then, now, part in parts)
+    lines = {
+        f"sums are not exact: {', '.join(dict.fromkeys(sums.rounded))}": bool(sums.rounded),
+        "a record adds something else in company than alone": not own,
+    }
+    found = tuple(line for line, there in lines.items() if there)
+    return Outcome(name, move=move, differences=(*after.differences, *found))
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _step(values: Tensor) -> float:
+    """The largest power of two that all values are multiples of; infinite where all are 0."""
+    mantissas, exponents = torch.frexp(values[values != 0].double())
+    whole = (mantissas * 2.0**53).long()
+    steps = torch.ldexp((whole & -whole).double(), exponents - 53)
+    return float(steps.min()) if len(steps) else math.inf
