@@ -11,16 +11,18 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
+from dpsinkhorn.training.auditing.neighbours import first_units, joined, some_rows
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.records import Records
 
 __all__ = ["ExactSums", "exact_outcomes"]
 
@@ -63,33 +65,37 @@ class ExactSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def exact_outcomes(plan: Plan, data: Dataset) -> Iterator[Outcome]:
     """Look at all releases that the plan's mechanism claims to be exact, on some data and one record more."""
-    some = slice(0, _RECORDS)
-    records = Sample(data.points()[some], None if data.labels is None else torch.tensor(data.labels[some]))
-    lit = torch.rand(1, records.points.shape[1], generator=torch.Generator().manual_seed(0)) < _LIT
-    one = Sample(lit * 2.0 - 1, None if records.labels is None else torch.zeros(1, dtype=torch.int64))
-    for name, release in build_mechanism(plan).exact_releases(one.points).items():
-        yield _outcome(name, release, records, one)
+    before = first_units(data, _RECORDS)
+    lit = np.random.default_rng(0).random((1, *before.images.shape[1:])) < _LIT
+    after = joined(before, np.where(lit, data.value_range[1], data.value_range[0]), [0])
+    alone = some_rows(after, np.array([before.records]))
+    worlds = [Records(each, torch.device("cpu")) for each in (before, after, alone)]
+    (record,) = worlds[2].every()
+    for name, release in build_mechanism(plan).exact_releases(record.points).items():
+        yield _outcome(name, release, *worlds, units=before.units)
 
 
-def _outcome(name: str, release: Callable[..., object], records: Sample, one: Sample) -> Outcome:
-    before, alone = Recorder(SeededNoise(0)), Recorder(SeededNoise(0))
+def _outcome(
+    name: str, release: Callable[..., object], before: Records, after: Records, alone: Records, *, units: int
+) -> Outcome:
+    first, own = Recorder(SeededNoise(0)), Recorder(SeededNoise(0))
     with ExactSums() as sums:
-        release([records], noise=before)
-        release([one], noise=alone)
-        after = Replayer(before.recording, SeededNoise(0), Shared.all_and(len(records.points), more=1))
+        release(before.every(), noise=first)
+        release(alone.every(), noise=own)
+        second = Replayer(first.recording, SeededNoise(0), Shared.all_and(units, more=1))
         try:
-            release([one, records], noise=after)
-            move = after.finish()
+            release(after.every(), noise=second)
+            move = second.finish()
         except ReplayDivergedError as error:
             return Outcome(name, differences=(str(error),))
-    parts = zip(before.recording.values, after.values, alone.recording.values, strict=True)
-    own = all(torch.equal(now - then, part) for then, now, part in parts)
+    parts = zip(first.recording.values, second.values, own.recording.values, strict=True)
+    same = all(torch.equal(now - then, part) for then, now, part in parts)
     lines = {
         f"sums are not exact: {', '.join(dict.fromkeys(sums.rounded))}": bool(sums.rounded),
-        "a record adds something else in company than alone": not own,
+        "a record adds something else in company than alone": not same,
     }
     found = tuple(line for line, there in lines.items() if there)
-    return Outcome(name, move=move, differences=(*after.differences, *found))
+    return Outcome(name, move=move, differences=(*second.differences, *found))
 
 
 def _is_float(value: object) -> bool:

@@ -124,7 +124,7 @@ def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> It
         yield from game.against(neighbours_by_class(base))
         return
     yield from game.against(worst_neighbours(base, data))
-    yield from exact_outcomes(settled, base)
+    yield from exact_outcomes(settled, data)
     if not files:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -40,7 +40,7 @@ def make_steps(
     if own is not None:
         return own
     assert isinstance(barrier, GradientBarrier)
-    if not plan.facts.size_is_public:
+    if not _may_show_sizes(plan):
         return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
     if capture is None:
         capture = state.device.type == "cuda"
@@ -58,3 +58,8 @@ def make_steps(
     return FixedSteps(
         plan, state, held, barrier, fixed, labels, probabilities, horizon=horizon, capture=capture
     )
+
+
+def _may_show_sizes(plan: Plan) -> bool:
+    """Whether it may show how large a sample is, as it does where it finds no room."""
+    return plan.facts.size_is_public
