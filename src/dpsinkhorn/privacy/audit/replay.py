@@ -1,7 +1,8 @@
 """Record and replay: what a mechanism shows to the privacy barrier, on a data set and on a neighbour of it.
 
 A `Recorder` stands at the barrier while a mechanism runs on a data set D: it keeps the private values that
-ask for noise, the sensitivity that is claimed of them, and what was released. A `Replayer` stands there while
+ask for noise, the sensitivity that is claimed of them, the public state that went into them, and what was
+released. A `Replayer` stands there while
 the same mechanism runs on a neighbour D': it measures how far the values moved, over the claimed sensitivity,
 and hands back what was released on D. So all that follows is the same on both sides, and must not differ.
 
@@ -42,15 +43,6 @@ class _Sample:
     taken: Tensor
 
 
-@dataclass(frozen=True)
-class _Public:
-    arguments: dict[str, bytes]
-
-    @classmethod
-    def of(cls, arguments: dict[str, Tensor | float | None]) -> _Public:
-        return cls({name: _bits(value) for name, value in arguments.items()})
-
-
 @dataclass(frozen=True, eq=False)
 class _Answer:
     query: Query
@@ -58,6 +50,7 @@ class _Answer:
     released: Tensor
 
 
+_Public: TypeAlias = dict[str, bytes]
 _Entry: TypeAlias = _Sample | _Public | _Answer
 
 
@@ -180,7 +173,7 @@ class Recorder(ObservedNoise):
         return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
-        self._entries.append(_Public.of(arguments))
+        self._entries.append(_bits(arguments))
 
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         self._entries.append(_Answer(query, _seen(values), noised.detach().clone()))
@@ -223,11 +216,10 @@ class Replayer(ObservedNoise):
         return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
-        entry, now = self._entry(), _Public.of(arguments)
-        if not isinstance(entry, _Public):
-            raise ReplayDivergedError(f"{_asked(entry)} on the data, and another release on the neighbour")
-        names = [name for name in now.arguments if entry.arguments.get(name) != now.arguments[name]]
-        if names:
+        entry, now = self._entry(), _bits(arguments)
+        if not isinstance(entry, dict):
+            raise ReplayDivergedError(f"{_asked(entry)} on the data, and {_asked(now)} on the neighbour")
+        if names := [name for name in {**entry, **now} if entry.get(name) != now.get(name)]:
             raise ReplayDivergedError(f"changes what must be public of a release: {', '.join(names)}")
 
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
@@ -322,10 +314,14 @@ def _seen(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.detach().double(), nan=0.0, posinf=0.0, neginf=0.0).cpu().clone()
 
 
-def _bits(value: Tensor | float | None) -> bytes:
-    """A public argument, bit for bit."""
-    known = value.detach().cpu() if isinstance(value, Tensor) else value
-    return b"" if known is None else np.asarray(known).tobytes()
+def _bits(arguments: dict[str, Tensor | float | None]) -> _Public:
+    """Public arguments, bit for bit."""
+    arrays = {
+        name: np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+        for name, value in arguments.items()
+        if value is not None
+    }
+    return {name: array.tobytes() for name, array in arrays.items()}
 
 
 def _move(first: Query, parts: Iterable[tuple[_Answer, Tensor]]) -> float:
@@ -361,8 +357,8 @@ def _in_words(noise: str, rate: float, multiplier: float) -> str:
 
 
 def _asked(entry: _Entry) -> str:
-    if isinstance(entry, _Public):
-        return f"a release with {', '.join(entry.arguments)}"
+    if isinstance(entry, dict):
+        return f"a release with {', '.join(entry)}"
     return f"a sample at rate {entry.rate:.6g}" if isinstance(entry, _Sample) else _in_short(entry.query)
 
 
