@@ -11,8 +11,7 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments, Sums
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence
-from dpsinkhorn.training.auditing.observers.shares import rows_of
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, rows_of
 
 __all__ = ["MomentsObserver"]
 
