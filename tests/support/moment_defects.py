@@ -18,24 +18,23 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 
 def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
     """As if entries above the diagonal moved by a half at most."""
-    real = moments.add_gaussian
+    real = Moments._noised
 
-    def add_gaussian(values, *, sensitivity, **options):
-        above = math.isclose(sensitivity, math.sqrt(0.5))
-        return real(values, sensitivity=0.5 if above else sensitivity, **options)
+    def noised(self, values, sensitivity, *rest):
+        return real(self, values, 0.5 if sensitivity == math.sqrt(0.5) else sensitivity, *rest)
 
-    patch.setattr(moments, "add_gaussian", add_gaussian)
+    patch.setattr(Moments, "_noised", noised)
 
 
 def true_counts(patch: pytest.MonkeyPatch) -> None:
     """Sums are noised, the numbers of records beside them are not."""
-    real = moments.add_gaussian
+    real = Moments._noised
 
-    def add_gaussian(values, *, sensitivity, **options):
+    def noised(self, values, sensitivity, *rest):
         counts = sensitivity == moments.COUNT_SENSITIVITY
-        return values if counts else real(values, sensitivity=sensitivity, **options)
+        return values if counts else real(self, values, sensitivity, *rest)
 
-    patch.setattr(moments, "add_gaussian", add_gaussian)
+    patch.setattr(Moments, "_noised", noised)
 
 
 def deviations_as_if_alone(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +74,11 @@ def scaled_deviations_off_the_grid(patch: pytest.MonkeyPatch) -> None:
 
 def long_coordinates(patch: pytest.MonkeyPatch) -> None:
     """W of any length: W v has more digits than float64."""
-    patch.setattr(Moments, "_matrix", lambda _, given: moments._rounded(given.cpu().double(), 26))
+
+    def matrix(_self, given):
+        return moments._rounded(given.cpu().double().nan_to_num(0.0, 0.0, 0.0), moments._MAP_BITS)
+
+    patch.setattr(Moments, "_matrix", matrix)
 
 
 def coordinates_that_are_not_finite(patch: pytest.MonkeyPatch) -> None:

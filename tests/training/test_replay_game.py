@@ -136,7 +136,7 @@ class TestFound:
 
         monkeypatch.setattr(run.Run, "_note", failing)
         (found,) = game.against(white)
-        assert found.differences == ("ends the training: of the records",)
+        assert found.differences == ("ends with an error: of the records",)
 
     def test_seeded_and_declared_only(self):
         base, _ = self.white()

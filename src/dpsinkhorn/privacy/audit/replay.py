@@ -13,7 +13,7 @@ squares for Gaussian noise, and as they are for Laplace noise, and the total may
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -207,11 +207,6 @@ class Replayer(ObservedNoise):
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything was asked for."""
-        return self._next > 0
-
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         return self._source.words(count, device=device)
 
@@ -254,6 +249,25 @@ class Replayer(ObservedNoise):
                 self.differences += (f"moves what is noised, by {move:.4g}, where no sample has it",)
             farthest = max(farthest, move)
         return farthest
+
+    def outcome(
+        self, name: str, run: Callable[[], Iterable[str]], refusals: type[Exception] | tuple[()] = ()
+    ) -> Outcome:
+        """Say what becomes of a neighbour.
+
+        Args:
+            run: runs on it, with this source of noise, and returns what else differs.
+            refusals: by which it may be refused, before anything is asked for.
+        """
+        try:
+            others = run()
+            move = self.finish()
+        except refusals as error:
+            lines = (f"ends with an error: {error}",) if self._next else ()
+            return Outcome(name, refused=not lines, differences=lines)
+        except ReplayDivergedError as error:
+            return Outcome(name, differences=(str(error),))
+        return Outcome(name, move=move, differences=(*self.differences, *others))
 
     def _entry(self) -> _Entry:
         if self._next == len(self._recording.entries):

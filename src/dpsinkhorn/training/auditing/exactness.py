@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
+from dpsinkhorn.privacy.audit import Outcome, Recorder, Replayer, Shared
 from dpsinkhorn.training.auditing.neighbours import first_units, joined, some_rows
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
@@ -79,23 +79,25 @@ def _outcome(
     name: str, release: Callable[..., object], before: Records, after: Records, alone: Records, *, units: int
 ) -> Outcome:
     first, own = Recorder(SeededNoise(0)), Recorder(SeededNoise(0))
-    with ExactSums() as sums:
-        release(before.every(), noise=first)
-        release(alone.every(), noise=own)
-        second = Replayer(first.recording, SeededNoise(0), Shared.all_and(units, more=1))
-        try:
+    release(before.every(), noise=first)
+    release(alone.every(), noise=own)
+    second = Replayer(first.recording, SeededNoise(0), Shared.all_and(units, more=1))
+
+    def released() -> list[str]:
+        with ExactSums() as sums:
             release(after.every(), noise=second)
-            move = second.finish()
-        except ReplayDivergedError as error:
-            return Outcome(name, differences=(str(error),))
-    parts = zip(first.recording.values, second.values, own.recording.values, strict=True)
-    same = all(torch.equal(now - then, part) for then, now, part in parts)
-    lines = {
-        f"sums are not exact: {', '.join(dict.fromkeys(sums.rounded))}": bool(sums.rounded),
-        "a record adds something else in company than alone": not same,
-    }
-    found = tuple(line for line, there in lines.items() if there)
-    return Outcome(name, move=move, differences=(*second.differences, *found))
+        parts = zip(first.recording.values, second.values, own.recording.values, strict=True)
+        same = all(torch.equal(now - then, part) for then, now, part in parts)
+        return [
+            *(
+                [f"rounds what must be exact: {', '.join(dict.fromkeys(sums.rounded))}"]
+                if sums.rounded
+                else []
+            ),
+            *([] if same else ["a record adds something else in company than alone"]),
+        ]
+
+    return second.outcome(name, released)
 
 
 def _is_float(value: object) -> bool:
