@@ -67,6 +67,13 @@ class TestMoves:
         _, recording = recorded(run(VALUES))
         assert replayed(run(VALUES + 1), recording)[1].finish() == pytest.approx(1.5)
 
+    def test_a_part_without_numbers(self):
+        def run(values):
+            return lambda noise: [gaussian(each, noise, coordinates=3) for each in (values, values[:0])]
+
+        _, recording = recorded(run(VALUES))
+        assert replayed(run(VALUES + 1), recording)[1].finish() == pytest.approx(math.sqrt(3) / 2)
+
     def test_parts_of_one_release_are_measured_together(self):
         """Relative moves add up by squares; by themselves both would be within their sensitivities."""
 

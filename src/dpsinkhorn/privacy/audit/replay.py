@@ -104,7 +104,7 @@ class Recording:
         for entry in self.entries:
             if isinstance(entry, _Sample):
                 sample = entry
-            if not isinstance(entry, _Answer):
+            if not isinstance(entry, _Answer) or not entry.values.numel():
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
@@ -240,7 +240,7 @@ class Replayer(ObservedNoise):
         if self._next != len(self._recording.entries):
             left = len(self._recording.entries) - self._next
             raise ReplayDivergedError(f"the neighbour asked for noise {left} times less than the data did")
-        values, farthest = iter(self.values), 0.0
+        values, farthest = (each for each in self.values if each.numel()), 0.0
         if not self._finite:
             self.differences = ("asks for noise on what is not finite",)
         for release in self._recording._releases():
