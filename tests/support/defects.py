@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, change: Callable[..., object]) -> None:
+    """Put `change` in the place of a function, for the length of a test; it is given the real one first."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda *given, **options: change(real, *given, **options))
 
 
 def charge_afterwards(self, step, wanted):

@@ -10,6 +10,7 @@ import torch
 from dpsinkhorn.mechanisms import moments
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
+from support.defects import wrap
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
@@ -18,23 +19,20 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 
 def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
     """As if entries above the diagonal moved by a half at most."""
-    real = Moments._noised
 
-    def noised(self, values, sensitivity, *rest):
+    def noised(real, self, values, sensitivity, *rest):
         return real(self, values, 0.5 if sensitivity == math.sqrt(0.5) else sensitivity, *rest)
 
-    patch.setattr(Moments, "_noised", noised)
+    wrap(patch, Moments, "_noised", noised)
 
 
 def true_counts(patch: pytest.MonkeyPatch) -> None:
     """Sums are noised, the numbers of records beside them are not."""
-    real = Moments._noised
 
-    def noised(self, values, sensitivity, *rest):
-        counts = sensitivity == moments.COUNT_SENSITIVITY
-        return values if counts else real(self, values, sensitivity, *rest)
+    def noised(real, self, values, sensitivity, *rest):
+        return values if sensitivity == moments.COUNT_SENSITIVITY else real(self, values, sensitivity, *rest)
 
-    patch.setattr(Moments, "_noised", noised)
+    wrap(patch, Moments, "_noised", noised)
 
 
 def deviations_as_if_alone(patch: pytest.MonkeyPatch) -> None:
@@ -63,40 +61,35 @@ def scaled_deviations_off_the_grid(patch: pytest.MonkeyPatch) -> None:
     class OfMatrix(torch.Tensor):
         """W, and what it is multiplied with."""
 
-    matrix, rounded = Moments._matrix, moments._rounded
+    def rounded(real, values, bits):
+        return values.as_subclass(torch.Tensor) if isinstance(values, OfMatrix) else real(values, bits)
 
-    def rounded_but_for_products(values, bits):
-        return values.as_subclass(torch.Tensor) if isinstance(values, OfMatrix) else rounded(values, bits)
-
-    patch.setattr(Moments, "_matrix", lambda self, given: matrix(self, given).as_subclass(OfMatrix))
-    patch.setattr(moments, "_rounded", rounded_but_for_products)
+    wrap(patch, Moments, "_matrix", lambda real, *given: real(*given).as_subclass(OfMatrix))
+    wrap(patch, moments, "_rounded", rounded)
 
 
 def long_coordinates(patch: pytest.MonkeyPatch) -> None:
     """W of any length: W v has more digits than float64."""
 
-    def matrix(_self, given):
-        return moments._rounded(given.cpu().double().nan_to_num(0.0, 0.0, 0.0), moments._MAP_BITS)
+    def matrix(_self, w):
+        return moments._rounded(w.cpu().double().nan_to_num(0.0, 0.0, 0.0), moments._MAP_BITS)
 
     patch.setattr(Moments, "_matrix", matrix)
 
 
 def coordinates_that_are_not_finite(patch: pytest.MonkeyPatch) -> None:
-    real = Moments._matrix
-    patch.setattr(Moments, "_matrix", lambda self, w: torch.where(w.isfinite(), real(self, w), w.double()))
+    wrap(patch, Moments, "_matrix", lambda real, self, w: torch.where(w.isfinite(), real(self, w), w))
 
 
 def without_clipping(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Moments, "_clipped", lambda _, vectors, radius: moments._rounded(vectors / radius, 16))
+    patch.setattr(Moments, "_clipped", lambda _self, vectors, radius: moments._rounded(vectors / radius, 16))
 
 
 def clipped_by_coordinate(patch: pytest.MonkeyPatch) -> None:
-    real = Moments._clipped
-
-    def each(self, vectors, radius):
+    def clipped(real, self, vectors, radius):
         return real(self, vectors.reshape(-1, 1), radius).view_as(vectors)
 
-    patch.setattr(Moments, "_clipped", each)
+    wrap(patch, Moments, "_clipped", clipped)
 
 
 def off_the_grid(patch: pytest.MonkeyPatch) -> None:
@@ -106,21 +99,21 @@ def off_the_grid(patch: pytest.MonkeyPatch) -> None:
 
 def true_normaliser(patch: pytest.MonkeyPatch) -> None:
     """Means over the true number of records."""
-    real = MomentSteps._find_means
 
-    def find_means(self):
+    def find_means(real, self):
         real(self)
         self._mixture.middles.mul_(100 / _records(self))
 
-    patch.setattr(MomentSteps, "_find_means", find_means)
+    wrap(patch, MomentSteps, "_find_means", find_means)
 
 
 def records_in_a_radius(patch: pytest.MonkeyPatch) -> None:
     """Where deviations are clipped depends on the true number of records, a little."""
-    real = MomentSteps._radius_in
-    patch.setattr(
-        MomentSteps, "_radius_in", lambda self, place: real(self, place) * (1 + 1e-9 * _records(self))
-    )
+
+    def radius(real, self, place):
+        return real(self, place) * (1 + 1e-9 * _records(self))
+
+    wrap(patch, MomentSteps, "_radius_in", radius)
 
 
 def _records(steps: MomentSteps) -> int:

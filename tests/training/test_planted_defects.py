@@ -28,7 +28,7 @@ from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.steps import choice
 from support import moment_defects
-from support.defects import ROOT, charge_afterwards, failing
+from support.defects import ROOT, charge_afterwards, failing, wrap
 
 KINDS = ("record", "batch", "image", "parameter")
 SANITIZERS = "tests/mechanisms/test_contract.py"
@@ -65,12 +65,11 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    def halved(real, values, *, noise_multiplier, **options):
+        return real(values, noise_multiplier=noise_multiplier / 2, **options)
+
     for module in (gradients, parameter, record):
-
-        def halved(values, *, noise_multiplier, original=module.add_gaussian, **options):
-            return original(values, noise_multiplier=noise_multiplier / 2, **options)
-
-        patch.setattr(module, "add_gaussian", halved)
+        wrap(patch, module, "add_gaussian", halved)
 
 
 def secure_noise_under_one_key(patch: pytest.MonkeyPatch) -> None:
@@ -93,9 +92,11 @@ def secure_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def seeded_noise_that_stands_still(patch: pytest.MonkeyPatch) -> None:
-    real = SeededNoise.words
-    first = lambda self, count, **where: real(SeededNoise(self.state()["seed"]), count, **where)  # noqa: E731
-    patch.setattr(SeededNoise, "words", first)
+
+    def words(real, self, count, **where):
+        return real(SeededNoise(self.state()["seed"]), count, **where)
+
+    wrap(patch, SeededNoise, "words", words)
 
 
 def seeded_noise_that_starts_again(patch: pytest.MonkeyPatch) -> None:
@@ -122,18 +123,18 @@ def record_by_row(patch: pytest.MonkeyPatch) -> None:
 
 def parameter_by_tensor(patch: pytest.MonkeyPatch) -> None:
     """Every weight matrix clipped on its own, not all parameters together."""
-    pulled_back, sizes = parameter.pulled_back, []
+    sizes: list[int] = []
 
-    def noting_sizes(*what, **how):
-        parts = pulled_back(*what, **how)
+    def noting_sizes(real, *what, **how):
+        parts = real(*what, **how)
         sizes[:] = [part.numel() for part in parts]
         return parts
 
-    def clip_each(whole, bound):
-        return torch.cat([clipping.clip_whole(part, bound) for part in whole.split(sizes)])
+    def clip_each(real, whole, bound):
+        return torch.cat([real(part, bound) for part in whole.split(sizes)])
 
-    patch.setattr(parameter, "pulled_back", noting_sizes)
-    patch.setattr(parameter, "clip_whole", clip_each)
+    wrap(patch, parameter, "pulled_back", noting_sizes)
+    wrap(patch, parameter, "clip_whole", clip_each)
 
 
 def nan_in_record(patch: pytest.MonkeyPatch) -> None:
@@ -169,14 +170,12 @@ def shuffled(patch: pytest.MonkeyPatch) -> None:
 
 
 def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
-    real = record.Record.backward
-
-    def backward(self, points, labels, sample, parameters, noise):
+    def backward(real, self, points, labels, sample, *rest):
         other = copy.copy(self)
         other.expected_batch = max(1, len(sample.points))
-        real(other, points, labels, sample, parameters, noise)
+        real(other, points, labels, sample, *rest)
 
-    patch.setattr(record.Record, "backward", backward)
+    wrap(patch, record.Record, "backward", backward)
 
 
 def ledger_afterwards(patch: pytest.MonkeyPatch) -> None:
@@ -192,10 +191,10 @@ def room_of_others(patch: pytest.MonkeyPatch) -> None:
 def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
     """A charge of which nobody knows whom it protects counts for persons."""
 
-    def conflict(runs, unit):
-        return units.unit_conflict([name for name in runs if units._RUN_NAME.search(name)], unit)
+    def conflict(real, runs, unit):
+        return real([name for name in runs if units._RUN_NAME.search(name)], unit)
 
-    patch.setattr(account, "unit_conflict", conflict)
+    wrap(patch, account, "unit_conflict", conflict)
 
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
@@ -204,20 +203,17 @@ def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
 
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
-    real = Account.settle
-    patch.setattr(Account, "settle", lambda *where, **how: real(*where, **{**how, "replays": True}))
+    wrap(patch, Account, "settle", lambda real, *at, **how: real(*at, **{**how, "replays": True}))
 
 
 def epsilon_of_the_last_look(patch: pytest.MonkeyPatch) -> None:
-    real = pace.Pace.look
-
-    def look(self, block):
+    def look(real, self, block):
         found = real(self, block)
         if found is not None:
             self.spent = found
         return found
 
-    patch.setattr(pace.Pace, "look", look)
+    wrap(patch, pace.Pace, "look", look)
 
 
 def published_accounting(patch: pytest.MonkeyPatch) -> None:
