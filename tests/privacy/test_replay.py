@@ -19,6 +19,7 @@ from dpsinkhorn.privacy import (
     poisson_sample,
 )
 from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayed, Replayer, Shared
+from dpsinkhorn.privacy.noise import announce
 
 VALUES = torch.tensor([0.5, -0.25, 4.0], dtype=torch.float64)
 NOBODY = Shared.all_and(0)
@@ -65,6 +66,13 @@ class TestMoves:
 
         _, recording = recorded(run(VALUES))
         assert replayed(run(VALUES + 1), recording)[1].finish() == pytest.approx(1.5)
+
+    def test_a_part_without_numbers(self):
+        def run(values):
+            return lambda noise: [gaussian(each, noise, coordinates=3) for each in (values, values[:0])]
+
+        _, recording = recorded(run(VALUES))
+        assert replayed(run(VALUES + 1), recording)[1].finish() == pytest.approx(math.sqrt(3) / 2)
 
     def test_parts_of_one_release_are_measured_together(self):
         """Relative moves add up by squares; by themselves both would be within their sensitivities."""
@@ -201,3 +209,32 @@ def test_what_is_summed_up():
         "three: moves what is noised by 1.5 times its sensitivity",
         "three: a file differs",
     )
+
+
+class TestPublicState:
+    def run(self, values, **public):
+        def release(noise):
+            announce(noise, **public)
+            return gaussian(values, noise)
+
+        return release
+
+    def test_it_must_be_the_same_bit_for_bit(self):
+        public = {"radius": 1.0, "centres": torch.ones(2), "coordinates": None}
+        _, recording = recorded(self.run(VALUES, **public))
+        assert replayed(self.run(VALUES, **public), recording)[1].finish() == 0
+        for name, other in (("radius", 1 + 1e-15), ("centres", torch.zeros(2)), ("coordinates", 1.0)):
+            with pytest.raises(ReplayDivergedError, match=f"must be public of a release: {name}$"):
+                replayed(self.run(VALUES, **{**public, name: other}), recording)
+
+    def test_a_release_without_it(self):
+        _, recording = recorded(lambda noise: gaussian(VALUES, noise))
+        with pytest.raises(ReplayDivergedError, match="a release with radius on the neighbour"):
+            replayed(self.run(VALUES, radius=1.0), recording)
+
+
+def test_values_that_are_not_finite_are_told_though_they_do_not_move():
+    run = lambda noise: gaussian(torch.full((2,), math.nan), noise)  # noqa: E731
+    _, replayer = replayed(run, recorded(run)[1])
+    assert replayer.finish() == 0
+    assert replayer.differences == ("asks for noise on what is not finite",)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from dpsinkhorn.mechanisms import moments
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
-from support.defects import rewrite
+from support.defects import wrap
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
@@ -16,32 +19,35 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
 
 def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
     """As if entries above the diagonal moved by a half at most."""
-    rewrite(patch, Moments, "squares", "math.sqrt(0.5)", "0.5")
+
+    def noised(real, self, values, sensitivity, *rest):
+        return real(self, values, 0.5 if sensitivity == math.sqrt(0.5) else sensitivity, *rest)
+
+    wrap(patch, Moments, "_noised", noised)
 
 
 def true_counts(patch: pytest.MonkeyPatch) -> None:
     """Sums are noised, the numbers of records beside them are not."""
-    rewrite(
-        patch, Moments, "deviations", "self._noised(counts, COUNT_SENSITIVITY, numbers, noise)", "counts",
-    )  # fmt: skip
+
+    def noised(real, self, values, sensitivity, *rest):
+        return values if sensitivity == moments.COUNT_SENSITIVITY else real(self, values, sensitivity, *rest)
+
+    wrap(patch, Moments, "_noised", noised)
 
 
 def deviations_as_if_alone(patch: pytest.MonkeyPatch) -> None:
     """As if there were no counts beside the deviations: a sensitivity of 1."""
-    rewrite(patch, Moments, "deviations", "DEVIATION_SENSITIVITY", "1.0")
+    patch.setattr(moments, "DEVIATION_SENSITIVITY", 1.0)
 
 
 def counts_as_heavy_as_deviations(patch: pytest.MonkeyPatch) -> None:
     """Noise on counts that is not divided by their weight."""
-    rewrite(patch, Moments, "deviations", "COUNT_SENSITIVITY", "DEVIATION_SENSITIVITY")
+    patch.setattr(moments, "COUNT_SENSITIVITY", moments.DEVIATION_SENSITIVITY)
 
 
 def coordinates_off_the_grid(patch: pytest.MonkeyPatch) -> None:
     """W with all its digits: sums in W v depend on their order."""
-    rewrite(
-        patch, Moments, "_matrix", "_rounded(finite * (1 / norm).clamp_(max=1.0), _MAP_BITS)",
-        "finite * (1 / norm).clamp_(max=1.0)",
-    )  # fmt: skip
+    patch.setattr(moments, "_MAP_BITS", 60)
 
 
 def too_many_digits_in_coordinates(patch: pytest.MonkeyPatch) -> None:
@@ -51,35 +57,39 @@ def too_many_digits_in_coordinates(patch: pytest.MonkeyPatch) -> None:
 
 def scaled_deviations_off_the_grid(patch: pytest.MonkeyPatch) -> None:
     """W v with all its digits: its length depends on the order of a sum."""
-    product = "deviations @ matrix.T"
-    rewrite(patch, Moments, "_units", f"_rounded({product}, self._bits)", product)
+
+    class OfMatrix(torch.Tensor):
+        """W, and what it is multiplied with."""
+
+    def rounded(real, values, bits):
+        return values.as_subclass(torch.Tensor) if isinstance(values, OfMatrix) else real(values, bits)
+
+    wrap(patch, Moments, "_matrix", lambda real, *given: real(*given).as_subclass(OfMatrix))
+    wrap(patch, moments, "_rounded", rounded)
 
 
 def long_coordinates(patch: pytest.MonkeyPatch) -> None:
     """W of any length: W v has more digits than float64."""
-    rewrite(patch, Moments, "_matrix", "finite * (1 / norm).clamp_(max=1.0)", "finite")
+
+    def matrix(_self, w):
+        return moments._rounded(w.cpu().double().nan_to_num(0.0, 0.0, 0.0), moments._MAP_BITS)
+
+    patch.setattr(Moments, "_matrix", matrix)
 
 
 def coordinates_that_are_not_finite(patch: pytest.MonkeyPatch) -> None:
-    rewrite(
-        patch, Moments, "_matrix",
-        "torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)",
-        "coordinates.detach().cpu().double()",
-    )  # fmt: skip
+    wrap(patch, Moments, "_matrix", lambda real, self, w: torch.where(w.isfinite(), real(self, w), w))
 
 
 def without_clipping(patch: pytest.MonkeyPatch) -> None:
-    rewrite(
-        patch, Moments, "_clipped", "(self._bound / norms).clamp_(max=1 / radius)",
-        "(norms * 0).add_(1 / radius)",
-    )  # fmt: skip
+    patch.setattr(Moments, "_clipped", lambda _self, vectors, radius: moments._rounded(vectors / radius, 16))
 
 
 def clipped_by_coordinate(patch: pytest.MonkeyPatch) -> None:
-    rewrite(
-        patch, Moments, "_clipped", "(deviations * deviations).sum(-1, keepdim=True).sqrt()",
-        "deviations.abs()",
-    )  # fmt: skip
+    def clipped(real, self, vectors, radius):
+        return real(self, vectors.reshape(-1, 1), radius).view_as(vectors)
+
+    wrap(patch, Moments, "_clipped", clipped)
 
 
 def off_the_grid(patch: pytest.MonkeyPatch) -> None:
@@ -89,15 +99,22 @@ def off_the_grid(patch: pytest.MonkeyPatch) -> None:
 
 def true_normaliser(patch: pytest.MonkeyPatch) -> None:
     """Means over the true number of records."""
-    rewrite(
-        patch, MomentSteps, "_find_means", "counts = sums.counts.clamp(min=least)",
-        "counts = sums.counts.clamp(min=sum(len(s.points) for s in self._records.every()) / 10)",
-    )  # fmt: skip
+
+    def find_means(real, self):
+        real(self)
+        self._mixture.middles.mul_(100 / _records(self))
+
+    wrap(patch, MomentSteps, "_find_means", find_means)
 
 
 def records_in_a_radius(patch: pytest.MonkeyPatch) -> None:
     """Where deviations are clipped depends on the true number of records, a little."""
-    rewrite(
-        patch, MomentSteps, "_move_centres", "radius / place.size,",
-        "radius / place.size * (1 + 1e-9 * sum(len(s.points) for s in self._records.every())),",
-    )  # fmt: skip
+
+    def radius(real, self, place):
+        return real(self, place) * (1 + 1e-9 * _records(self))
+
+    wrap(patch, MomentSteps, "_radius_in", radius)
+
+
+def _records(steps: MomentSteps) -> int:
+    return sum(len(sample.points) for sample in steps._records.every())

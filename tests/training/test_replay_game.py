@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 
 from dpsinkhorn.data import DataError, from_arrays, load_dataset
 from dpsinkhorn.mechanisms.record import Record
@@ -22,6 +24,7 @@ from dpsinkhorn.training.auditing import (
     replay_plan,
     replay_training,
 )
+from dpsinkhorn.training.auditing.exactness import ExactSums
 from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
 from support.reader_defects import types_by_all_values
 from support.runs import tiny_data
@@ -132,13 +135,35 @@ class TestFound:
 
         monkeypatch.setattr(run.Run, "_note", failing)
         (found,) = game.against(white)
-        assert found.differences == ("ends the training: of the records",)
+        assert found.differences == ("ends with an error: of the records",)
 
     def test_seeded_and_declared_only(self):
         base, _ = self.white()
         plan = replay_plan(base, "record")
         with pytest.raises(ValueError, match="seeded"):
             TrainingReplay(replace(plan, seed=None), base)
+
+
+def _doubles(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+class TestExactSums:
+    @pytest.mark.parametrize(
+        ("add", "rounded"),
+        [
+            (lambda: _doubles(2.0**51, 0.5, 2.0**51).sum(), []),
+            (lambda: _doubles(2.0**52, 0.5, 2.0**52).sum(), ["sum"]),
+            (lambda: _doubles(0.5, 1024.0)[None] @ _doubles(0.25, 3.0)[:, None], []),
+            (lambda: _doubles(0.1, 1024.0)[None] @ _doubles(0.25, 3.0)[:, None], ["mm"]),
+            (lambda: _doubles(1.0).index_add_(0, torch.tensor([0]), _doubles(math.nan)), ["index_add_"]),
+            (lambda: torch.tensor([2**62, 2**62]).sum(), []),
+        ],
+    )
+    def test_what_is_noted(self, add, rounded):
+        with ExactSums() as sums:
+            add()
+        assert sums.rounded == rounded
 
 
 class TestEveryStepIsMeasured:

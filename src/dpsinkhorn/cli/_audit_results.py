@@ -75,7 +75,7 @@ class StepResult:
         }
 
     def draw(self, path: Path) -> None:
-        from dpsinkhorn.cli._audit_plots import draw_audit
+        from dpsinkhorn.cli._plots import draw_audit
 
         found = self.audit
         steps = "1 step" if found.setting.steps == 1 else f"{found.setting.steps} steps"
@@ -162,7 +162,7 @@ class RunResult:
         }
 
     def draw(self, path: Path) -> None:
-        from dpsinkhorn.cli._audit_plots import draw_audit
+        from dpsinkhorn.cli._plots import draw_audit
 
         found = self.audit
         draw_audit(

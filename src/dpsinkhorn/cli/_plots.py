@@ -1,12 +1,14 @@
-"""Pictures for the privacy commands. Imported only when one is asked for: matplotlib is slow to load."""
+"""Pictures for `privacy` and `audit`. Imported only when one is asked for: matplotlib is slow to load."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.cli.privacy import Setting
 
 _POINTS = 12
+_BINS = 60
 
 
 def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
@@ -52,4 +55,40 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def draw_audit(
+    path: Path,
+    *,
+    title: str,
+    scores: Mapping[str, npt.NDArray[np.float64]],
+    bounds: Mapping[str, float],
+    claims: Mapping[str, float],
+    delta: float,
+    counted: str,
+) -> None:
+    """The scores of both worlds, and the bounds as bars below the lines of what is claimed."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    # the outermost scores would leave everything else in one bin
+    low, high = np.quantile(np.concatenate(list(scores.values())), [0.002, 0.998])
+    bins = np.linspace(low, max(high, low + 1e-9), _BINS)
+    for name, values in scores.items():
+        left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name)
+    left.set_xlabel("score")
+    left.set_ylabel(counted)
+    left.set_yscale("log")
+    left.legend(fontsize="small")
+    names = [name.replace(" on ", "\non ") for name in bounds]
+    bars = right.bar(names, list(bounds.values()), width=0.5, color="tab:green")
+    right.bar_label(bars, fmt="%.3g", padding=2)
+    for (name, value), style in zip(claims.items(), ("-", "--"), strict=False):
+        right.axhline(value, linestyle=style, color="tab:red", label=f"{name}: {value:.4g}")
+    right.set_ylim(0, 1.15 * max(*bounds.values(), *claims.values()))
+    right.set_ylabel(f"epsilon at delta = {delta:g}")
+    right.set_title("lower bounds, and what is claimed", fontsize="medium")
+    right.legend(fontsize="small")
+    left.set_title(title, fontsize="medium")
     figure.savefig(path, dpi=150)

@@ -12,7 +12,7 @@ margin for rounding is left to prove: docs/proofs/moments.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, gaussian_std
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
 
 _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
@@ -167,6 +167,11 @@ class Moments(TrainingMechanism):
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003
         return {"privacy": {"steps": 5, "clip": 2.0}, "generator": {"components": 3, "frequencies": 4}}
 
+    def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:
+        from dpsinkhorn.mechanisms.shared.moment_stress import exact_releases
+
+        return exact_releases(self, record)
+
     def own_steps(self, learner: Learner, records: AllRecords, *, horizon: int) -> Steps:
         from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 
@@ -228,6 +233,7 @@ class Moments(TrainingMechanism):
 
         With `coordinates` W, (k, k), it is W v that is clipped to the radius and summed, not v.
         """
+        announce(noise, centres=centres, radius=radius, coordinates=coordinates)
         sums, counts = self.clipped_deviations(records, centres, radius, coordinates)
         numbers = sums.numel() + counts.numel()
         # a record adds a vector of norm at most 1 and a count of 1 to one sum, a person no more to all
@@ -247,6 +253,7 @@ class Moments(TrainingMechanism):
         coordinates: Tensor | None = None,
     ) -> Squares:
         """Sums of w wᵀ over clipped deviations w, for each class or over all; counts, with persons."""
+        announce(noise, centres=centres, radius=radius, coordinates=coordinates)
         total, counts = self.clipped_squares(records, centres, radius, coordinates, pooled=pooled)
         k = total.shape[-1]
         rows, columns = torch.triu_indices(k, k, 1, device=total.device)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayed, Replayer, Shared
+from dpsinkhorn.privacy.audit import Outcome, Recorder, Replayed, Replayer, Shared
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.noisy import noisy_sinkhorn
@@ -108,16 +108,12 @@ def _against(
     seen: dict[str, Any],
 ) -> Outcome:
     replayer = Replayer(recorder.recording, SeededNoise(0), _NOBODY_SAMPLED)
-    try:
+
+    def released() -> list[str]:
         found = run(*read(), replayer)
-        move = replayer.finish()
-    except TransportError as error:
-        ends = (f"ends the release: {error}",) if replayer.begun else ()
-        return Outcome(name, refused=not replayer.begun, differences=ends)
-    except ReplayDivergedError as error:
-        return Outcome(name, differences=(str(error),))
-    differences = tuple(f"{field} differs" for field in seen if not _same(seen[field], found[field]))
-    return Outcome(name, move=move, differences=differences)
+        return [f"{field} differs" for field in seen if not _same(seen[field], found[field])]
+
+    return replayer.outcome(name, released, TransportError)
 
 
 def _seen(method: _Method, who: dict[str, Any], x: Points, y: Points, noise: NoiseSource) -> dict[str, Any]:

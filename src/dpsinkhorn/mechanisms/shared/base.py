@@ -139,6 +139,14 @@ class TrainingMechanism(Barrier):
             "optimizer": {"learning_rate": 1e-3},
         }
 
+    def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:  # noqa: ARG002
+        """Return releases, by name, in which no sum over records is ever rounded, for audits.
+
+        Each is a function of samples and of `noise`. Public state is the worst there is, aimed at a record,
+        (1, d), where it can be.
+        """
+        return {}
+
     def check_step(self, terms: Terms) -> None:
         """Refuse terms under which no step can be taken; nothing is spent."""
 

@@ -77,8 +77,7 @@ class SumOfShares:
             x, y = generated.tiled[tiles.classes], read(tiles.rows)
             costs, squared_slopes = measure(self.cost, x, y)  # (tiles, width, records)
             shares = softmax(costs, generated.filled[tiles.classes], self.regularization)
-            norms = (shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()
-            factors = (bound / norms).clamp(max=1.0) * tiles.filled
+            factors = (bound / _norms(shares, squared_slopes)).clamp(max=1.0) * tiles.filled
             sums = gradient(self.cost, x, y, shares * factors)  # (tiles, width, d)
             # One product in place of an index_add, whose order of summation is left open on a GPU.
             total.add((tiles.classes == every).double() @ sums.flatten(1))
@@ -126,6 +125,11 @@ def softmax(costs: Tensor, meets: Tensor, regularization: float) -> Tensor:
     weights = scores.sub_(largest).exp_()
     # The largest weight is 1, so the sum is at least 1, unless no image is met: then all stay 0.
     return weights.div_(weights.sum(-2, keepdim=True).clamp_(min=0.5))
+
+
+def _norms(shares: Tensor, squared_slopes: Tensor) -> Tensor:
+    """Norms of whole shares, over all images, ``(tiles, 1, records)``."""
+    return (shares * shares * squared_slopes).sum(1, keepdim=True).sqrt()
 
 
 def _at_once(like: Tensor, size: int) -> int:

@@ -21,6 +21,7 @@ from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit.noise import least_refuted_noise
 from dpsinkhorn.privacy.audit.one_run import (
+    LARGEST,
     Guesses,
     OneRunBound,
     check_counts,
@@ -41,7 +42,6 @@ __all__ = [
 
 GAUSSIAN_NOISE = "Gaussian noise of unknown size"
 
-_LARGEST = 60.0  # an ε beyond which e^ε / (1 + e^ε) is 1 in float64
 _HALVINGS = 40
 
 
@@ -211,7 +211,7 @@ def _largest(excluded: Callable[[float], bool]) -> float:
     """Return the largest ε that is excluded, where all below one that is are excluded too; 0 for none."""
     if not excluded(0.0):
         return 0.0
-    low, high = 0.0, _LARGEST
+    low, high = 0.0, LARGEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if excluded(middle) else (low, middle)

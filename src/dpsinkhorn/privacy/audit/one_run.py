@@ -20,7 +20,7 @@ from dpsinkhorn.errors import AuditError
 __all__ = ["OneRunBound", "one_run_bound", "p_value"]
 
 _GRID = 0.1  # steps in which the bound is looked for, then refined
-_LARGEST = 60.0  # beyond it e^ε / (1 + e^ε) is 1 in float64
+LARGEST = 60.0  # beyond it e^ε / (1 + e^ε) is 1 in float64
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _largest_excluded(canaries: int, guesses: int, correct: int, delta: float, e
     low, high = 0.0, _GRID
     while excluded(high):
         low, high = high, high + _GRID
-        if high > _LARGEST:
+        if high > LARGEST:
             return low
     for _ in range(20):
         middle = (low + high) / 2

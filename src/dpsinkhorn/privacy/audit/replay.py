@@ -1,7 +1,8 @@
 """Record and replay: what a mechanism shows to the privacy barrier, on a data set and on a neighbour of it.
 
 A `Recorder` stands at the barrier while a mechanism runs on a data set D: it keeps the private values that
-ask for noise, the sensitivity that is claimed of them, and what was released. A `Replayer` stands there while
+ask for noise, the sensitivity that is claimed of them, the public state that went into them, and what was
+released. A `Replayer` stands there while
 the same mechanism runs on a neighbour D': it measures how far the values moved, over the claimed sensitivity,
 and hands back what was released on D. So all that follows is the same on both sides, and must not differ.
 
@@ -12,10 +13,12 @@ squares for Gaussian noise, and as they are for Laplace noise, and the total may
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +49,10 @@ class _Answer:
     released: Tensor
 
 
+_Public: TypeAlias = dict[str, bytes]
+_Entry: TypeAlias = _Sample | _Public | _Answer
+
+
 @dataclass(frozen=True)
 class _Release:
     """Values that are noised under one charge."""
@@ -63,7 +70,12 @@ class _Release:
 class Recording:
     """All that passed the barrier on the data, in its order."""
 
-    entries: tuple[_Sample | _Answer, ...]
+    entries: tuple[_Entry, ...]
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The private values, one by one."""
+        return [entry.values for entry in self.entries if isinstance(entry, _Answer)]
 
     def differences(self, charge: Charge) -> tuple[str, ...]:
         """Return what of the recorded noise is not as it was charged: one line each."""
@@ -91,6 +103,7 @@ class Recording:
         for entry in self.entries:
             if isinstance(entry, _Sample):
                 sample = entry
+            if not isinstance(entry, _Answer) or not entry.values.numel():
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
@@ -148,7 +161,7 @@ class Recorder(ObservedNoise):
 
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
-        self._entries: list[_Sample | _Answer] = []
+        self._entries: list[_Entry] = []
 
     @property
     def recording(self) -> Recording:
@@ -157,6 +170,9 @@ class Recorder(ObservedNoise):
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         return self._source.words(count, device=device)
+
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        self._entries.append(_bits(arguments))
 
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         self._entries.append(_Answer(query, _seen(values), noised.detach().clone()))
@@ -184,23 +200,28 @@ class Replayer(ObservedNoise):
         choices: list[_Sample | None] = [sample for sample in samples if len(sample.taken)]
         choices = [*choices, None] if len(choices) == 1 else choices
         self._without = choices[turn % len(choices)] if choices else None
-        self._values: list[Tensor] = []
+        self._finite = True
+        self.values: list[Tensor] = []
+        """The neighbour's private values, one by one."""
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether anything was asked for."""
-        return self._next > 0
-
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         return self._source.words(count, device=device)
+
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        entry, now = self._entry(), _bits(arguments)
+        if not isinstance(entry, dict):
+            raise ReplayDivergedError(f"{_asked(entry)} on the data, and {_asked(now)} on the neighbour")
+        if names := [name for name in {**entry, **now} if entry.get(name) != now.get(name)]:
+            raise ReplayDivergedError(f"changes what must be public of a release: {', '.join(names)}")
 
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         entry = self._entry()
         if not isinstance(entry, _Answer) or entry.query != query:
             raise ReplayDivergedError(f"{_asked(entry)} on the data, and {_in_short(query)} on the neighbour")
-        self._values.append(_seen(values))
+        self.values.append(_seen(values))
+        self._finite = self._finite and bool(torch.isfinite(values).all())
         return entry.released.clone().to(noised)
 
     def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
@@ -218,15 +239,36 @@ class Replayer(ObservedNoise):
         if self._next != len(self._recording.entries):
             left = len(self._recording.entries) - self._next
             raise ReplayDivergedError(f"the neighbour asked for noise {left} times less than the data did")
-        values, farthest = iter(self._values), 0.0
+        values, farthest = (each for each in self.values if each.numel()), 0.0
+        if not self._finite:
+            self.differences = ("asks for noise on what is not finite",)
         for release in self._recording._releases():
             move = _move(release.first, [(part, next(values)) for part in release.parts])
             if move and self._without is not None and release.sample is self._without:
-                self.differences = (f"moves what is noised, by {move:.4g}, where no sample has it",)
+                self.differences += (f"moves what is noised, by {move:.4g}, where no sample has it",)
             farthest = max(farthest, move)
         return farthest
 
-    def _entry(self) -> _Sample | _Answer:
+    def outcome(
+        self, name: str, run: Callable[[], Iterable[str]], refusals: type[Exception] | tuple[()] = ()
+    ) -> Outcome:
+        """Say what becomes of a neighbour.
+
+        Args:
+            run: runs on it, with this source of noise, and returns what else differs.
+            refusals: by which it may be refused, before anything is asked for.
+        """
+        try:
+            others = run()
+            move = self.finish()
+        except refusals as error:
+            lines = (f"ends with an error: {error}",) if self._next else ()
+            return Outcome(name, refused=not lines, differences=lines)
+        except ReplayDivergedError as error:
+            return Outcome(name, differences=(str(error),))
+        return Outcome(name, move=move, differences=(*self.differences, *others))
+
+    def _entry(self) -> _Entry:
         if self._next == len(self._recording.entries):
             raise ReplayDivergedError("the neighbour asks for noise more often than the data did")
         self._next += 1
@@ -285,6 +327,16 @@ def _seen(values: Tensor) -> Tensor:
     return torch.nan_to_num(values.detach().double(), nan=0.0, posinf=0.0, neginf=0.0).cpu().clone()
 
 
+def _bits(arguments: dict[str, Tensor | float | None]) -> _Public:
+    """Public arguments, bit for bit."""
+    arrays = {
+        name: np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+        for name, value in arguments.items()
+        if value is not None
+    }
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
 def _move(first: Query, parts: Iterable[tuple[_Answer, Tensor]]) -> float:
     """How far the parts of a release moved together, over the sensitivities that are claimed of them."""
     scaled = torch.cat([(now - part.values).flatten() / part.query.sensitivity for part, now in parts])
@@ -317,7 +369,9 @@ def _in_words(noise: str, rate: float, multiplier: float) -> str:
     return f"{noise} noise of multiplier {multiplier:.4g} {sampled}"
 
 
-def _asked(entry: _Sample | _Answer) -> str:
+def _asked(entry: _Entry) -> str:
+    if isinstance(entry, dict):
+        return f"a release with {', '.join(entry)}"
     return f"a sample at rate {entry.rate:.6g}" if isinstance(entry, _Sample) else _in_short(entry.query)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,8 @@ Scores = npt.NDArray[np.float64]
 
 _EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried
 _INSIDE = np.linspace(0.25, 0.75, 17)  # where a Gaussian's μ is measured best: far outside, chance rules
-_SHARES = (
-    0.01,
-    0.03,
-    0.1,
-    0.2,
-    0.4,
-    0.6,
-)  # of a measured probability: the δ' at which a sampled Gaussian is compared
+# of a measured probability: the δ' at which a sampled Gaussian is compared
+_SHARES = np.array([0.01, 0.03, 0.1, 0.2, 0.4, 0.6])
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ def threshold_bound(
             return np.where(low > delta, np.log(np.maximum(low - delta, 1e-300) / high), -math.inf)
 
     found = _best(present, absent, delta, confidence, shown)
-    return _bound(found, max(0.0, _of(shown, found.limits)), delta, confidence, "")
+    return found.showing(float(shown(*np.array(found.limits))), "")
 
 
 def gaussian_bound(
@@ -96,8 +90,8 @@ def gaussian_bound(
     True
     """
     found = _best(present, absent, delta, confidence, _distance, _INSIDE)
-    mu = max(0.0, _of(_distance, found.limits))
-    return _bound(found, gaussian_epsilon(mu, delta), delta, confidence, "Gaussian trade-off")
+    mu = max(0.0, float(_distance(*np.array(found.limits))))
+    return found.showing(gaussian_epsilon(mu, delta), "Gaussian trade-off")
 
 
 def sampled_gaussian_bound(
@@ -122,16 +116,15 @@ def sampled_gaussian_bound(
     """
     if sampling_rate == 1:
         return gaussian_bound(present, absent, delta=delta, confidence=confidence)
-    assumption = "Gaussian noise on a Poisson sample"
     # Which threshold is better depends on how rare the record is in a sample.
     inside = _best(present, absent, delta, confidence, _distance, _INSIDE)
-    outside = _best(present, absent, delta, confidence, _ratio)
-    found = min(inside, outside, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps, _SHARES))
-    noise = _noise_of(found.limits, sampling_rate, steps, _SHARES)
+    outside = _best(present, absent, delta, confidence, np.divide)
+    found = min(inside, outside, key=lambda each: _noise_of(each.chosen_on, sampling_rate, steps))
+    noise = _noise_of(found.limits, sampling_rate, steps)
     value = 0.0
     if math.isfinite(noise):
         value = epsilon_of(GaussianMechanism(1.0, noise).sampled(sampling_rate, steps), delta)
-    return _bound(found, value, delta, confidence, assumption)
+    return found.showing(value, "Gaussian noise on a Poisson sample")
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -160,14 +153,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 class _Found:
     """A threshold with its limits: the probability of its event, from below and, on the other side, above."""
 
-    threshold: float
-    above: bool
-    with_record: bool
-    likely: tuple[int, int]
-    unlikely: tuple[int, int]
+    event: PairBound  # that shows nothing yet
     limits: tuple[float, float]
     chosen_on: tuple[float, float]
     """The same limits on the half that it was chosen on: for choosing among such thresholds."""
+
+    def showing(self, epsilon: float, assumption: str) -> PairBound:
+        return replace(self.event, epsilon=max(0.0, epsilon), assumption=assumption)
 
 
 def _best(
@@ -210,29 +202,10 @@ def _best(
     _, threshold, above, world, chosen_on = best
     ordered = second[world], second[1 - world]
     likely, unlikely = [(int(((scores > threshold) == above).sum()), len(scores)) for scores in ordered]
-    low, high = (
-        _lower(np.array(likely[0]), likely[1], error),
-        _upper(np.array(unlikely[0]), unlikely[1], error),
-    )
-    return _Found(threshold, above, world == 0, likely, unlikely, (float(low), float(high)), chosen_on)
-
-
-def _of(measure: Callable[[Scores, Scores], Scores], limits: tuple[float, float]) -> float:
-    return float(measure(np.array(limits[0]), np.array(limits[1])))
-
-
-def _bound(found: _Found, value: float, delta: float, confidence: float, assumption: str) -> PairBound:
-    return PairBound(
-        epsilon=value,
-        delta=delta,
-        confidence=confidence,
-        assumption=assumption,
-        threshold=found.threshold,
-        above=found.above,
-        with_record=found.with_record,
-        likely=found.likely,
-        unlikely=found.unlikely,
-    )
+    low = _lower(np.array(likely[0]), likely[1], error)
+    high = _upper(np.array(unlikely[0]), unlikely[1], error)
+    event = PairBound(0.0, delta, confidence, "", threshold, above, world == 0, likely, unlikely)
+    return _Found(event, (float(low), float(high)), chosen_on)
 
 
 def _lower(counts: npt.NDArray[np.int64], size: int, error: float) -> Scores:
@@ -252,22 +225,15 @@ def _distance(low: Scores, high: Scores) -> Scores:
         return np.nan_to_num(special.ndtri(low) - special.ndtri(high), nan=-math.inf)
 
 
-def _ratio(low: Scores, high: Scores) -> Scores:
-    return low / high
-
-
-def _noise_of(limits: tuple[float, float], rate: float, steps: int, shares: tuple[float, ...]) -> float:
+def _noise_of(limits: tuple[float, float], rate: float, steps: int) -> float:
     """The largest noise multiplier at which an event may have these probabilities; infinite: any.
 
-    At a δ' that is one of `shares` of the likelier probability they show an ε', and the accountant says how
-    much noise allows for that.
+    At a δ' that is some share of the likelier probability they show an ε', and the accountant says how much
+    noise allows for that.
     """
     low, high = limits
-    shown = [
-        (math.log((1 - share) * low / high), share * low)  # ε', δ'
-        for share in shares
-        if (1 - share) * low > high
-    ]
+    shares = _SHARES[(1 - _SHARES) * low > high]
+    shown = [(math.log((1 - share) * low / high), share * low) for share in shares.tolist()]  # ε', δ'
     if not shown:
         return math.inf
 

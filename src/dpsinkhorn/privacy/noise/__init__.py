@@ -12,6 +12,7 @@ from dpsinkhorn.privacy.noise.lattice import (
     Query,
     add_gaussian,
     add_laplace,
+    announce,
     gaussian_std,
     laplace_scale,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "WordSource",
     "add_gaussian",
     "add_laplace",
+    "announce",
     "gaussian_std",
     "laplace_cells",
     "laplace_scale",

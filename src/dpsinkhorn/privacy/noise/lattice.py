@@ -9,7 +9,8 @@ much, so the event to charge is that of the textbook mechanism. Statement and pr
 
 Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
 them tells an `ObservedNoise`, which is there for audits, what it was given and what it is about to hand back,
-and hands back what that answers. Every other source is asked for random bits and nothing else.
+and hands back what that answers. Every other source is asked for random bits and nothing else. By `announce` a
+mechanism says what else goes into a release: public state, which must be the same whatever the records are.
 """
 
 from __future__ import annotations
@@ -61,12 +62,22 @@ class ObservedNoise(ABC):
         """Return `count` uniform 64-bit words as signed int64."""
 
     @abstractmethod
+    def public(self, arguments: dict[str, Tensor | float | None]) -> None:
+        """Take note of what the next release is computed from besides private records."""
+
+    @abstractmethod
     def release(self, query: Query, values: Tensor, noised: Tensor) -> Tensor:
         """Return what is released for these private values; `noised` is what would be."""
 
     @abstractmethod
     def sample(self, units: int, rate: float, taken: Tensor) -> Tensor:
         """Return the indices of the Poisson sample of so many units; `taken` is what would be."""
+
+
+def announce(noise: object, **public: Tensor | float | None) -> None:
+    """Tell an audit, where one looks on, what the next release is computed from besides private records."""
+    if isinstance(noise, ObservedNoise):
+        noise.public(public)
 
 
 def gaussian_std(sensitivity: float, noise_multiplier: float, coordinates: int) -> float:

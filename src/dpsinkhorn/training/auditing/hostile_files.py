@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,11 +138,8 @@ def _text_case(table: _Text, folder: Path, options: dict[str, Any]) -> FileCase:
         path.write_text(table.text + (end + line + "\n" if line else ""), encoding="utf-8")
         return load_dataset(path, **options)
 
-    name = f"{table.suffix} with {_MARKS[table.mark]}"
-    lines = {
-        f"a line more, with {words}": partial(read, line) for words, line in _hostile_lines(table, options)
-    }
-    return FileCase(name, partial(read, ""), _named(name, lines))
+    lines = ((f"a line more, with {words}", line) for words, line in _hostile_lines(table, options))
+    return _case(f"{table.suffix} with {_MARKS[table.mark]}", read, "", lines)
 
 
 def _hostile_lines(table: _Text, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -193,8 +190,7 @@ def _npz_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any], ima
         np.savez(path, **_longer(arrays, more))
         return load_dataset(path, **options)
 
-    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, image, persons)}
-    return FileCase(".npz", partial(read, {}), _named(".npz", rows))
+    return _case(".npz", read, {}, _hostile_rows(arrays, image, persons))
 
 
 def _npy_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any]) -> FileCase:
@@ -208,8 +204,7 @@ def _npy_case(arrays: dict[str, Any], folder: Path, options: dict[str, Any]) -> 
                 stated["label" if name == "labels" else name] = str(folder / f"{name}.npy")
         return load_dataset(folder / "images.npy", **stated)
 
-    rows = {words: partial(read, more) for words, more in _hostile_rows(arrays, "images", "groups")}
-    return FileCase(".npy", partial(read, {}), _named(".npy", rows))
+    return _case(".npy", read, {}, _hostile_rows(arrays, "images", "groups"))
 
 
 def _longer(arrays: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -244,30 +239,27 @@ def _extremes(kind: np.dtype[Any]) -> Sequence[Any]:
 
 
 def _parquet_case(table: Any, folder: Path, options: dict[str, Any]) -> FileCase:
-    def read(name: str, value: Any) -> Dataset:
-        last = table.slice(table.num_rows - 1).to_pylist()[0]
-        persons = options.get("groups") or "groups"
-        if persons in last:
-            last[persons] = _plain(_nobody_yet(np.array(table[persons].to_pylist())))
-        more = pa.Table.from_pylist([{**last, name: value}], schema=table.schema)
-        pyarrow.parquet.write_table(pa.concat_tables([table, more]), folder / "table.parquet")
+    last = table.slice(table.num_rows - 1).to_pylist()[0]
+    persons = options.get("groups") or "groups"
+    if persons in last:
+        last[persons] = _plain(_nobody_yet(np.array(table[persons].to_pylist())))
+
+    def read(changed: dict[str, Any] | None) -> Dataset:
+        more = [] if changed is None else [{**last, **changed}]
+        longer = pa.concat_tables([table, pa.Table.from_pylist(more, schema=table.schema)])
+        pyarrow.parquet.write_table(longer, folder / "table.parquet")
         return load_dataset(folder / "table.parquet", **options)
 
-    def alone() -> Dataset:
-        pyarrow.parquet.write_table(table, folder / "table.parquet")
-        return load_dataset(folder / "table.parquet", **options)
+    def hostile() -> Iterator[tuple[str, dict[str, Any]]]:
+        names = table.schema.names
+        for field in map(table.schema.field, dict.fromkeys([names[0], *names[-2:]])):
+            values: list[Any] = [None]
+            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+                values += _extremes(np.dtype(field.type.to_pandas_dtype()))
+            for value in values:
+                yield f"a row more, with {value} as {field.name}", {field.name: _plain(value)}
 
-    rows = {}
-    for field in (
-        table.schema[0],
-        *(table.schema[k] for k in range(len(table.schema) - 2, len(table.schema))),
-    ):
-        values: list[Any] = [None]
-        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            values += list(_extremes(np.dtype(field.type.to_pandas_dtype())))
-        for value in values:
-            rows[f"a row more, with {value} as {field.name}"] = partial(read, field.name, _plain(value))
-    return FileCase(".parquet", alone, _named(".parquet", rows))
+    return _case(".parquet", read, None, hostile())
 
 
 def _plain(value: Any) -> Any:
@@ -293,11 +285,12 @@ def _folder_case(pictures: Path, folder: Path, options: dict[str, Any]) -> FileC
     with Image.open(last) as pattern:
         size = pattern.size
 
-    def read(place: Path | None, write: Callable[[Path], object]) -> Dataset:
+    def read(file: tuple[Path, Callable[[Path], object]] | None) -> Dataset:
         copy = folder / "pictures"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(pictures, copy)
-        if place is not None:
+        if file is not None:
+            place, write = file
             (copy / place).parent.mkdir(exist_ok=True)
             write(copy / place)
         return load_dataset(copy, **options)
@@ -314,10 +307,12 @@ def _folder_case(pictures: Path, folder: Path, options: dict[str, Any]) -> FileC
         "of no picture": (beside.with_suffix(".txt"), lambda path: path.write_text("no picture")),
         "in a class of its own": (Path("zzz") / "zzz.png", Image.new("L", size, 255).save),
     }
-    files = {f"a file more, {words}": file for words, file in files.items()}
-    nothing = partial(read, None, lambda _: None)
-    return FileCase("pictures", nothing, _named("pictures", {w: partial(read, *f) for w, f in files.items()}))
+    return _case("pictures", read, None, ((f"a file more, {words}", file) for words, file in files.items()))
 
 
-def _named(name: str, readings: Mapping[str, Callable[[], Dataset]]) -> tuple[Neighbour, ...]:
-    return tuple(Neighbour(f"{name}: {words}", read) for words, read in readings.items())
+def _case(
+    name: str, read: Callable[[Any], Dataset], nothing: Any, more: Iterable[tuple[str, Any]]
+) -> FileCase:
+    """The file with nothing more, and with each of these."""
+    neighbours = (Neighbour(f"{name}: {words}", partial(read, each)) for words, each in more)
+    return FileCase(name, partial(read, nothing), tuple(neighbours))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.training.auditing.replay import Neighbour
 
-__all__ = ["first_units", "neighbours_by_class", "worst_neighbours"]
+__all__ = ["first_units", "joined", "neighbours_by_class", "some_rows", "worst_neighbours"]
 
 Images: TypeAlias = npt.NDArray[Any]
 
@@ -28,10 +28,10 @@ def first_units(data: Dataset, records: int) -> Dataset:
     """
     groups = data.groups
     if groups is None:
-        return _rows(data, np.arange(min(records, data.records - 1)))
+        return some_rows(data, np.arange(min(records, data.records - 1)))
     order = np.argsort(groups, kind="stable")
     persons = groups[order][min(records, data.records - 1)]
-    return _rows(data, np.flatnonzero(groups < persons))
+    return some_rows(data, np.flatnonzero(groups < persons))
 
 
 def neighbours_by_class(data: Dataset) -> Iterator[Neighbour]:
@@ -53,7 +53,7 @@ def worst_neighbours(data: Dataset, original: Dataset) -> Iterator[Neighbour]:
     if data.labels is not None:
         yield from neighbours_by_class(data)
     units = np.arange(original.records) if original.groups is None else original.groups
-    last = _rows(original, np.flatnonzero(units == data.units))
+    last = some_rows(original, np.flatnonzero(units == data.units))
     found = [] if last.labels is None else last.labels.tolist()
     yield _one_more(data, "a unit of the data that had been left out", last.images, found)
     if data.groups is None:
@@ -66,7 +66,8 @@ def worst_neighbours(data: Dataset, original: Dataset) -> Iterator[Neighbour]:
         yield _one_more(data, f"a person with {_MANY} records of one class: {name}", images, alike)
 
 
-def _rows(data: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
+def some_rows(data: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
+    """Return some of the records."""
     return replace(
         data,
         images=np.asarray(data.images[rows], dtype=np.float32),
@@ -101,10 +102,11 @@ def _kinds(data: Dataset) -> dict[str, Images]:
 
 def _one_more(data: Dataset, name: str, images: Images, labels: list[int]) -> Neighbour:
     """The data and one unit more, with these records: whatever they are, nothing checks them here."""
-    return Neighbour(name, partial(_joined, data, images, labels))
+    return Neighbour(name, partial(joined, data, images, labels))
 
 
-def _joined(data: Dataset, images: Images, labels: list[int]) -> Dataset:
+def joined(data: Dataset, images: Images, labels: list[int]) -> Dataset:
+    """Return the data and one unit more behind them."""
     person = np.full(len(images), data.units)
     return replace(
         data,

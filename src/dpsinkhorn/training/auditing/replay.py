@@ -26,7 +26,7 @@ from safetensors import safe_open
 from dpsinkhorn.data import DataError, Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import SeededNoise, read_ledger
-from dpsinkhorn.privacy.audit import Outcome, Recorder, ReplayDivergedError, Replayer, Shared
+from dpsinkhorn.privacy.audit import Outcome, Recorder, Replayer, Shared
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Saving
@@ -86,18 +86,12 @@ class TrainingReplay:
         assert self._plan.seed is not None
         shared = _shared(self._data, data)
         replayer = Replayer(self._recording, SeededNoise(self._plan.seed), shared, turn)
-        try:
+
+        def train() -> tuple[str, ...]:
             with _run_of(self._plan) as run:
-                seen = _trained(run, data, replayer)
-            move = replayer.finish()
-        except TrainingError as error:
-            if not replayer.begun:
-                return Outcome(neighbour.name, refused=True)
-            return Outcome(neighbour.name, differences=(f"ends the training: {error}",))
-        except ReplayDivergedError as error:
-            return Outcome(neighbour.name, differences=(str(error),))
-        differences = (*replayer.differences, *_differences(self._seen, seen))
-        return Outcome(neighbour.name, move=move, differences=differences)
+                return _differences(self._seen, _trained(run, data, replayer))
+
+        return replayer.outcome(neighbour.name, train, TrainingError)
 
 
 def _shared(data: Dataset, other: Dataset) -> Shared:

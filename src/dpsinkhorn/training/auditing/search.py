@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ import numpy as np
 from dpsinkhorn.data import KNOWN, DataError, Dataset, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism, private_names
 from dpsinkhorn.privacy.audit import Outcome, Replayed
+from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.hostile_files import FileCase, made_up_cases, own_cases
 from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
@@ -33,21 +35,6 @@ REPLAYED_RECORDS = 1500
 """The most records of a data set that are replayed."""
 _PER_PERSON = 4  # records of made-up persons, about
 _NOISE = 5.0
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where the data are, and how they are read."""
-
-    name: str
-    options: dict[str, Any]
-
-    def cases(self, data: Dataset, folder: Path) -> Iterator[FileCase]:
-        """The data in files: a known set in every format, another one in its own."""
-        if self.name in KNOWN:
-            return made_up_cases(data, folder)
-        kept = self.options if data.groups is not None else {**self.options, "groups": None}
-        return own_cases(Path(self.name).expanduser(), REPLAYED_RECORDS, folder, kept)
 
 
 def replay_training(
@@ -72,12 +59,13 @@ def replay_training(
     data = load_dataset(source, **options)
     if data.units < 2:
         raise DataError("a replay needs two units of privacy at least: one is left out, to be added again")
+    cases = partial(_cases, source, options) if files else None
     found = []
     for mechanism in private_names() if mechanisms is None else mechanisms:
         for name, each, plan in _settings(data, mechanism):
             if watch is not None:
                 watch(name)
-            found.append(Replayed.of(name, _outcomes(_Source(source, options), each, plan, files)))
+            found.append(Replayed.of(name, _outcomes(cases, each, plan)))
     return found
 
 
@@ -113,7 +101,17 @@ def _settings(data: Dataset, mechanism: str) -> Iterator[tuple[str, Dataset, _Pl
         yield name, grouped, lambda each: replay_plan(each, mechanism, labels=labels)
 
 
-def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> Iterator[Outcome]:
+def _cases(source: str, options: dict[str, Any], data: Dataset, folder: Path) -> Iterator[FileCase]:
+    """The data in files: a known set in every format, another one in its own."""
+    if source in KNOWN:
+        return made_up_cases(data, folder)
+    kept = options if data.groups is not None else {**options, "groups": None}
+    return own_cases(Path(source).expanduser(), REPLAYED_RECORDS, folder, kept)
+
+
+def _outcomes(
+    cases: Callable[[Dataset, Path], Iterator[FileCase]] | None, data: Dataset, plan: _PlanFor
+) -> Iterator[Outcome]:
     base = first_units(data, REPLAYED_RECORDS)
     settled = plan(base)
     game = TrainingReplay(settled, base)
@@ -123,10 +121,11 @@ def _outcomes(source: _Source, data: Dataset, plan: _PlanFor, files: bool) -> It
         yield from game.against(neighbours_by_class(base))
         return
     yield from game.against(worst_neighbours(base, data))
-    if not files:
+    yield from exact_outcomes(settled, data)
+    if cases is None:
         return
     with tempfile.TemporaryDirectory() as folder:
-        for case in source.cases(base, Path(folder)):
+        for case in cases(base, Path(folder)):
             read = case.read()
             if (read.groups is None) != (data.groups is None):
                 continue  # persons that are not in the file, or that a mechanism does not protect

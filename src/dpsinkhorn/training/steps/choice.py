@@ -40,12 +40,13 @@ def make_steps(
     if own is not None:
         return own
     assert isinstance(barrier, GradientBarrier)
-    if not plan.facts.size_is_public:
-        return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
+    plain = PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
+    if not _may_show_sizes(plan):
+        return plain
     if capture is None:
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
-            return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
+            return plain
     held = records.held(plan.facts.classes, on_the_grid=plan.kind.on_the_grid)
     n = plan.generated
     labels: torch.Tensor | None = None
@@ -54,7 +55,12 @@ def make_steps(
         labels = with_resampled(first, barrier.resampled(n))
     fixed = None if held is None else barrier.fixed(Setting(n, labels, plan.expected_batch, held))
     if held is None or fixed is None:
-        return PlainSteps(plan, state, records, barrier, probabilities, horizon=horizon)
+        return plain
     return FixedSteps(
         plan, state, held, barrier, fixed, labels, probabilities, horizon=horizon, capture=capture
     )
+
+
+def _may_show_sizes(plan: Plan) -> bool:
+    """Whether it may show how large a sample is, as it does where it finds no room."""
+    return plan.facts.size_is_public

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier
+from dpsinkhorn.privacy.noise import announce
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable
 from dpsinkhorn.training.state import TrainingState
@@ -45,6 +46,7 @@ class PlainSteps:
         points, labels = generate(state, barrier, n, labels)
 
         # ---- lines 6 to 10: the privacy barrier, and back through the generator
+        announce(state.noise, images=points, labels=labels)
         barrier.backward(points, labels, sample, state.parameters, state.noise)
 
         # ---- line 11: post-processing from here on

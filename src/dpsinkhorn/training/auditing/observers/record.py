@@ -14,8 +14,7 @@ from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence
-from dpsinkhorn.training.auditing.observers.shares import Units, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, Units, rows_of, shares_of
 
 __all__ = ["RecordObserver"]
 

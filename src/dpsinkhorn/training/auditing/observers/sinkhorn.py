@@ -18,7 +18,7 @@ from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropa
 from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.shares import Units, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.evidence import Units, rows_of, shares_of
 
 __all__ = ["SinkhornObserver"]
 
