@@ -15,7 +15,7 @@ from PIL import Image
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import downstream_utility, images_of
 from dpsinkhorn.generators import MLPConfig, build_generator, draw_latents
-from dpsinkhorn.release import load, write_release
+from dpsinkhorn.release import About, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 
@@ -47,7 +47,7 @@ def release(tmp_path_factory):
         generator.eval(),
         label_probabilities=None,
         privacy=statement(),
-        title="Digits",
+        about=About(title="Digits"),
         releasable=True,
     )
     return folder
@@ -112,7 +112,7 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
 def test_figures_are_those_of_the_library(run, release, quick):
     status, out, _ = run(release, *quick, "--classifiers", "logistic", "--seed", 7, "--json")
     assert status == 0
-    images, labels = load(release).sample(200, seed=7, device="cpu")
+    images, labels = load(release).sample(200, seed=7, device="cpu", vary=True)
     test = load_dataset("digits", split="test")
     expected = downstream_utility(
         images, labels, images_of(test), test.labels, classes=10, classifiers=["logistic"], device="cpu"

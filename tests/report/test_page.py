@@ -23,7 +23,7 @@ from dpsinkhorn.privacy import (
     read_ledger,
 )
 from dpsinkhorn.privacy.words import factor_in_words
-from dpsinkhorn.release import PrivacyStatement, write_release
+from dpsinkhorn.release import About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
 from support.html import read_page, rows
@@ -509,7 +509,7 @@ class TestAReleaseAlone:
             "\"><img src=x onerror='alert(1)'>",
             "{{ 7 * 7 }} &amp;",
         ]
-        write_small_release(tmp_path / "release", class_names=names, title="<b>T</b>{% raw %}'\"&")
+        write_small_release(tmp_path / "release", class_names=names, about=About("<b>T</b>{% raw %}'\"&"))
         page = page_of(tmp_path / "release", output=tmp_path / "r.html")
         assert page.one("h1").text == "<b>T</b>{% raw %}'\"&"
         assert [cells[0] for cells in rows(page, "100 generated images")[1:]] == [

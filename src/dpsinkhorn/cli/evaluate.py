@@ -118,7 +118,7 @@ def evaluate(
                 "these are the images it was trained on: the figures say little of new ones; "
                 "hold some back from training, and evaluate on those"
             )
-        images, labels = release.sample(count, seed=seed, device=device)
+        images, labels = release.sample(count, seed=seed, device=device, vary=True)
         with progress_bar(names, runs, quiet=as_json) as progress:
             result = evaluate_images(
                 images,
@@ -136,7 +136,8 @@ def evaluate(
             )
         result = replace(result, public=public)
         if picture is not None and training is not None:
-            _draw(images, training, picture, device)
+            plain, _ = release.sample(_PAIRS, seed=seed, device=device)
+            _draw(plain, training, picture, device)
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer") from error
     found = {**_to_json(result, release, folder, count, seed, picture), "trained_on": trained_on}

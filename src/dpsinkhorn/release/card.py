@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from dpsinkhorn.generators import CustomConfig
 from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.release.about import TRUST
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
@@ -25,7 +28,7 @@ def warning_of(release: Release) -> str | None:
 
 def model_card(release: Release) -> str:
     """Return Markdown with a YAML header."""
-    config = release.config
+    config, about, privacy = release.config, release.about, release.privacy
     channels, height, width = release.image_shape
     what = f"{height} x {width} {'grey' if channels == 1 else 'colour'} images"
     if release.classes:
@@ -33,30 +36,26 @@ def model_card(release: Release) -> str:
     warning = warning_of(release)
     banner = "" if warning is None else f"> # {warning.split(':')[0]}\n> **{warning}**\n\n"
     tags = ["synthetic-data", "optimal-transport", "image-generation"]
-    tags += ["differential-privacy"] if release.privacy.private else ["not-private"]
+    tags += ["differential-privacy"] if privacy.private else ["not-private"]
     tags += [] if release.releasable else ["not-for-release"]
     header = "\n".join(f"  - {tag}" for tag in tags)
+    said = f"{_escaped(about.description)}\n\n" if about.description else ""
+    said += "".join(
+        f"**{name.capitalize()}:** {_escaped(text)}\n\n"
+        for name, text in (("purpose", about.purpose), ("contact", about.contact))
+        if text
+    )
     labels = ", labels" if release.classes else ", _"
     one_class = (
         "\nsome, _ = release.sample(100, labels=0)             # of one class" if release.classes else ""
     )
-    names = ""
-    if release.class_names:
-        rows = "\n".join(f"| {number} | {_cell(name)} |" for number, name in enumerate(release.class_names))
-        names = f"\n## Classes\n\n| label | name |\n|---|---|\n{rows}\n"
-    varied = ""
-    if config.variation:
-        values = ", ".join(f"{name} {value:g}" for name, value in vars(config.variation).items() if value)
-        varied = (
-            f"\nSampling changes every image a little at random ({values}), by these public numbers; "
-            "`release.sample(1000, variation=Variation())` leaves that out."
-        )
     network, own_class = config.kind, ""
     hint = "or `dpsinkhorn sample path/to/this/folder --count 60000 --output samples.npz`."
     if isinstance(config, CustomConfig):
         network, own_class = "a PyTorch module of its maker's own", ", generator=TheClass"
-        hint = f"`TheClass` is `{_cell(config.module)}`, which whoever made this release can give you."
-    notes = "".join(f"- {note}\n" for note in release.privacy.notes)
+        name = config.module.replace("`", "")
+        hint = f"`TheClass` is `{name}`, which whoever made this release can give you."
+    notes = "".join(f"- {_escaped(note)}\n" for note in privacy.notes)
     notes = notes and f"{notes}\n"
     return f"""---
 library_name: dpsinkhorn
@@ -66,12 +65,14 @@ tags:
 # license: choose one before publishing, e.g. cc-by-4.0
 ---
 
-# {release.title}
+# {_escaped(about.title)}
 
-{banner}A generator of {what}, trained with [dpsinkhorn](https://pypi.org/project/dpsinkhorn/).
-**{release.privacy.guarantee if release.privacy.private else "Not private: no ε is guaranteed"}.**
+{banner}{said}A generator of {what}, trained with [dpsinkhorn](https://pypi.org/project/dpsinkhorn/).
+**{privacy.guarantee if privacy.private else "Not private: no ε is guaranteed"}.**
 
 ![Images drawn from this generator](samples.png)
+
+All images above are synthetic, and as the generator renders them.
 
 ## Use
 
@@ -85,28 +86,67 @@ images{labels} = release.sample(1000)                   # NumPy, uint8{one_class
 {hint} The files hold numbers and
 text only; loading them runs none of their content.
 
+{_images(release)}
+
+What the images are good for is not measured here: figures computed from private records are not
+private, and stay with whoever holds these. Have results that matter checked on the real data.
+
 ## What is guaranteed
 
-{_guarantee(release.privacy)}
+{_guarantee(privacy)}
 
 | | |
 |---|---|
-| ε | {format_epsilon(release.privacy.epsilon) if release.privacy.private else "none"} |
-| δ | {release.privacy.delta:g} |
-| neighbouring data sets | {release.privacy.adjacency} |
-| unit of privacy | {release.privacy.unit} |
-| accountant | {release.privacy.accountant} |
-| mechanism | {_cell(release.privacy.mechanism)} |
-| noise | {_cell(release.privacy.noise)} |
-| ledger digest | {release.privacy.ledger_digest or "none"} |
+| ε | {format_epsilon(privacy.epsilon) if privacy.private else "none"} |
+| δ | {privacy.delta:g} |
+| neighbouring data sets | {privacy.adjacency} |
+| unit of privacy | {privacy.unit} |
+| accountant | {privacy.accountant} |
+| mechanism | {_escaped(privacy.mechanism)} |
+| noise | {_escaped(privacy.noise)} |
+| ledger digest | {privacy.ledger_digest or "none"} |
 
 {notes}`privacy.json` has every charge, so that ε can be computed again.
-{names}
+{_classes(release)}
 ## The network
 
 {network}, {config.parameters:,} parameters, latent of {config.latent} numbers uniform on (0, 1); \
-`config.json` has the rest.{varied}
+`config.json` has the rest.
 """
+
+
+def _images(release: Release) -> str:
+    """What an analyst must know of the images: pixels, labels, variation."""
+    lines = []
+    if release.value_range is not None:
+        low, high = (f"{limit:.10g}" for limit in release.value_range)
+        lines.append(
+            f"- **Pixels** are whole numbers from 0 to 255. In the original images they stood for {low} to "
+            f"{high}: `{low} + images / 255 * ({high} - {low})` is in that range."
+        )
+    if release.classes:
+        measured = release.label_source == "released"
+        caution = "" if measured else " How frequent a class is among real images cannot be read off them."
+        lines.append(f"- **Labels:** {release.labels_in_words}.{caution}")
+    if release.config.variation:
+        values = ", ".join(f"{name} {value:g}" for name, value in release.config.variation.values.items())
+        lines.append(
+            f"- **Variation:** `release.sample(1000, vary=True)`, or `--vary`, changes every image at random "
+            f"({values}), by these public numbers. That is augmentation, for training classifiers on "
+            "the images; it is not in the picture above, and nothing that was learnt."
+        )
+    return "\n".join(lines)
+
+
+def _classes(release: Release) -> str:
+    if not release.class_names:
+        return ""
+    shares = release.label_probabilities or ()
+    rows = "\n".join(
+        f"| {number} | {_escaped(name)} | {100 * share:.3g} % |"
+        for number, (name, share) in enumerate(zip(release.class_names, shares, strict=True))
+    )
+    return f"\n## Classes\n\n| label | name | of what is drawn |\n|---|---|---|\n{rows}\n"
 
 
 def _guarantee(privacy: PrivacyStatement) -> str:
@@ -131,7 +171,7 @@ def _guarantee(privacy: PrivacyStatement) -> str:
         f"whatever anyone does with this folder, and whatever else they know, all other records included, "
         f"the chance of any outcome differs between training {difference} by at most a factor e^ε, but for "
         f"a probability of δ. {size} Drawing more images costs no further privacy. Other releases "
-        f"from the same data add to ε."
+        f"from the same data add to ε. {TRUST}"
     )
     if privacy.published_epsilon is not None:
         text += (
@@ -147,6 +187,11 @@ def _guarantee(privacy: PrivacyStatement) -> str:
     return text
 
 
-def _cell(text: str) -> str:
-    """Escape text so that it cannot break out of a table's cell."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+def _escaped(text: str) -> str:
+    """Escape text so that it stays text: no markup, link, HTML or formula, and within a cell of a table.
+
+    >>> print(_escaped("<b> [x](y) | `$a$`"))
+    &lt;b&gt; \\[x\\](y) \\| \\`\\$a\\$\\`
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import os
@@ -27,22 +28,25 @@ from dpsinkhorn.generators import (
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
 from dpsinkhorn.release import _json, _tensors
 from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
+from dpsinkhorn.release.about import LABEL_SOURCES, About
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
+__all__ = ["FILES", "VERSION", "check_class_names", "load", "make_release", "save_release", "write_release"]
 
-VERSION = 1
+VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
 
 _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
 _CONFIG_KEYS = (
-    *("format", "version", "title"),
-    *("generator", "generator_sha256", "label_probabilities", "class_names"),
+    *("format", "version", "title", "description", "purpose", "contact"),
+    *("generator", "generator_sha256", "label_probabilities", "label_source", "class_names", "value_range"),
 )
+_SINCE_2 = {"description": "", "purpose": "", "contact": "", "label_source": None, "value_range": None}
+_VERSIONS = {_CONFIG_FORMAT: (1, VERSION), _PRIVACY_FORMAT: (1,)}
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
 _LONGEST_NAME = 200
@@ -62,8 +66,10 @@ def make_release(
     label_probabilities: Sequence[float] | None,
     privacy: PrivacyStatement,
     releasable: bool = True,
-    title: str = "Private image generator",
+    about: About | None = None,
     class_names: Sequence[str] = (),
+    label_source: str | None = None,
+    value_range: tuple[float, float] | None = None,
 ) -> Release:
     """Put together a copy of a generator and what goes with it.
 
@@ -73,8 +79,10 @@ def make_release(
         privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
             whatever is said here: such a release says so, loudly.
-        title: The heading of the model card.
+        about: Title, description, purpose and contact.
         class_names: One per class, or none. Characters that cannot be printed become question marks.
+        label_source: How `label_probabilities` were set, a key of `LABEL_SOURCES`, if that is to be told.
+        value_range: The public range of the original pixels, which samples show as 0 to 255.
 
     Raises:
         ReleaseError: Something is wrong with the arguments.
@@ -94,9 +102,11 @@ def make_release(
         generator=network,
         privacy=privacy,
         releasable=releasable and not privacy.objections,
-        title=_checks.text(title, "the title", ReleaseError, longest=200),
+        about=about or About(),
         label_probabilities=probabilities,
-        class_names=_class_names([_printable(name) for name in class_names], config.classes),
+        class_names=check_class_names([_printable(name) for name in class_names], config.classes),
+        label_source=_label_source(label_source, config.classes),
+        value_range=_value_range(None if value_range is None else list(value_range)),
     )
 
 
@@ -157,15 +167,18 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
     if not os.path.lexists(place / "config.json"):
         raise ReleaseError(f"{place} is not a release: it has no config.json")
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
+    if entries["version"] == 1:
+        _json.check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
+        entries |= _SINCE_2
     _json.check_keys(entries, _CONFIG_KEYS, "config.json")
-    title = _checks.text(entries["title"], "the title in config.json", ReleaseError, longest=200)
+    about = About(**{field.name: entries[field.name] for field in dataclasses.fields(About)})
     try:
         config = config_from_json(entries["generator"])
         if config_to_json(config) != entries["generator"]:
             raise ReleaseError("config.json does not have every field of its generator")
         probabilities = _probabilities(entries["label_probabilities"], config.classes)
         _check_module(config, generator)
-        names = _class_names(entries["class_names"], config.classes)
+        names = check_class_names(entries["class_names"], config.classes)
         statement, releasable = _read_privacy(place / "privacy.json")
         largest = _tensors.size_limits(config, generator)[1]
         data = read_file(place / "generator.safetensors", largest)
@@ -176,7 +189,9 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         network = _tensors.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
-    return Release(network, statement, releasable, title, probabilities, names)
+    source = _label_source(entries["label_source"], config.classes)
+    limits = _value_range(entries["value_range"])
+    return Release(network, statement, releasable, about, probabilities, names, source, limits)
 
 
 def _check_module(config: GeneratorConfig, module_class: ModuleClass | None) -> None:
@@ -235,18 +250,20 @@ def _config_json(release: Release, data: bytes) -> dict[str, Any]:
     return {
         "format": _CONFIG_FORMAT,
         "version": VERSION,
-        "title": release.title,
+        **dataclasses.asdict(release.about),
         "generator": config_to_json(release.config),
         "generator_sha256": hashlib.sha256(data).hexdigest(),
         "label_probabilities": None if probabilities is None else list(probabilities),
+        "label_source": release.label_source,
         "class_names": list(release.class_names),
+        "value_range": None if release.value_range is None else list(release.value_range),
     }
 
 
 def _privacy_json(release: Release) -> dict[str, Any]:
     return {
         "format": _PRIVACY_FORMAT,
-        "version": VERSION,
+        "version": _VERSIONS[_PRIVACY_FORMAT][-1],
         "releasable": release.releasable,
         "warning": warning_of(release),
         **release.privacy.to_json(),
@@ -288,10 +305,10 @@ def _read_json(path: Path, form: str) -> dict[str, Any]:
     value = _json.from_bytes(read_file(path, _LARGEST_JSON), name)
     if value.get("format") != form:
         raise ReleaseError(f"{name} is not of the format {form}")
-    version = value.get("version")
-    if type(version) is not int or version != VERSION:
+    version, known = value.get("version"), _VERSIONS[form]
+    if type(version) is not int or version not in known:
         raise ReleaseError(
-            f"{name} has version {version!r:.20}, this dpsinkhorn reads {VERSION}; install a newer one"
+            f"{name} has version {version!r:.20}, this dpsinkhorn reads {known[-1]}; install a newer one"
         )
     return value
 
@@ -306,13 +323,33 @@ def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
     return None
 
 
+def _label_source(source: Any, classes: int) -> str | None:
+    if source is not None:
+        _checks.choice(source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
+        if not classes:
+            raise ReleaseError("a generator without classes has no label_source")
+    return source
+
+
+def _value_range(limits: Any) -> tuple[float, float] | None:
+    if limits is None:
+        return None
+    if not isinstance(limits, list) or len(limits) != 2:
+        raise ReleaseError("value_range must be two numbers")
+    low, high = (_checks.number(limit, "each end of value_range", ReleaseError) for limit in limits)
+    if low >= high:
+        raise ReleaseError("value_range must go from a lower to a higher number")
+    return low, high
+
+
 def _printable(name: str) -> str:
     """Mend a name that may hold anything, rather than fail what was trained for hours."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
 
 
-def _class_names(names: Any, classes: int) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) not in (0, classes):
+def check_class_names(names: Any, classes: int) -> tuple[str, ...]:
+    """Return the names of all classes, or none, if they are different lines that can be printed."""
+    if not isinstance(names, (list, tuple)) or len(names) not in (0, classes):
         raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
     checked = tuple(_checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME) for name in names)
     if len(set(checked)) != len(checked):

@@ -23,6 +23,7 @@ from dpsinkhorn.generators import (
     draw_latents,
     frozen_copy,
 )
+from dpsinkhorn.release.about import LABEL_SOURCES, About
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.statement import PrivacyStatement
 
@@ -41,9 +42,14 @@ class Release:
     privacy: PrivacyStatement
     releasable: bool
     """Whether it may leave the curator's hands; `False` for seeded or non-private training."""
-    title: str = ""
+    about: About = field(default_factory=About)
+    """Title, description, purpose and contact, as the curator stated them."""
     label_probabilities: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
+    label_source: str | None = None
+    """How the probabilities were set, a key of `LABEL_SOURCES`; `None` without classes, or if not known."""
+    value_range: tuple[float, float] | None = None
+    """What pixels 0 and 255 of samples stand for in the original images, where that is known."""
     _frozen: dict[torch.device, Generator] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -57,6 +63,11 @@ class Release:
         )
 
     @property
+    def title(self) -> str:
+        """The heading of the model card."""
+        return self.about.title
+
+    @property
     def config(self) -> GeneratorConfig:
         """What the generator is made of."""
         return self.generator.config
@@ -65,6 +76,15 @@ class Release:
     def classes(self) -> int:
         """The number of classes; 0 where the images have no labels."""
         return self.config.classes
+
+    @property
+    def labels_in_words(self) -> str:
+        """How often each class is drawn, and who set that, in words."""
+        if not self.classes:
+            return "none"
+        shares = self.label_probabilities or (1.0,)
+        even = "uniform" if max(shares) - min(shares) < 1e-9 else ""
+        return LABEL_SOURCES.get(self.label_source or even, "classes in the shares that config.json has")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -80,6 +100,7 @@ class Release:
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
+        vary: bool = False,
         variation: Variation | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
@@ -96,8 +117,10 @@ class Release:
             device: By default the GPU where there is one.
             precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
                 moves pixels by less than a grey level on average, and by some at most.
-            variation: Small random changes to every image; by default the release's own. `Variation()` gives
-                images as the generator renders them.
+            vary: Change every image a little at random, by the release's own `config.variation`, if it has
+                one. That is augmentation, for classifiers that are to be trained on the images; otherwise
+                these are as the generator renders them.
+            variation: Changes of your own choice, in place of the release's.
             progress: Called with the number of images of every finished pass.
 
         Returns:
@@ -115,7 +138,8 @@ class Release:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
-        varied = self.config.variation if variation is None else variation
+        own = self.config.variation if vary else Variation()
+        varied = own if variation is None else variation
         where = choose_device(device, ReleaseError)
         draws = torch.Generator()
         if seed is None:

@@ -20,10 +20,10 @@ from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset, from_arrays
-from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
+from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.units import new_run_name
-from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
+from dpsinkhorn.release import PrivacyStatement, Release, check_class_names, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.building import check_mechanism
@@ -163,15 +163,40 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         return self
 
     def sample(
-        self, n_samples: int = 1, labels: int | ArrayLike | None = None, *, seed: int | None = None
+        self,
+        n_samples: int = 1,
+        labels: int | ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+        vary: bool = False,
+        variation: Variation | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
         """Synthetic images (n, H, W) or (n, H, W, 3), uint8 from 0 to 255 whatever `value_range` was, and
-        their labels (n,)."""
-        return self._fitted().sample(n_samples, labels, seed=seed)
+        their labels (n,). With `vary`, or a `variation`, they are changed at random: see `Release.sample`."""
+        return self._fitted().sample(n_samples, labels, seed=seed, vary=vary, variation=variation)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the release to a new folder: what an analyst receives."""
-        save_release(folder, self._fitted())
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        purpose: str | None = None,
+        contact: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        """Write the release to a new folder: what an analyst receives.
+
+        Title, description, purpose and contact are a line each, for its card and report; `class_names` are
+        public names of all classes in order, where the labels are numbers.
+        """
+        release = self._fitted()
+        about = {"title": title, "description": description, "purpose": purpose, "contact": contact}
+        names = (
+            release.class_names if class_names is None else check_class_names(class_names, release.classes)
+        )
+        said = dataclasses.replace(release.about, **{k: v for k, v in about.items() if v is not None})
+        save_release(folder, dataclasses.replace(release, about=said, class_names=names))
 
     def _with_own_module(self, dataset: Dataset, request: Request) -> Request:
         """Return the request with a recipe whose generator is the caller's own module."""
