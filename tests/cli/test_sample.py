@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -45,6 +46,37 @@ def test_images_are_those_of_the_release(run, release, tmp_path):
     with np.load(tmp_path / "s.npz") as found:
         assert (found["images"] == images).all()
         assert (found["labels"] == labels).all()
+
+
+def test_variation_is_asked_for_and_said(run, release, tmp_path):
+    config = dataclasses.replace(CONFIGS["mlp"], warp=0.5, grain=0.25)
+    write_release(tmp_path / "r", trained(config), label_probabilities=None, privacy=statement())
+    plain, varied = (
+        load(tmp_path / "r").sample(6, seed=5)[0],
+        load(tmp_path / "r").sample(6, seed=5, vary=True)[0],
+    )
+    for flags, expected, words in (((), plain, ""), (("--vary",), varied, "(--vary): warp 0.5, grain 0.25.")):
+        asked = (
+            "--count",
+            6,
+            "--output",
+            tmp_path / "s.npz",
+            "--seed",
+            5,
+            "--device",
+            "cpu",
+            "--force",
+            *flags,
+        )
+        status, out, _ = run(tmp_path / "r", *asked)
+        assert status == 0
+        assert words in out
+        assert ("augmentation for classifiers" in out) == bool(words)
+        assert (np.load(tmp_path / "s.npz")["images"] == expected).all()
+        assert json.loads(run(tmp_path / "r", *asked, "--json")[1])["variation"] == (
+            {"warp": 0.5, "grain": 0.25} if words else {}
+        )
+    assert "no variation of its own" in run(release, *asked)[1]
 
 
 def test_run_folder(run, release, tmp_path):

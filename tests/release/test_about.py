@@ -36,7 +36,7 @@ def test_it_is_in_the_release_and_on_the_card(tmp_path):
         "Purpose: Teaching",
         "Contact: dpo@hospital.example",
         "shares that the curator stated",
-        "0 + images / 255 * (4095 - 0)",
+        "images / 255 * 4095",
         "Whoever trained it is trusted with the data",
     ):
         assert words in page.text

@@ -148,8 +148,8 @@ class TestRefused:
             {"class_names": ["a", "b"]},
             {"class_names": ["a", "b", "b"]},
             {"class_names": ["a", "b\nc", "b\0c"]},
-            {"title": "two\nlines"},
-            {"title": "long" * 100},
+            {"value_range": (1, 0)},
+            {"label_source": "guessed"},
         ],
         ids=str,
     )

@@ -46,9 +46,10 @@ def model_card(release: Release) -> str:
         if text
     )
     labels = ", labels" if release.classes else ", _"
-    one_class = (
-        "\nsome, _ = release.sample(100, labels=0)             # of one class" if release.classes else ""
-    )
+    one_class = ""
+    if release.classes:
+        name = release.class_names[0] if release.class_names else 0
+        one_class = f"\nsome, _ = release.sample(100, labels={name!r})  # of one class"
     network, own_class = config.kind, ""
     hint = "or `dpsinkhorn sample path/to/this/folder --count 60000 --output samples.npz`."
     if isinstance(config, CustomConfig):
@@ -80,7 +81,7 @@ All images above are synthetic, and as the generator renders them.
 import dpsinkhorn
 
 release = dpsinkhorn.load("path/to/this/folder"{own_class})
-images{labels} = release.sample(1000)                   # NumPy, uint8{one_class}
+images{labels} = release.sample(1000)  # NumPy, uint8{one_class}
 ```
 
 {hint} The files hold numbers and
@@ -120,9 +121,10 @@ def _images(release: Release) -> str:
     lines = []
     if release.value_range is not None:
         low, high = (f"{limit:.10g}" for limit in release.value_range)
+        scaled = f"images / 255 * {high}" if low == "0" else f"{low} + images / 255 * ({high} - {low})"
         lines.append(
             f"- **Pixels** are whole numbers from 0 to 255. In the original images they stood for {low} to "
-            f"{high}: `{low} + images / 255 * ({high} - {low})` is in that range."
+            f"{high}: `{scaled}` is in that range."
         )
     if release.classes:
         measured = release.label_source == "released"
