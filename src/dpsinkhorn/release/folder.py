@@ -324,11 +324,11 @@ def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
 
 
 def _label_source(source: Any, classes: int) -> str | None:
-    if source is not None:
-        _checks.choice(source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
-        if not classes:
-            raise ReleaseError("a generator without classes has no label_source")
-    return source
+    if source is None:
+        return None
+    if not classes:
+        raise ReleaseError("a generator without classes has no label_source")
+    return _checks.choice(source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
 
 
 def _value_range(limits: Any) -> tuple[float, float] | None:

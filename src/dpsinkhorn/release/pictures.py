@@ -19,7 +19,7 @@ __all__ = ["check_images", "grid_image", "grid_picture"]
 
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
-_SMALLEST_TILE = 56  # pixels; smaller images are enlarged until they can be seen
+_SMALLEST_TILE = 84  # pixels; smaller images are enlarged until they can be seen
 _MARGIN = 28  # for the labels, at least
 _WIDEST = 150  # pixels of a label; a longer name is cut
 _SPACE = 5  # on either side of it

@@ -11,7 +11,8 @@ from typing import Any
 
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.release import Release
-from dpsinkhorn.report.errors import ReportError
+from dpsinkhorn.report.gather import ReportError
+from dpsinkhorn.report.pictures import class_title
 
 __all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
 
@@ -38,6 +39,8 @@ class EvaluationTables:
     measures: tuple[tuple[str, str, str], ...]
     """Measure, synthetic, real."""
     floor_from: str
+    summary: str
+    """What the last classifier makes of it, class by class, in a sentence."""
     trained_on: bool
     """Whether the real images are known to be those of the training; nothing is known where it is false."""
 
@@ -82,7 +85,7 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             tuple(_score(score, names) for score in scores),
             tuple(str(score["name"]) for score in scores),
             tuple(
-                (_title(k, names), tuple(_percent(score["per_class"][k]) for score in scores))
+                (class_title(k, names), tuple(_percent(score["per_class"][k]) for score in scores))
                 for k in ranked[:_SHOWN]
             ),
             max(0, len(ranked) - _SHOWN),
@@ -96,12 +99,26 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
                 ("recall", _three(likeness["recall"]), _three(likeness["real_recall"])),
             ),
             str(likeness["floor_from"]),
+            _summary(scores, names),
             found.get("trained_on") is True,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ReportError(
             f"the evaluation lacks something, or holds what it should not: {error!r}"
         ) from error
+
+
+def _summary(scores: Sequence[Any], names: Sequence[str]) -> str:
+    if not scores:
+        return "No classifier was tried on them."
+    tested = {k: float(right) for k, right in enumerate(scores[-1]["per_class"]) if right is not None}
+    worst, best = min(tested, key=lambda k: tested[k]), max(tested, key=lambda k: tested[k])
+    return (
+        f"Trained on generated images alone, the last classifier below ({_score(scores[-1], names)[0]}) "
+        "names "
+        f"{_percent(scores[-1]['mean'])} % of real images rightly: from {_percent(tested[worst])} % of class "
+        f"{class_title(worst, names)} to {_percent(tested[best])} % of class {class_title(best, names)}."
+    )
 
 
 def _ranked(scores: Sequence[Any]) -> list[int]:
@@ -120,12 +137,8 @@ def _score(score: Any, names: Sequence[str]) -> tuple[str, str, str, str]:
         _CLASSIFIERS.get(str(score["name"]), str(score["name"])),
         _percent(score["mean"]),
         spread,
-        f"{_percent(score['worst_class_accuracy'])} ({_title(worst, names)})",
+        f"{_percent(score['worst_class_accuracy'])} ({class_title(worst, names)})",
     )
-
-
-def _title(k: int, names: Sequence[str]) -> str:
-    return f"{k}: {names[k]}" if k < len(names) and names[k] != str(k) else str(k)
 
 
 def _percent(value: Any) -> str:
