@@ -23,7 +23,14 @@ from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, ReportError, gather
 from dpsinkhorn.report.guarantee import explain
 from dpsinkhorn.report.pictures import samples_by_class, training_log
-from dpsinkhorn.report.settings import data_line, data_rows, labels_in_words, plan_rows, recipe_rows
+from dpsinkhorn.report.settings import (
+    data_line,
+    data_rows,
+    labels_in_words,
+    plan_rows,
+    recipe_rows,
+    value_in_words,
+)
 from dpsinkhorn.report.status import cautions, status_of
 from dpsinkhorn.report.verify import own_checks, with_ledger
 
@@ -142,7 +149,6 @@ def _context(found: Findings) -> dict[str, Any]:
     plan, release, curve = found.plan, found.release, spending_curve(found)
     budget = math.inf if plan is None else plan.budget_epsilon
     allowed = math.inf if found.ledger is None else found.ledger.budget
-    variation = {} if release is None else release.config.variation.values
     return {
         "status": status_of(found),
         "found": found,
@@ -155,7 +161,7 @@ def _context(found: Findings) -> dict[str, Any]:
         "samples": [] if release is None else samples_by_class(release),
         "classes": 0 if release is None else release.classes,
         "labels_in_words": labels_in_words(found),
-        "variation": ", ".join(f"{name} {value:g}" for name, value in variation.items()),
+        "variation": "" if release is None else value_in_words(release.config.variation.values),
         "curve": curve,
         "plot": curve and line_plot(curve.steps, curve.epsilons, budget if math.isfinite(budget) else None),
         "budget": format_epsilon(budget) if math.isfinite(budget) else None,

@@ -15,7 +15,7 @@ from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Plan, recipe_names
 
-__all__ = ["data_line", "data_rows", "labels_in_words", "plan_rows", "recipe_rows"]
+__all__ = ["data_line", "data_rows", "labels_in_words", "plan_rows", "recipe_rows", "value_in_words"]
 
 Rows = list[tuple[str, str]]
 
@@ -143,11 +143,12 @@ def recipe_rows(found: Findings) -> Rows:
         ("generator", f"{config.kind}, {config.parameters:,} parameters"),
         *([("images generated a step", f"{plan.generated:,}")] if _applies("loss", "", plan) else []),
         ("labels of generated images", labels_in_words(found)),
+        ("variation of samples, where it is asked for", value_in_words(config.variation.values) or "none"),
     ]
     settings = recipe.to_json()
     for section in ("loss", "optimizer", "generator"):
         rows += [
-            (f"{section}: {name.replace('_', ' ')}", _value(value))
+            (f"{section}: {name.replace('_', ' ')}", value_in_words(value))
             for name, value in settings[section].items()
             if value is not None and _applies(section, name, plan)
         ]
@@ -161,6 +162,7 @@ def _applies(section: str, name: str, plan: Plan) -> bool:
         "loss.generated",
         "loss.generated_per_class",
         *({"loss.l1_weight"} if plan.recipe.loss.cost != "l1l2" else ()),
+        *(f"generator.{name}" for name in vars(plan.generator_config.variation)),
         *plan.kind.unused_settings,
     }
     return not idle & {section, f"{section}.{name}"}
@@ -172,11 +174,16 @@ def labels_in_words(found: Findings) -> str:
     return LABEL_SOURCES.get(source or "", "none" if found.release is None else found.release.labels_in_words)
 
 
-def _value(value: Any) -> str:
+def value_in_words(value: Any) -> str:
+    """A setting as text.
+
+    >>> value_in_words({"warp": 0.5, "sizes": [1, 2]})
+    'warp 0.5, sizes 1, 2'
+    """
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {value_in_words(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_value(item) for item in value)
+        return ", ".join(value_in_words(item) for item in value)
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     return str(value)
