@@ -18,10 +18,10 @@ from dpsinkhorn.release import Release, grid_image
 __all__ = ["ClassSamples", "Picture", "samples_by_class", "training_log"]
 
 _CLASSES = 20  # shown at most
-_SHOWN = 8  # images of each, in a row
+_COLUMNS = 4  # images in a row of a strip; there are two strips, side by side where the page is wide
 _MEASURED = 100  # images of each for the figures, at most
 _DRAWN = 500  # images in all, about: a large generator takes its time on a CPU
-_ROWS = 5  # of images without classes
+_ROWS = 5  # of a strip without classes
 _LOGGED_PICTURES, _LOGGED_LINES = 6, 40
 
 
@@ -48,8 +48,9 @@ class ClassSamples(NamedTuple):
     share: float | None
     """Of the labels that the generator draws; `None` where there are no classes."""
     shown: int
+    """Images on each strip."""
     measured: int
-    picture: Picture
+    strips: tuple[Picture, ...]
     brightness: float
     """Mean of all pixels, 0 to 1."""
     diversity: float
@@ -59,19 +60,20 @@ class ClassSamples(NamedTuple):
 def samples_by_class(release: Release) -> list[ClassSamples]:
     """Images of every class, twenty classes at most, always the same ones for a release."""
     numbers: Sequence[int | None] = range(min(release.classes, _CLASSES)) if release.classes else (None,)
-    measured = max(_SHOWN, min(_MEASURED, _DRAWN // len(numbers)))
+    measured = max(2 * _COLUMNS, min(_MEASURED, _DRAWN // len(numbers)))
     found = []
     for number in numbers:
         images, _ = release.sample(measured, number, seed=number or 0)
-        shown = images[: _SHOWN * (_ROWS if number is None else 1)]
+        shown = _COLUMNS * (_ROWS if number is None else 1)
+        halves = images[:shown], images[shown : 2 * shown]
         pixels = images.reshape(len(images), -1) / 255.0
         found.append(
             ClassSamples(
                 "all images" if number is None else class_title(number, release.class_names),
                 None if number is None else (release.label_probabilities or ())[number],
-                len(shown),
+                shown,
                 measured,
-                Picture.of(grid_image(shown, None, columns=_SHOWN)),
+                tuple(Picture.of(grid_image(half, None, columns=_COLUMNS)) for half in halves),
                 brightness=float(pixels.mean()),
                 # two different images: twice the unbiased variance
                 diversity=math.sqrt(2 * float(pixels.var(axis=0, ddof=1).mean())),
