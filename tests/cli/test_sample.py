@@ -112,7 +112,7 @@ def test_grid(run, release, tmp_path):
     assert status == 0
     assert str(tmp_path / "g.png") in out
     with Image.open(tmp_path / "g.png") as picture:
-        assert picture.height == 3 * 58 - 2
+        assert picture.height == 3 * 90 - 2
 
 
 def test_names_of_classes(run, tmp_path):

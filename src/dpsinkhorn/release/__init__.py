@@ -3,7 +3,7 @@
 from dpsinkhorn.release.about import LABEL_SOURCES, TRUST, USUAL_TITLE, About
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
-from dpsinkhorn.release.folder import check_class_names, load, make_release, save_release, write_release
+from dpsinkhorn.release.folder import load, make_release, save_release, write_release
 from dpsinkhorn.release.pictures import grid_image, grid_picture
 from dpsinkhorn.release.release import Release, to_uint8
 from dpsinkhorn.release.statement import PrivacyStatement
@@ -16,7 +16,6 @@ __all__ = [
     "PrivacyStatement",
     "Release",
     "ReleaseError",
-    "check_class_names",
     "check_samples_path",
     "grid_image",
     "grid_picture",

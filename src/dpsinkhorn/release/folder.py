@@ -21,21 +21,27 @@ from dpsinkhorn.generators import (
     GeneratorConfig,
     GeneratorError,
     ModuleClass,
-    check_probabilities,
     config_from_json,
     config_to_json,
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _json, _tensors
-from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
-from dpsinkhorn.release.about import LABEL_SOURCES, About
+from dpsinkhorn.release import _tensors
+from dpsinkhorn.release._files import (
+    check_keys,
+    json_bytes,
+    new_folder,
+    read_file,
+    read_json_bytes,
+    refuse_existing,
+)
+from dpsinkhorn.release.about import About
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.errors import ReleaseError
 from dpsinkhorn.release.pictures import grid_image
-from dpsinkhorn.release.release import Release
+from dpsinkhorn.release.release import Release, printable
 from dpsinkhorn.release.statement import PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "check_class_names", "load", "make_release", "save_release", "write_release"]
+__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
 
 VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -49,7 +55,6 @@ _SINCE_2 = {"description": "", "purpose": "", "contact": "", "label_source": Non
 _VERSIONS = {_CONFIG_FORMAT: (1, VERSION), _PRIVACY_FORMAT: (1,)}
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
-_LONGEST_NAME = 200
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
@@ -87,26 +92,24 @@ def make_release(
     Raises:
         ReleaseError: Something is wrong with the arguments.
     """
-    config, module_class = generator.config, generator.module_class
+    config, classes = generator.config, generator.config.classes
     try:
-        stated = None if label_probabilities is None else list(label_probabilities)
-        if stated is None and config.classes:
-            stated = [1 / config.classes] * config.classes
-        probabilities = _probabilities(stated, config.classes)
-        data = _tensors.to_bytes(generator)
-        network = _tensors.from_bytes(data, config, module_class)
+        network = _tensors.from_bytes(_tensors.to_bytes(generator), config, generator.module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
+    if label_probabilities is None and classes:
+        label_probabilities = [1 / classes] * classes
     _check_epsilon(privacy)
     return Release(
-        generator=network,
-        privacy=privacy,
+        network,
+        privacy,
         releasable=releasable and not privacy.objections,
         about=about or About(),
-        label_probabilities=probabilities,
-        class_names=check_class_names([_printable(name) for name in class_names], config.classes),
-        label_source=_label_source(label_source, config.classes),
-        value_range=_value_range(None if value_range is None else list(value_range)),
+        label_probabilities=None if label_probabilities is None else tuple(label_probabilities),
+        # mended rather than refused: something was trained for hours
+        class_names=tuple(printable(name) for name in class_names),
+        label_source=label_source,
+        value_range=value_range,
     )
 
 
@@ -127,9 +130,9 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
     data = _tensors.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
-        "config.json": _json.to_bytes(_config_json(release, data)),
+        "config.json": json_bytes(_config_json(release, data)),
         "generator.safetensors": data,
-        "privacy.json": _json.to_bytes(_privacy_json(release)),
+        "privacy.json": json_bytes(_privacy_json(release)),
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
@@ -168,17 +171,15 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         raise ReleaseError(f"{place} is not a release: it has no config.json")
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
     if entries["version"] == 1:
-        _json.check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
+        check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
         entries |= _SINCE_2
-    _json.check_keys(entries, _CONFIG_KEYS, "config.json")
+    check_keys(entries, _CONFIG_KEYS, "config.json")
     about = About(**{field.name: entries[field.name] for field in dataclasses.fields(About)})
     try:
         config = config_from_json(entries["generator"])
         if config_to_json(config) != entries["generator"]:
             raise ReleaseError("config.json does not have every field of its generator")
-        probabilities = _probabilities(entries["label_probabilities"], config.classes)
         _check_module(config, generator)
-        names = check_class_names(entries["class_names"], config.classes)
         statement, releasable = _read_privacy(place / "privacy.json")
         largest = _tensors.size_limits(config, generator)[1]
         data = read_file(place / "generator.safetensors", largest)
@@ -189,9 +190,8 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         network = _tensors.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
-    source = _label_source(entries["label_source"], config.classes)
-    limits = _value_range(entries["value_range"])
-    return Release(network, statement, releasable, about, probabilities, names, source, limits)
+    own = ("label_probabilities", "class_names", "label_source", "value_range")
+    return Release(network, statement, releasable, about, **{name: entries[name] for name in own})
 
 
 def _check_module(config: GeneratorConfig, module_class: ModuleClass | None) -> None:
@@ -302,7 +302,7 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
 def _read_json(path: Path, form: str) -> dict[str, Any]:
     """Return the entries of a file that is of a format, in the version that is read here."""
     name = path.name
-    value = _json.from_bytes(read_file(path, _LARGEST_JSON), name)
+    value = read_json_bytes(read_file(path, _LARGEST_JSON), name)
     if value.get("format") != form:
         raise ReleaseError(f"{name} is not of the format {form}")
     version, known = value.get("version"), _VERSIONS[form]
@@ -311,47 +311,3 @@ def _read_json(path: Path, form: str) -> dict[str, Any]:
             f"{name} has version {version!r:.20}, this dpsinkhorn reads {known[-1]}; install a newer one"
         )
     return value
-
-
-def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
-    if classes and isinstance(values, list):
-        return check_probabilities(values, classes)
-    if classes:
-        raise ReleaseError("label_probabilities must be a list with a probability for each class")
-    if values is not None:
-        raise ReleaseError("a generator without classes has no label probabilities")
-    return None
-
-
-def _label_source(source: Any, classes: int) -> str | None:
-    if source is None:
-        return None
-    if not classes:
-        raise ReleaseError("a generator without classes has no label_source")
-    return _checks.choice(source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
-
-
-def _value_range(limits: Any) -> tuple[float, float] | None:
-    if limits is None:
-        return None
-    if not isinstance(limits, list) or len(limits) != 2:
-        raise ReleaseError("value_range must be two numbers")
-    low, high = (_checks.number(limit, "each end of value_range", ReleaseError) for limit in limits)
-    if low >= high:
-        raise ReleaseError("value_range must go from a lower to a higher number")
-    return low, high
-
-
-def _printable(name: str) -> str:
-    """Mend a name that may hold anything, rather than fail what was trained for hours."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
-
-
-def check_class_names(names: Any, classes: int) -> tuple[str, ...]:
-    """Return the names of all classes, or none, if they are different lines that can be printed."""
-    if not isinstance(names, (list, tuple)) or len(names) not in (0, classes):
-        raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
-    checked = tuple(_checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME) for name in names)
-    if len(set(checked)) != len(checked):
-        raise ReleaseError("class names must differ from each other")
-    return checked

@@ -46,7 +46,7 @@ def grid_picture(
     ...     grid_picture(images, np.repeat([0, 1], 10), f"{folder}/grid.png")
     ...     with Image.open(f"{folder}/grid.png") as picture:
     ...         picture.size
-    (608, 114)
+    (928, 178)
     """
     picture = grid_image(images, labels, columns=columns, rows=rows, class_names=class_names)
     try:
@@ -67,7 +67,7 @@ def grid_image(
     """Return the picture of `grid_picture`, in memory.
 
     >>> grid_image(np.zeros((4, 28, 28, 3), dtype=np.uint8), None, columns=2).size
-    (114, 114)
+    (170, 170)
     """
     images, labels = check_images(images, labels)
     if columns < 1 or rows < 1:

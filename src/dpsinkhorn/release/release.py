@@ -14,10 +14,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dpsinkhorn import _checks
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
+    GeneratorError,
     Variation,
+    check_probabilities,
     choose_device,
     draw_labels,
     draw_latents,
@@ -31,6 +34,7 @@ __all__ = ["Release", "to_uint8"]
 
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _SHOWN = 20  # names of classes in a message
+_LONGEST_NAME = 200
 _FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
 
 
@@ -51,6 +55,36 @@ class Release:
     value_range: tuple[float, float] | None = None
     """What pixels 0 and 255 of samples stand for in the original images, where that is known."""
     _frozen: dict[torch.device, Generator] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what a stranger may have written, lists in the place of tuples included."""
+        names, limits = self.class_names, self.value_range
+        if self.classes and isinstance(self.label_probabilities, (list, tuple)):
+            try:
+                probabilities = check_probabilities(self.label_probabilities, self.classes)
+            except GeneratorError as error:
+                raise ReleaseError(str(error)) from None
+            object.__setattr__(self, "label_probabilities", probabilities)
+        elif self.classes:
+            raise ReleaseError("label_probabilities must be a list with a probability for each class")
+        elif self.label_probabilities is not None or self.label_source is not None:
+            raise ReleaseError("a generator without classes has no label_probabilities, and no label_source")
+        if not isinstance(names, (list, tuple)) or len(names) not in (0, self.classes):
+            raise ReleaseError(f"there must be no class names, or {self.classes} of them, one per class")
+        for name in names:
+            _checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME)
+        if len(set(names)) != len(names):
+            raise ReleaseError("class names must differ from each other")
+        object.__setattr__(self, "class_names", tuple(names))
+        if self.label_source is not None:
+            _checks.choice(self.label_source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
+        if limits is not None:
+            if not isinstance(limits, (list, tuple)) or len(limits) != 2:
+                raise ReleaseError("value_range must be two numbers")
+            low, high = (_checks.number(end, "each end of value_range", ReleaseError) for end in limits)
+            if low >= high:
+                raise ReleaseError("value_range must go from a lower to a higher number")
+            object.__setattr__(self, "value_range", (low, high))
 
     def __repr__(self) -> str:
         channels, height, width = self.image_shape
@@ -229,6 +263,15 @@ def to_uint8(images: Tensor) -> NDArray[np.uint8]:
     pixels = images.detach().add(1).mul(127.5).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     array: NDArray[np.uint8] = pixels.cpu().numpy()
     return array[..., 0] if images.shape[1] == 1 else array
+
+
+def printable(name: str) -> str:
+    """Mend the name of a class, which may hold anything.
+
+    >>> printable("well\\n")
+    'well?'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
 
 
 def _batch_size(config: GeneratorConfig, device: torch.device) -> int:

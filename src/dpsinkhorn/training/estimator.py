@@ -23,7 +23,7 @@ from dpsinkhorn.data import Dataset, from_arrays
 from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.units import new_run_name
-from dpsinkhorn.release import PrivacyStatement, Release, check_class_names, load, save_release
+from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.building import check_mechanism
@@ -192,9 +192,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         """
         release = self._fitted()
         about = {"title": title, "description": description, "purpose": purpose, "contact": contact}
-        names = (
-            release.class_names if class_names is None else check_class_names(class_names, release.classes)
-        )
+        names = release.class_names if class_names is None else tuple(class_names)
         said = dataclasses.replace(release.about, **{k: v for k, v in about.items() if v is not None})
         save_release(folder, dataclasses.replace(release, about=said, class_names=names))
 
