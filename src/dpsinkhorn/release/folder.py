@@ -47,10 +47,9 @@ VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
 
 _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
-_CONFIG_KEYS = (
-    *("format", "version", "title", "description", "purpose", "contact"),
-    *("generator", "generator_sha256", "label_probabilities", "label_source", "class_names", "value_range"),
-)
+_ABOUT_KEYS = tuple(field.name for field in dataclasses.fields(About))
+_OWN_KEYS = ("label_probabilities", "label_source", "class_names", "value_range")  # fields of a Release
+_CONFIG_KEYS = ("format", "version", *_ABOUT_KEYS, "generator", "generator_sha256", *_OWN_KEYS)
 _SINCE_2 = {"description": "", "purpose": "", "contact": "", "label_source": None, "value_range": None}
 _VERSIONS = {_CONFIG_FORMAT: (1, VERSION), _PRIVACY_FORMAT: (1,)}
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
@@ -142,9 +141,8 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
         with new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
-            load(
-                draft, generator=release.generator.module_class
-            )  # what cannot be read back is not handed out
+            # what cannot be read back is not handed out
+            load(draft, generator=release.generator.module_class)
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
@@ -174,7 +172,7 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
         entries |= _SINCE_2
     check_keys(entries, _CONFIG_KEYS, "config.json")
-    about = About(**{field.name: entries[field.name] for field in dataclasses.fields(About)})
+    about = About(**{name: entries[name] for name in _ABOUT_KEYS})
     try:
         config = config_from_json(entries["generator"])
         if config_to_json(config) != entries["generator"]:
@@ -190,8 +188,7 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         network = _tensors.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
-    own = ("label_probabilities", "class_names", "label_source", "value_range")
-    return Release(network, statement, releasable, about, **{name: entries[name] for name in own})
+    return Release(network, statement, releasable, about, **{name: entries[name] for name in _OWN_KEYS})
 
 
 def _check_module(config: GeneratorConfig, module_class: ModuleClass | None) -> None:
@@ -246,17 +243,13 @@ def is_release(folder: Path) -> bool:
 
 
 def _config_json(release: Release, data: bytes) -> dict[str, Any]:
-    probabilities = release.label_probabilities
     return {
         "format": _CONFIG_FORMAT,
         "version": VERSION,
         **dataclasses.asdict(release.about),
         "generator": config_to_json(release.config),
         "generator_sha256": hashlib.sha256(data).hexdigest(),
-        "label_probabilities": None if probabilities is None else list(probabilities),
-        "label_source": release.label_source,
-        "class_names": list(release.class_names),
-        "value_range": None if release.value_range is None else list(release.value_range),
+        **{name: getattr(release, name) for name in _OWN_KEYS},
     }
 
 
