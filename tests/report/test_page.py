@@ -220,6 +220,19 @@ class TestTheTop:
         # it does not stay there by itself
         assert set(about(page_of(run.folder))) == {"Data", "Page made"}
 
+    def test_what_the_curator_says(self, tmp_path):
+        said = About("Lungs & <hearts>", "Of one ward.", "Teaching", "dpo@example.org")
+        write_small_release(tmp_path / "release", about=said, value_range=(0, 4095), label_source="released")
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert page.one("h1").text == "Lungs & <hearts>"
+        assert "Lungs & <hearts>" in page.one("head").one("title").text
+        assert "Of one ward." in page.one("header").text
+        assert (about(page)["Purpose"], about(page)["Contact"]) == ("Teaching", "dpo@example.org")
+        assert dict(rows(page, "The data"))["range of the pixels"].startswith("0 to 4095")
+        assert "which were released with noise; that is part of ε" in page.text
+        other = page_of(tmp_path / "release", output=tmp_path / "r.html", contact="elsewhere")
+        assert about(other)["Contact"] == "elsewhere"
+
     def test_its_date_is_today(self, run):
         before = datetime.datetime.now(datetime.timezone.utc).date()
         shown = datetime.date.fromisoformat(about(page_of(run.folder))["Page made"])
@@ -240,6 +253,28 @@ class TestTheTop:
     def test_the_decision_is_not_taken(self, run):
         assert "Technically ready for release; the decision is yours" in banner(page_of(run.folder)).text
         assert "may be released" not in page_of(run.folder).text.lower()
+
+
+class TestTheDecision:
+    def test_lines_to_fill_in(self, run):
+        page = page_of(run.folder)
+        lines = rows(page.one("section", id="decision"), "To be filled in by hand")
+        assert [line[0].split(":")[0] for line in lines] == [
+            *("Decision", "Conditions", "Controller", "Data-protection officer", "Date", "Reference")
+        ]
+        assert all(not value for _, value in lines[1:])
+        config = json.loads((run.folder / "release" / "config.json").read_text())
+        assert config["generator_sha256"] in page.one("section", id="decision").text
+
+    def test_none_where_there_is_nothing_to_decide(self, tmp_path):
+        write_small_release(tmp_path / "release", releasable=False)
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert "decision" not in [node.attributes.get("id") for node in page.all("section")]
+
+    def test_whom_to_trust_and_whom_to_ask(self, run):
+        page = page_of(run.folder)
+        assert "Whoever trained it is trusted with the data" in page.one("main").all("section")[0].text
+        assert "they stay with the curator" in page.one("section", id="evaluation").text
 
 
 def test_memory_is_not_guaranteed(run):
