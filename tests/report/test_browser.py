@@ -50,6 +50,9 @@ def pages(tmp_path_factory):
     evaluation = place / "evaluation.json"
     evaluation.write_text(json.dumps(figures(private)))
     finished(place / "not-for-release", tiny_plan(data, seed=4), data)
+    config = place / "not-for-release" / "release" / "config.json"
+    said = {"description": "lang" * 500, "purpose": "lang" * 125, "contact": "lang" * 50}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **said}))
     finished(place / "persons-image", tiny_plan(persons, "image", seed=None, steps=400), persons)
     finished(place / "not-private", tiny_plan(data, "none", seed=None), data)
     stopped = Run.create(place / "unfinished", tiny_plan(data, seed=None, steps=300))
