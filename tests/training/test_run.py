@@ -45,6 +45,13 @@ class TestWhatIsWritten:
         assert set(settings) == {"version", "dpsinkhorn", "name", "plan", "source", "ledger", "about"}
         assert settings["source"] == {"data": "/there"}
         assert Run.resume(run.folder).plan == plan
+        del settings["about"]  # a run of before
+        (run.folder / "run.json").write_text(json.dumps(settings))
+        assert Run.resume(run.folder).plan == plan
+        for wrong in (3, {"title": 3}, {"contact": "two\nlines"}):
+            (run.folder / "run.json").write_text(json.dumps({**settings, "about": wrong}))
+            with pytest.raises(TrainingError, match="cannot be read"):
+                Run.resume(run.folder)
 
     def test_a_run_on_other_records_of_the_same_shape_differs_by_its_gradient_alone(self, tmp_path):
         """Pictures at step 0 would be equal; what is public beside the gradient does not move."""

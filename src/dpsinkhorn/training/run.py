@@ -66,7 +66,7 @@ class Run:
         self.settings = settings
         self.plan = Plan.from_json(settings["plan"])
         self.name: str = settings["name"]
-        self._about = About.of(settings.get("about", {}))
+        self._about = About.of(settings["about"])
 
     @classmethod
     def create(
@@ -135,6 +135,7 @@ class Run:
                 raise TrainingError(f"{path} was made by another version ({other}): resume it with that one")
             for name, kind in _SETTINGS.items():
                 read_value(kind, settings[name], name)
+            read_value(dict[str, Any], settings.setdefault("about", {}), "about")  # runs of before have none
             run = cls(path, settings)
             run.ledger_path.resolve().exists()  # a name that no file can have is refused here
             return run
