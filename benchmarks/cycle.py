@@ -72,7 +72,7 @@ def main() -> None:
         if device.type == "cuda":
             times["peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
         release = load(run.release_folder)
-        images, labels = release.sample(arguments.count)
+        images, labels = release.sample(arguments.count, vary=True)
         lap("sample_seconds")
         times["epsilon"] = release.privacy.epsilon
         if not arguments.no_evaluation:

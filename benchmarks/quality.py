@@ -108,7 +108,7 @@ def one_run(
     started = time.monotonic()
     release, plan = trained(training, seed, arguments)
     ready = time.monotonic()
-    images, labels = release.sample(arguments.count, random_state=seed)
+    images, labels = release.sample(arguments.count, random_state=seed, vary=True)
     sampled = time.monotonic()
     assert labels is not None
     scores = evaluated(images, labels, test, seed, arguments)

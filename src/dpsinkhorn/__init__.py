@@ -7,10 +7,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsinkhorn.generators import Variation
     from dpsinkhorn.release import load
     from dpsinkhorn.training import DPSinkhorn
 
-__all__ = ["DPSinkhorn", "load"]
+__all__ = ["DPSinkhorn", "Variation", "load"]
 
 __version__ = version("dpsinkhorn")
 
@@ -20,7 +21,11 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Where public names live. They are imported on first use, so that `dpsinkhorn --help` need not wait for them.
-_HOMES = {"DPSinkhorn": "dpsinkhorn.training", "load": "dpsinkhorn.release"}
+_HOMES = {
+    "DPSinkhorn": "dpsinkhorn.training",
+    "Variation": "dpsinkhorn.generators",
+    "load": "dpsinkhorn.release",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from PIL import Image
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import downstream_utility, images_of
 from dpsinkhorn.generators import MLPConfig, Variation, build_generator, draw_latents
-from dpsinkhorn.release import load, write_release
+from dpsinkhorn.release import About, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
 
 
@@ -49,7 +49,7 @@ def release(tmp_path_factory):
         generator.eval(),
         label_probabilities=None,
         privacy=statement(),
-        title="Digits",
+        about=About(title="Digits"),
         releasable=True,
     )
     return folder

@@ -133,14 +133,19 @@ def test_unless_its_data_are_public(run, place):
     page = page_of(place / "run" / "report.html")
     section = page.one("section", id="evaluation")
     assert "curator states that the real images used here are public" in section.text
-    score = json.loads((place / "e.json").read_text())["utility"]["classifiers"][0]
+    scores = json.loads((place / "e.json").read_text())["utility"]["classifiers"]
     # of the training images nobody has said that they are public
-    assert rows(page, "Classifiers trained")[1][1] == f"{score['mean']:.1f} ± {score['spread']:.1f}"
+    assert rows(page, "Classifiers trained")[1][1] == f"{scores[0]['mean']:.1f} ± {scores[0]['spread']:.1f}"
+    right = [value for value in scores[-1]["per_class"] if value is not None]
+    assert f"names {scores[-1]['mean']:.1f} % of real images rightly: from {min(right):.1f} %" in section.text
+    assert f"to {max(right):.1f} % of class" in section.text
     for word in ("geheim", "SECRET", str(place)):
         assert word not in page.text
     # it does not stay there by itself
     assert run(place / "run")[0] == 0
-    assert "Evaluation" not in [node.text for node in page_of(place / "run" / "report.html").all("h2")]
+    section = page_of(place / "run" / "report.html").one("section", id="evaluation")
+    assert not section.all("table")
+    assert "they stay with the curator" in section.text
 
 
 @pytest.mark.parametrize("value", [1.2345e-2, 4.1e-3, 0.0, 7.5, 99.97, 1234.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -47,6 +48,37 @@ def test_images_are_those_of_the_release(run, release, tmp_path):
         assert (found["labels"] == labels).all()
 
 
+def test_variation_is_asked_for_and_said(run, release, tmp_path):
+    config = dataclasses.replace(CONFIGS["mlp"], warp=0.5, grain=0.25)
+    write_release(tmp_path / "r", trained(config), label_probabilities=None, privacy=statement())
+    plain, varied = (
+        load(tmp_path / "r").sample(6, random_state=5)[0],
+        load(tmp_path / "r").sample(6, random_state=5, vary=True)[0],
+    )
+    for flags, expected, words in (((), plain, ""), (("--vary",), varied, "(--vary): warp 0.5, grain 0.25.")):
+        asked = (
+            "--count",
+            6,
+            "--output",
+            tmp_path / "s.npz",
+            "--seed",
+            5,
+            "--device",
+            "cpu",
+            "--force",
+            *flags,
+        )
+        status, out, _ = run(tmp_path / "r", *asked)
+        assert status == 0
+        assert words in out
+        assert ("augmentation for classifiers" in out) == bool(words)
+        assert (np.load(tmp_path / "s.npz")["images"] == expected).all()
+        assert json.loads(run(tmp_path / "r", *asked, "--json")[1])["variation"] == (
+            {"warp": 0.5, "grain": 0.25} if words else {}
+        )
+    assert "no variation of its own" in run(release, *asked)[1]
+
+
 def test_run_folder(run, release, tmp_path):
     assert run(release.parent, "--count", 1, "--output", tmp_path / "s.npz")[0] == 0
 
@@ -80,7 +112,7 @@ def test_grid(run, release, tmp_path):
     assert status == 0
     assert str(tmp_path / "g.png") in out
     with Image.open(tmp_path / "g.png") as picture:
-        assert picture.height == 3 * 58 - 2
+        assert picture.height == 3 * 90 - 2
 
 
 def test_names_of_classes(run, tmp_path):

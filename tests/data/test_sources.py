@@ -10,6 +10,38 @@ from dpsinkhorn.data import DataError, from_arrays, load_dataset
 from support.readers import GREY, encoded
 
 
+class TestClassNames:
+    """Public names for classes whose labels are numbers or codes."""
+
+    @pytest.fixture
+    def load(self, tmp_path):
+        def load(labels, **options):
+            np.savez(tmp_path / "x.npz", images=np.zeros((len(labels), 4, 4), np.uint8), labels=labels)
+            return load_dataset(tmp_path / "x.npz", **options)
+
+        return load
+
+    def test_numbers(self, load):
+        data = load([1, 0, 1], class_names=["normal", "pneumonia"])
+        assert data.public_names == ("normal", "pneumonia")
+        assert data.labels.tolist() == [1, 0, 1]
+        # they state the classes: one may have no record, and none may be beyond them
+        assert load([0, 0], class_names=["normal", "pneumonia"]).classes == 2
+        with pytest.raises(DataError, match="label 2"):
+            load([0, 2], class_names=["normal", "pneumonia"])
+
+    def test_codes(self, load):
+        data = load(["P", "N"], classes=["N", "P"], class_names=["normal", "pneumonia"])
+        assert (data.public_names, data.labels.tolist()) == (("normal", "pneumonia"), [1, 0])
+        with pytest.raises(DataError, match="state the names of the classes"):
+            load(["P", "N"], class_names=["normal", "pneumonia"])
+
+    @pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", ""], ["a", "b\n"], ["a", "x" * 201]])
+    def test_refused(self, load, names):
+        with pytest.raises(DataError, match=r"class name"):
+            load([0, 1], classes=2, class_names=names)
+
+
 class TestModes:
     """Pictures that are neither plain grey nor plain colour, and folders of several kinds."""
 

@@ -330,7 +330,7 @@ class TestRuns:
                 8.0, 1e-5, recipe="mixture", random_state=0, settings=settings, accountant="rdp"
             )
             model.fit(images[rows], labels[rows].numpy(), groups=groups[rows])
-            drawn, kinds = model.sample(4000, seed=0)
+            drawn, kinds = model.sample(4000, random_state=0)
             off = [drawn[kinds == kind].mean(0) - images[labels == kind].mean(0) for kind in range(10)]
             errors[name] = np.abs(off).mean()
         assert errors["all"] < 0.7 * errors["one each"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpsinkhorn.release import ReleaseError, export, grid_image, grid_picture, write_samples
-from dpsinkhorn.release._names import folder_names
+from dpsinkhorn.release.export import folder_names
 
 
 def random_images(count, shape, classes=12):
@@ -234,12 +234,12 @@ class TestGrid:
     def margin(self, names, labels=(0, 1)):
         images = np.zeros((len(labels), 28, 28), np.uint8)
         picture = np.asarray(grid_image(images, np.array(labels), class_names=names))
-        assert (picture[0, -56:] == 0).all()
-        return picture[:, : picture.shape[1] - 58]
+        assert (picture[0, -84:] == 0).all()
+        return picture[:, : picture.shape[1] - 86]
 
     def row(self, names, label):
-        top = 58 * label
-        return self.margin(names)[top : top + 56]
+        top = 86 * label
+        return self.margin(names)[top : top + 84]
 
     def test_names_beside_the_rows(self):
         """The same letters wherever the class stands, and as wide as they need to be."""
@@ -251,10 +251,10 @@ class TestGrid:
         images = np.zeros((2, 28, 28), np.uint8)
         for names in (["well", "W" * 200], ["adenocarcinoma of the upper lobe", "well"]):
             picture = np.asarray(grid_image(images, np.array([0, 1]), class_names=names))
-            inked = np.flatnonzero((picture[:, :-58] < 255).any(axis=0))
+            inked = np.flatnonzero((picture[:, :-86] < 255).any(axis=0))
             assert inked[0] > 0
-            assert inked[-1] < picture.shape[1] - 58 - 3
-            assert picture.shape[1] <= 58 + 160
+            assert inked[-1] < picture.shape[1] - 86 - 3
+            assert picture.shape[1] <= 86 + 160
 
     def test_cut_names_are_told_apart(self):
         names = ["W" * 100 + "a", "W" * 100 + "b"]
@@ -269,29 +269,29 @@ class TestGrid:
         images, _ = random_images(12, (28, 28))
         labels = np.array([5, 2] * 6)
         picture = np.asarray(grid_image(images, labels, columns=4))
-        assert picture.shape == (2 * 58 - 2, 30 + 4 * 58 - 2)
+        assert picture.shape == (2 * 86 - 2, 30 + 4 * 86 - 2)
         for row, label in enumerate([2, 5]):
             for column, index in enumerate(np.flatnonzero(labels == label)[:4]):
-                top, left = row * 58, 30 + column * 58
-                tile = picture[top : top + 56, left : left + 56]
-                assert (tile == images[index].repeat(2, 0).repeat(2, 1)).all()
+                top, left = row * 86, 30 + column * 86
+                tile = picture[top : top + 84, left : left + 84]
+                assert (tile == images[index].repeat(3, 0).repeat(3, 1)).all()
         assert (picture[:, :28] < 255).any()  # the labels
 
     def test_without_labels(self):
         images, _ = random_images(7, (64, 64, 3))
         picture = np.asarray(grid_image(images, None, columns=3))
-        assert picture.shape == (3 * 66 - 2, 3 * 66 - 2, 3)
-        assert (picture[66 : 66 + 64, :64] == images[3]).all()
-        assert (picture[132:, 66:] == 255).all()
+        assert picture.shape == (3 * 130 - 2, 3 * 130 - 2, 3)
+        assert (picture[130 : 130 + 128 : 2, :128:2] == images[3]).all()
+        assert (picture[260:, 130:] == 255).all()
 
     def test_at_most_so_many_rows(self):
         images, labels = random_images(200, (28, 28), classes=50)
-        assert np.asarray(grid_image(images, labels, rows=3, columns=2)).shape[0] == 3 * 58 - 2
+        assert np.asarray(grid_image(images, labels, rows=3, columns=2)).shape[0] == 3 * 86 - 2
 
     def test_small_images_can_be_seen(self, tmp_path):
         grid_picture(*random_images(4, (1, 1)), tmp_path / "g.png")
         with Image.open(tmp_path / "g.png") as picture:
-            assert min(picture.size) >= 56
+            assert min(picture.size) >= 84
         assert [path.name for path in tmp_path.iterdir()] == ["g.png"]
 
     def test_nowhere_to_write(self, tmp_path):

@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from dpsinkhorn.generators import Variation
-from dpsinkhorn.release import ReleaseError, load, write_release
+from dpsinkhorn.release import About, ReleaseError, load, write_release
 from support.releases import CONFIGS, statement, trained, write_small_release
 
 LOADED = ("config.json", "privacy.json", "generator.safetensors")
@@ -125,7 +124,8 @@ class TestConfig:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"version": 2},
+            {"version": 1},  # with entries of version 2
+            {"version": 3},
             {"version": 1.0},
             {"version": "1"},
             {"version": True},
@@ -134,6 +134,17 @@ class TestConfig:
             {"title": "a\nb"},
             {"title": "\ud800"},
             {"title": 3},
+            {"title": None},
+            {"title": " "},
+            {"description": "x" * 2001},
+            {"description": None},
+            {"purpose": "\u202eevil"},
+            {"contact": ["a"]},
+            {"label_source": "guessed"},
+            {"value_range": [0]},
+            {"value_range": [1, 0]},
+            {"value_range": [0, True]},
+            {"value_range": {"low": 0}},
             {"generator": None},
             {"generator": {}},
             {"generator": {"kind": "os.system"}},
@@ -333,7 +344,11 @@ class TestMixtures:
     def test_tensors(self, tmp_path, seed):
         folder, config = tmp_path / "release", CONFIGS["mixture"]
         write_release(
-            folder, trained(config), label_probabilities=[0.5, 0.5], privacy=statement(), title="A mixture"
+            folder,
+            trained(config),
+            label_probabilities=[0.5, 0.5],
+            privacy=statement(),
+            about=About(title="A mixture"),
         )
         chance = np.random.default_rng(seed)
         state = load_tensors((folder / "generator.safetensors").read_bytes())
@@ -347,7 +362,7 @@ class TestMixtures:
             state[name] = wild if chance.random() < 0.7 else value
         put_tensors(folder, save_tensors(state))
         try:
-            images, _ = load(folder).sample(20, random_state=0, device="cpu", variation=Variation())
+            images, _ = load(folder).sample(20, random_state=0, device="cpu")
             assert images.shape == (20, 6, 5, 3)
         except ReleaseError as error:
             assert "not finite" in str(error)  # noqa: PT017

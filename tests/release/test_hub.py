@@ -43,7 +43,7 @@ def test_there_and_back(hub, release, capfd):
     }
     again = dpsinkhorn.load("hub:ward/scans")
     assert again.privacy == release.privacy
-    for one, other in zip(again.sample(20, seed=1), release.sample(20, seed=1), strict=True):
+    for one, other in zip(again.sample(20, random_state=1), release.sample(20, random_state=1), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

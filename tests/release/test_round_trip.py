@@ -231,7 +231,7 @@ class TestModelCard:
         assert "with and without that record" in card
         assert "0123456789abcdef" * 4 in card
         assert "- The weights are an average over steps." in card
-        assert "| 2 | two \\| &lt;b> |" in card
+        assert "| 2 | two \\| &lt;b&gt; | 30 % |" in card
 
     def test_persons(self, tmp_path):
         written(tmp_path / "r", CONFIGS["mlp"], privacy=statement(unit="person", size_is_public=False))
@@ -315,8 +315,10 @@ class TestVariation:
     def test_pixels_get_noise_of_the_stated_size(self, tmp_path):
         config = dataclasses.replace(CONFIGS["mlp"], grain=0.05)
         release = written(tmp_path / "r", config)
-        smooth, labels = release.sample(400, random_state=1, variation=Variation())
-        grainy, same = release.sample(400, random_state=1)
+        smooth, labels = release.sample(400, random_state=1)
+        grainy, same = release.sample(400, random_state=1, vary=True)
+        plain, _ = release.sample(400, random_state=1, vary=True, variation=Variation())
+        assert np.array_equal(smooth, plain), "what is asked for goes before the release's own"
         assert np.array_equal(labels, same)
         inside = (smooth > 40) & (smooth < 215)  # six deviations from where pixels are clamped
         assert inside.sum() > 1000
@@ -335,7 +337,10 @@ class TestVariation:
     def test_the_card_says_so(self, tmp_path):
         config = dataclasses.replace(CONFIGS["mlp"], grain=0.05, warp=0.5)
         written(tmp_path / "r", config)
-        assert "at random (warp 0.5, grain 0.05)" in (tmp_path / "r" / "README.md").read_text()
+        card = (tmp_path / "r" / "README.md").read_text()
+        assert "vary=True" in card
+        assert "at random (warp 0.5, grain 0.05)" in card
+        assert "augmentation" in card
         written(tmp_path / "s", CONFIGS["mlp"])
         assert "at random" not in (tmp_path / "s" / "README.md").read_text()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpsinkhorn.release import ReleaseError, folder, load, write_release
+from dpsinkhorn.release import About, ReleaseError, folder, load, write_release
 from dpsinkhorn.release.folder import FILES
 from support.releases import CONFIGS, EPSILON, statement, trained
 
@@ -31,7 +31,7 @@ class TestAtomic:
     def test_a_write_that_fails(self, tmp_path, generator, monkeypatch, failing, existing):
         target = tmp_path / "release"
         if existing:
-            write(target, generator, title="the old one")
+            write(target, generator, about=About(title="the old one"))
         real = folder.write_synced
 
         def write_synced(path, data, *, new):
@@ -93,11 +93,11 @@ except ReleaseError as error:
 class TestExisting:
     def test_not_overwritten_unless_asked(self, tmp_path, generator):
         target = tmp_path / "release"
-        write(target, generator, title="first")
+        write(target, generator, about=About(title="first"))
         with pytest.raises(ReleaseError, match="exists already"):
-            write(target, generator, title="second")
+            write(target, generator, about=About(title="second"))
         assert load(target).title == "first"
-        write(target, generator, title="second", overwrite=True)
+        write(target, generator, about=About(title="second"), overwrite=True)
         assert load(target).title == "second"
         assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
@@ -148,8 +148,8 @@ class TestRefused:
             {"class_names": ["a", "b"]},
             {"class_names": ["a", "b", "b"]},
             {"class_names": ["a", "b\nc", "b\0c"]},
-            {"title": "two\nlines"},
-            {"title": "long" * 100},
+            {"value_range": (1, 0)},
+            {"label_source": "guessed"},
         ],
         ids=str,
     )

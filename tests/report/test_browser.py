@@ -50,6 +50,9 @@ def pages(tmp_path_factory):
     evaluation = place / "evaluation.json"
     evaluation.write_text(json.dumps(figures(private)))
     finished(place / "not-for-release", tiny_plan(data, seed=4), data)
+    config = place / "not-for-release" / "release" / "config.json"
+    said = {"description": "lang" * 500, "purpose": "lang" * 125, "contact": "lang" * 50}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **said}))
     finished(place / "persons-image", tiny_plan(persons, "image", seed=None, steps=400), persons)
     finished(place / "not-private", tiny_plan(data, "none", seed=None), data)
     stopped = Run.create(place / "unfinished", tiny_plan(data, seed=None, steps=300))
@@ -151,7 +154,7 @@ def test_without_scripts(browser, pages):
     with Visit(browser, pages["private"], WINDOWS["phone"], scripts=False) as visit:
         for words in ("What is guaranteed", "Privacy loss, ε (epsilon)", "Using the release"):
             assert visit.page.get_by_text(words, exact=True).first.is_visible()
-        assert visit.page.get_by_role("img").count() == 12 + 1
+        assert visit.page.get_by_role("img").count() == 2 * 12 + 1
         assert visit.complaints == []
 
 
@@ -204,7 +207,7 @@ def server():
 def test_the_checks_can_fail(browser, pages, tmp_path, server):
     """And the page's own policy keeps out what someone might have smuggled in."""
     address, asked = server
-    bad = pages["private"].read_text().replace(' alt="10 generated images', ' data-x="', 1)
+    bad = pages["private"].read_text().replace(' alt="4 generated images', ' data-x="', 1)
     smuggled = f'<p style="width: 2000px; color: #ddd">pale</p><img src="{address}/x.png">'
     bad = bad.replace(
         "<main>", f"<main>{smuggled}<script>document.title = 'owned'; console.error('loud')</script>"

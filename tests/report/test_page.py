@@ -23,7 +23,7 @@ from dpsinkhorn.privacy import (
     read_ledger,
 )
 from dpsinkhorn.privacy.words import factor_in_words
-from dpsinkhorn.release import PrivacyStatement, write_release
+from dpsinkhorn.release import About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
 from support.html import read_page, rows
@@ -51,7 +51,7 @@ def test_the_guarantee_stands_at_the_top(run):
         "What is compared (adjacency)": "Add or remove one record",
         "What is protected (unit of privacy)": "One record, not one person",
     }
-    for heading in ("In plain words", "Against whom", "What is not guaranteed"):
+    for heading in ("In plain words", "Against whom, and whom to trust", "What is not guaranteed"):
         assert heading in [node.text for node in first.all("h3")]
     assert names[0].startswith("What is protected"), "a record is said to be an image before ε speaks of it"
     assert "one image with its label" in first.text
@@ -104,7 +104,7 @@ def test_samples_of_every_class(run):
     page = page_of(run.folder)
     pictures = page.one("section", id="images").all("img")
     assert [picture.attributes["alt"] for picture in pictures] == [
-        f"10 generated images of class {k}" for k in range(3)
+        f"4 generated images of class {k}" for k in (0, 0, 1, 1, 2, 2)
     ]
     table = rows(page, "100 generated images")
     images, _ = load(run.folder).sample(100, 1, random_state=1)
@@ -220,6 +220,20 @@ class TestTheTop:
         # it does not stay there by itself
         assert set(about(page_of(run.folder))) == {"Data", "Page made"}
 
+    def test_what_the_curator_says(self, tmp_path):
+        said = About("Lungs & <hearts>", "Of one ward.", "Teaching", "dpo@example.org")
+        write_small_release(tmp_path / "release", about=said, value_range=(0, 4095), label_source="released")
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert page.one("h1").text == "Lungs & <hearts>"
+        assert "Lungs & <hearts>" in page.one("head").one("title").text
+        assert "Of one ward." in page.one("header").text
+        assert "Purpose: Teaching" in page.one("header").text
+        assert about(page)["Contact"] == "dpo@example.org"
+        assert dict(rows(page, "The data"))["range of the pixels"].startswith("0 to 4095")
+        assert "which were released with noise; that is part of ε" in page.text
+        other = page_of(tmp_path / "release", output=tmp_path / "r.html", contact="elsewhere")
+        assert about(other)["Contact"] == "elsewhere"
+
     def test_its_date_is_today(self, run):
         before = datetime.datetime.now(datetime.timezone.utc).date()
         shown = datetime.date.fromisoformat(about(page_of(run.folder))["Page made"])
@@ -240,6 +254,28 @@ class TestTheTop:
     def test_the_decision_is_not_taken(self, run):
         assert "Technically ready for release; the decision is yours" in banner(page_of(run.folder)).text
         assert "may be released" not in page_of(run.folder).text.lower()
+
+
+class TestTheDecision:
+    def test_lines_to_fill_in(self, run):
+        page = page_of(run.folder)
+        lines = rows(page.one("section", id="decision"), "To be filled in by hand")
+        assert [line[0].split(":")[0] for line in lines] == [
+            *("Decision", "Conditions", "Controller", "Data-protection officer", "Date", "Reference")
+        ]
+        assert all(not value for _, value in lines[1:])
+        config = json.loads((run.folder / "release" / "config.json").read_text())
+        assert config["generator_sha256"] in page.one("section", id="decision").text
+
+    def test_none_where_there_is_nothing_to_decide(self, tmp_path):
+        write_small_release(tmp_path / "release", releasable=False)
+        page = page_of(tmp_path / "release", output=tmp_path / "r.html")
+        assert "decision" not in [node.attributes.get("id") for node in page.all("section")]
+
+    def test_whom_to_trust_and_whom_to_ask(self, run):
+        page = page_of(run.folder)
+        assert "Whoever trained it is trusted with the data" in page.one("main").all("section")[0].text
+        assert "they stay with the curator" in page.one("section", id="evaluation").text
 
 
 def test_memory_is_not_guaranteed(run):
@@ -299,7 +335,7 @@ def test_without_labels(tmp_path):
     data = tiny_data(labelled=False)
     page = page_of(finished(tmp_path / "run", tiny_plan(data, seed=None), data).folder)
     assert "A record is one image." in page.text
-    assert [picture.attributes["alt"] for picture in page.all("img")] == ["50 generated images"]
+    assert [picture.attributes["alt"] for picture in page.all("img")] == ["20 generated images"] * 2
     assert dict(rows(page, "The data"))["classes"].startswith("none")
 
 
@@ -509,21 +545,21 @@ class TestAReleaseAlone:
             "\"><img src=x onerror='alert(1)'>",
             "{{ 7 * 7 }} &amp;",
         ]
-        write_small_release(tmp_path / "release", class_names=names, title="<b>T</b>{% raw %}'\"&")
+        write_small_release(tmp_path / "release", class_names=names, about=About("<b>T</b>{% raw %}'\"&"))
         page = page_of(tmp_path / "release", output=tmp_path / "r.html")
         assert page.one("h1").text == "<b>T</b>{% raw %}'\"&"
         assert [cells[0] for cells in rows(page, "100 generated images")[1:]] == [
             f"{k}: {names[k]}" for k in range(3)
         ]
         assert [picture.attributes["alt"] for picture in page.all("img")] == [
-            f"10 generated images of class {k}: {name}" for k, name in enumerate(names)
+            f"4 generated images of class {k}: {names[k]}" for k in (0, 0, 1, 1, 2, 2)
         ]
 
     def test_many_classes(self, tmp_path):
         config = MLPConfig(image_shape=(3, 5, 4), classes=33, hidden=(4,))
         write_release(tmp_path / "r", trained(config), label_probabilities=None, privacy=statement())
         page = page_of(tmp_path / "r", output=tmp_path / "r.html")
-        assert len(page.all("img")) == 20
+        assert len(page.all("img")) == 2 * 20
         assert "The first 20 of 33 classes" in page.text
         assert len(rows(page, "25 generated images of each class")) == 1 + 20
 
@@ -531,7 +567,7 @@ class TestAReleaseAlone:
         write_release(
             tmp_path / "r", trained(CONFIGS["unconditional"]), label_probabilities=None, privacy=statement()
         )
-        assert len(page_of(tmp_path / "r", output=tmp_path / "r.html").all("img")) == 1
+        assert len(page_of(tmp_path / "r", output=tmp_path / "r.html").all("img")) == 2
 
 
 def test_the_same_run_gives_the_same_page(run):

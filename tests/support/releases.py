@@ -17,7 +17,7 @@ from dpsinkhorn.generators import (
     recompute_batch_statistics,
 )
 from dpsinkhorn.privacy import Adjacency, Charge, NonPrivate, RecordMechanism, SecureNoise, epsilon
-from dpsinkhorn.release import PrivacyStatement, write_release
+from dpsinkhorn.release import About, PrivacyStatement, write_release
 
 CONFIGS = {
     "mlp": MLPConfig(image_shape=(1, 8, 8), classes=3, hidden=(8,)),
@@ -71,7 +71,7 @@ def write_small_release(folder, **changes):
     arguments = {
         "label_probabilities": [0.5, 0.2, 0.3],
         "privacy": statement(),
-        "title": "Small digits",
+        "about": About(title="Small digits"),
         "class_names": ["zero", "one", "two | <b>"],
         "releasable": True,
     }

@@ -19,9 +19,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dpsinkhorn
-from dpsinkhorn import DPSinkhorn
+from dpsinkhorn import DPSinkhorn, Variation
 from dpsinkhorn.data import DataError
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
+from dpsinkhorn.release import ReleaseError
 from dpsinkhorn.training import Run, TrainingError, bar, fitting
 from support.runs import tiny_arrays
 
@@ -77,6 +78,23 @@ class TestRoundTrip:
         ):
             np.testing.assert_array_equal(ours, theirs)
         assert release.privacy == fitted.privacy_
+        assert release.label_source == "uniform"
+
+    def test_what_is_said_of_it(self, fitted, tmp_path):
+        names = ["none", "some", "all"]
+        fitted.save(tmp_path / "r", title="Digits", contact="dpo@example.org", class_names=names)
+        release = dpsinkhorn.load(tmp_path / "r")
+        assert (release.about.title, release.about.contact) == ("Digits", "dpo@example.org")
+        assert release.sample(2, labels="some")[1].tolist() == [1, 1]
+        for wrong in ({"class_names": ["a"]}, {"title": ""}, {"purpose": "two\nlines"}):
+            with pytest.raises(ReleaseError):
+                fitted.save(tmp_path / "s", **wrong)
+        assert not (tmp_path / "s").exists()
+
+    def test_variation_is_asked_for(self, fitted):
+        plain, grainy = (fitted.sample(9, random_state=1, variation=v)[0] for v in (None, Variation(grain=0.5)))
+        assert not np.array_equal(plain, grainy)
+        np.testing.assert_array_equal(plain, fitted.sample(9, random_state=1, vary=True)[0])  # its recipe has none
 
     def test_labels_can_be_chosen(self, fitted):
         assert fitted.sample(5, 2)[1].tolist() == [2] * 5

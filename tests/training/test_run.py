@@ -12,7 +12,7 @@ from dpsinkhorn import load
 from dpsinkhorn.data import DataError, from_arrays
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.journal import JournalDamagedError
-from dpsinkhorn.report.curator import training_log
+from dpsinkhorn.report.pictures import training_log
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
 from support.runs import MECHANISMS, finished, lines, tiny_arrays, tiny_data, tiny_plan, tiny_recipe
 
@@ -35,16 +35,23 @@ class TestWhatIsWritten:
         data = tiny_data()
         run = finished(tmp_path / "run", tiny_plan(data, seed=None, records=80), data)
         assert {line["steps_per_second"] for line in lines(run.folder)} == {None}
-        assert len(training_log(run.folder).lines) == len(lines(run.folder))
+        assert len(training_log(run.folder)["lines"]) == len(lines(run.folder))
 
     def test_run_json_holds_the_plan_and_where_the_data_are(self, tmp_path):
         data = tiny_data()
         plan = tiny_plan(data)
         run = Run.create(tmp_path / "run", plan, source={"data": "/there"})
         settings = json.loads((run.folder / "run.json").read_text())
-        assert set(settings) == {"version", "dpsinkhorn", "name", "plan", "source", "ledger"}
+        assert set(settings) == {"version", "dpsinkhorn", "name", "plan", "source", "ledger", "about"}
         assert settings["source"] == {"data": "/there"}
         assert Run.resume(run.folder).plan == plan
+        del settings["about"]  # a run of before
+        (run.folder / "run.json").write_text(json.dumps(settings))
+        assert Run.resume(run.folder).plan == plan
+        for wrong in (3, {"title": 3}, {"contact": "two\nlines"}):
+            (run.folder / "run.json").write_text(json.dumps({**settings, "about": wrong}))
+            with pytest.raises(TrainingError, match="cannot be read"):
+                Run.resume(run.folder)
 
     def test_a_run_on_other_records_of_the_same_shape_differs_by_its_gradient_alone(self, tmp_path):
         """Pictures at step 0 would be equal; what is public beside the gradient does not move."""

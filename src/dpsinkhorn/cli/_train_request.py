@@ -15,6 +15,7 @@ from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, JsonOption, parse_rate
 
 if TYPE_CHECKING:
+    from dpsinkhorn.release import About
     from dpsinkhorn.training import Request
 
 __all__ = ["TrainOptions", "parse_changes"]
@@ -68,6 +69,12 @@ class TrainOptions:
         typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's."),
     ] = None
     reading: DataOptions
+    title: Annotated[str | None, typer.Option("--title", help="Of the release: public, in its card.")] = None
+    description: Annotated[
+        str | None, typer.Option("--description", help="What the release is, in a line for strangers.")
+    ] = None
+    purpose: Annotated[str | None, typer.Option("--purpose", help="What it is released for.")] = None
+    contact: Annotated[str | None, typer.Option("--contact", help="Where questions about it go.")] = None
     labels: Annotated[
         str | None,
         typer.Option(
@@ -129,6 +136,12 @@ class TrainOptions:
         given = {**vars(self), **self.reading.given()}
         names = [name for name, value in given.items() if value is not None and name not in _ANY_TIME]
         return ["--" + name.replace("_", "-") for name in names]
+
+    def about(self) -> About:
+        """Return what is said of the release."""
+        from dpsinkhorn.release import About
+
+        return About.of(vars(self))
 
     def request(self, *, quick: bool) -> Request:
         """Return what is asked of the training."""

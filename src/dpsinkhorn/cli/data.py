@@ -81,6 +81,10 @@ class DataOptions:
         str | None,
         typer.Option("--classes", help="The classes: their number, or their names with commas between."),
     ] = None
+    class_names: Annotated[
+        str | None,
+        typer.Option("--class-names", help="Public names of classes 0, 1, ..., in order: normal,pneumonia."),
+    ] = None
     size: Annotated[
         str | None,
         typer.Option("--size", help="Crop and resize images to this: 32, or 32x48 (height x width)."),
@@ -106,7 +110,12 @@ class DataOptions:
 
     def parsed(self) -> dict[str, Any]:
         """Return the options that were given, as `load_dataset` takes them."""
-        parsers = {"classes": parse_classes, "size": parse_size, "value_range": parse_range}
+        parsers: dict[str, Callable[[str], Any]] = {
+            "classes": parse_classes,
+            "class_names": lambda text: tuple(name.strip() for name in text.split(",")),
+            "size": parse_size,
+            "value_range": parse_range,
+        }
         return {
             name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
         }

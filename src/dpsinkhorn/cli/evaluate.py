@@ -169,7 +169,8 @@ def evaluate(
             )
         result = replace(result, public=public)
         if picture is not None and training is not None:
-            _draw(images, training, picture, device)
+            plain, _ = release.sample(_PAIRS, random_state=seed, device=device)
+            _draw(plain, training, picture, device)
     except MemoryError as error:
         raise BadInputError("so many images do not fit into memory; draw fewer (--count, --sets)") from error
     found = {

@@ -40,9 +40,11 @@ def sample(
     fast: Annotated[
         bool, typer.Option("--fast", help="bfloat16: twice as fast on processors that have it; less exact.")
     ] = False,
-    plain: Annotated[
+    vary: Annotated[
         bool,
-        typer.Option("--plain", help="Images as rendered, without the release's warp, sharpening and grain."),
+        typer.Option(
+            "--vary", help="Add the release's random warp, sharpening and grain: for training classifiers."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
@@ -53,7 +55,6 @@ def sample(
 
         dpsinkhorn sample my-run/release --count 60000 --output samples.npz --grid samples.png
     """
-    from dpsinkhorn.generators import Variation
     from dpsinkhorn.release import ReleaseError, check_samples_path, grid_picture, load, write_samples
 
     try:
@@ -72,7 +73,7 @@ def sample(
                 random_state=seed,
                 device=device,
                 precision="bfloat16" if fast else "float32",
-                variation=Variation() if plain else None,
+                vary=vary,
                 progress=lambda done: bar.advance(drawing, done),
             )
             writing = bar.add_task("writing", total=count)
@@ -92,7 +93,7 @@ def sample(
         raise BadInputError(f"{error}{hint}") from error
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer at a time") from error
-    _report(release, count, output, grid, seconds, as_json)
+    _report(release, count, output, grid, seconds, vary, as_json)
 
 
 def _check_grid(grid: Path | None, output: Path, force: bool) -> None:
@@ -123,9 +124,15 @@ def _bar(count: int) -> Progress:
 
 
 def _report(
-    release: Release, count: int, output: Path, grid: Path | None, seconds: float, as_json: bool
+    release: Release,
+    count: int,
+    output: Path,
+    grid: Path | None,
+    seconds: float,
+    vary: bool,
+    as_json: bool,
 ) -> None:
-    privacy = release.privacy
+    privacy, added = release.privacy, release.config.variation.values if vary else {}
     if as_json:
         result: dict[str, Any] = {
             "output": str(output),
@@ -133,6 +140,7 @@ def _report(
             "count": count,
             "image_shape": list(release.image_shape),
             "classes": release.classes,
+            "variation": added,
             "seconds": round(seconds, 3),
             "epsilon": privacy.epsilon,
             "delta": privacy.delta,
@@ -142,5 +150,10 @@ def _report(
         return
     picture = "" if grid is None else f", a picture of them to {grid}"
     print(f"{count:,} images written to {output}{picture} ({seconds:.1f} s).")
+    if added:
+        values = ", ".join(f"{name} {value:g}" for name, value in added.items())
+        print(f"Added to them at random, as augmentation for classifiers (--vary): {values}.")
+    elif vary:
+        print("Nothing was added by --vary: this release has no variation of its own.")
     whom = f", for each {privacy.unit} it was trained on" if privacy.private else ""
     print(f"The generator they come from: {privacy.guarantee}{whom}.")

@@ -45,7 +45,7 @@ def train(options: TrainOptions) -> None:
             run, dataset = _resumed(options)
             plan, shared = run.plan, None
         else:
-            data = _need(options.data, "--data")
+            data, about = _need(options.data, "--data"), options.about()
             if not options.dry_run:
                 _need(options.out, "--out, the folder of the run")
             source = _found_again({"data": data, **options.reading.given()})
@@ -60,7 +60,9 @@ def train(options: TrainOptions) -> None:
             return
         if not options.resume:
             assert options.out is not None
-            run = Run.create(options.out, plan, source=source, ledger=options.ledger, budget=options.budget)
+            run = Run.create(
+                options.out, plan, source=source, ledger=options.ledger, budget=options.budget, about=about
+            )
             _note_use(source, dataset, plan, run.name, run.ledger_path)
         begun = True
         finished = _trained(run, dataset, device, options)

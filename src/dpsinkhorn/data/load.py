@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpsinkhorn import _checks
 from dpsinkhorn.data import formats
 from dpsinkhorn.data.arrays import npz_has_parts, read_npy_set, read_npz_set
 from dpsinkhorn.data.columns import TABLES
@@ -45,6 +46,7 @@ class _Request:
     groups: str | None
     unlabelled: bool
     classes: int | Sequence[str] | None
+    class_names: tuple[str, ...]
     size: tuple[int, int] | None
     channels: int | None
     value_range: tuple[float, float] | None
@@ -67,12 +69,19 @@ class _Request:
             raise DataError(f"{name} has {len(class_names)} classes, not the {classes} classes stated")
         if class_names:
             classes = len(class_names)
+        elif self.class_names and classes is None:
+            classes = len(self.class_names)
         made = from_arrays(
             images, labels, groups=groups, classes=classes, value_range=self.value_range, name=name
         )
         fitted = fit_array(made.images, self.size, self.channels)
         if class_names:  # of folders or columns, not of records
             made = replace(made, class_names=class_names)
+        if self.class_names:
+            if len(self.class_names) != made.classes:
+                given = f"{len(self.class_names)} class names for {made.classes} classes"
+                raise DataError(f"{given}; give one for each, in order (--class-names)")
+            made = replace(made, class_names=self.class_names)
         return replace(made, images=fitted, unused_columns=unused)
 
 
@@ -83,6 +92,7 @@ def load_dataset(
     label: str | None = None,
     groups: str | None = None,
     classes: int | Sequence[str] | None = None,
+    class_names: Sequence[str] = (),
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     value_range: tuple[float, float] | None = None,
@@ -98,7 +108,8 @@ def load_dataset(
 
     `image`, `label` and `groups` say where the images, the labels and the persons are: columns of a table,
     arrays of an .npz, files beside a .npy, for CelebA an attribute and `identity`. `unlabelled` leaves labels
-    out. `classes` states their number, or their names in order. `size` (one number, or height and width) and
+    out. `classes` states their number, or their names in order; `class_names` gives them public names, in the
+    same order, where labels are numbers or codes. `size` (one number, or height and width) and
     `channels` (1 or 3) crop and convert. `value_range` is the public range of the pixels where it is not that
     of their type. `folder` replaces the data folder of named sets; `progress` is called with the number of
     pictures decoded so far and of all.
@@ -115,7 +126,17 @@ def load_dataset(
     if channels not in (None, 1, 3):
         raise DataError(f"channels must be 1 (grey) or 3 (colour), not {channels}")
     asked = _Request(
-        split, image, label, groups, unlabelled, classes, parse_size(size), channels, value_range, progress
+        split=split,
+        image=image,
+        label=label,
+        groups=groups,
+        unlabelled=unlabelled,
+        classes=classes,
+        class_names=_checked_names(class_names),
+        size=parse_size(size),
+        channels=channels,
+        value_range=value_range,
+        progress=progress,
     )
     text = os.fspath(source)
     if text in KNOWN:
@@ -128,6 +149,14 @@ def load_dataset(
             f"there is no file or folder {text}, and no data set of that name ({', '.join(KNOWN)})"
         )
     return _load_file(path, asked)
+
+
+def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Refuse names that a release could not have, before anything is read or spent."""
+    checked = tuple(_checks.text(name, "a class name", DataError, longest=200) for name in names)
+    if not all(name.strip() for name in checked) or len(set(checked)) != len(checked):
+        raise DataError("class names must differ from each other, and none may be empty (--class-names)")
+    return checked
 
 
 def has_parts(source: str | os.PathLike[str]) -> bool:
@@ -164,7 +193,7 @@ def _load_known(name: str, folder: Path | None, asked: _Request) -> Dataset:
         images, labels = _digits(asked.split)
         return replace(asked, value_range=(0.0, 16.0)).finish(images, labels, None, name)
     made = _load_folder(require_known(known, folder, asked.split), name, asked)
-    if made.classes != len(known.class_names):
+    if asked.class_names or made.classes != len(known.class_names):
         return made
     return replace(made, class_names=known.class_names)
 

@@ -44,7 +44,12 @@ class Variation:
             _checks.number(getattr(self, name), name, GeneratorError, least=0, most=most)
 
     def __bool__(self) -> bool:
-        return bool(self.warp or self.sharpen or self.grain)
+        return bool(self.values)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Return what is changed, by name."""
+        return {name: value for name, value in vars(self).items() if value}
 
     def __call__(self, images: Tensor, random: torch.Generator) -> Tensor:
         """Change images, (n, channels, height, width) in [-1, 1]; grain can take them out of that range."""

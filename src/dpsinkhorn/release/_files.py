@@ -1,15 +1,17 @@
-"""Folders that are there complete or not at all, and careful reading of files of others."""
+"""Folders that are there complete or not at all, and careful reading of files and JSON of others."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import sync_folder, umask
@@ -72,6 +74,40 @@ def read_file(path: Path, limit: int) -> bytes:
     if len(data) > state.st_size:
         raise ReleaseError(f"{path} grew while it was read; is it still being written?")
     return data
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def read_json_bytes(data: bytes, name: str) -> dict[str, Any]:
+    """Read a JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ReleaseError(f"{name} is damaged: not valid JSON; get the release again") from None
+    if not isinstance(value, dict):
+        raise ReleaseError(f"{name} is damaged: not a JSON object; get the release again")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key comes twice")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def check_keys(value: Mapping[str, Any], expected: Iterable[str], name: str) -> None:
+    wanted = set(expected)
+    for key in value.keys() - wanted:
+        raise ReleaseError(f"{name} has an unknown entry {str(key)[:40]!r}")
+    for key in sorted(wanted - value.keys()):
+        raise ReleaseError(f"{name} has no entry {key!r}")
 
 
 def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from PIL import Image
 from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
-from dpsinkhorn.release._names import folder_names
 from dpsinkhorn.release.pictures import check_images
 
 __all__ = ["check_samples_path", "write_samples"]
@@ -26,6 +27,10 @@ __all__ = ["check_samples_path", "write_samples"]
 _ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
 _PICTURE = re.compile(r"\d{6,}\.png")
 _LIST = "labels.csv"
+_LONGEST = 50  # characters; of four bytes each they stay below the 255 that file systems take
+_KEPT = " -_+.,()"
+# Windows keeps these for devices, whatever comes after a dot; labels.csv is our own
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|labels\.csv", re.IGNORECASE)
 
 
 def write_samples(
@@ -181,6 +186,40 @@ def _write_folder(
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["file", "label", *(["name"] if class_names else [])])
             writer.writerows(rows)
+
+
+def folder_names(class_names: Sequence[str], count: int) -> list[str]:
+    """Return a different, safe name of a folder for each of `count` classes: its name, else its number.
+
+    Names come from a file that a stranger may have written.
+
+    >>> folder_names(["well", "ill/..", ""], 3)
+    ['well', 'ill_', '2']
+    """
+    numbers = [f"{label:0{len(str(max(count - 1, 0)))}d}" for label in range(count)]
+    if len(class_names) != count:
+        return numbers
+    names = [_safe(name) or number for name, number in zip(class_names, numbers, strict=True)]
+    often = Counter(_key(name) for name in names)
+    names = [f"{name} ({label})" if often[_key(name)] > 1 else name for label, name in enumerate(names)]
+    return names if len({_key(name) for name in names}) == count else numbers
+
+
+def _safe(name: str) -> str:
+    """Replace what a file system, a shell or a reader could take for something else."""
+    plain = unicodedata.normalize("NFC", name)
+    kept = "".join(letter if _is_kept(letter) else "_" for letter in plain)
+    kept = kept.lstrip("- .")[:_LONGEST].rstrip(" .")  # a leading dash reads as an option
+    return "" if _RESERVED.fullmatch(kept) or not kept.strip("_ .") else kept
+
+
+def _is_kept(letter: str) -> bool:
+    return letter.isalnum() or letter in _KEPT or unicodedata.category(letter).startswith("M")
+
+
+def _key(name: str) -> str:
+    """Return what file systems that ignore case go by."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:

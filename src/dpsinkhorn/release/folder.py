@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import os
@@ -21,31 +22,38 @@ from dpsinkhorn.generators import (
     GeneratorConfig,
     GeneratorError,
     ModuleClass,
-    check_probabilities,
     config_from_json,
     config_to_json,
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _json, _tensors, hub
-from dpsinkhorn.release._files import new_folder, read_file, refuse_existing
+from dpsinkhorn.release import _tensors, hub
+from dpsinkhorn.release._files import (
+    check_keys,
+    json_bytes,
+    new_folder,
+    read_file,
+    read_json_bytes,
+    refuse_existing,
+)
+from dpsinkhorn.release.about import About
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
-from dpsinkhorn.release.release import Release
+from dpsinkhorn.release.release import Release, printable
 from dpsinkhorn.release.statement import PrivacyStatement
 
 __all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
 
-VERSION = 1
+VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
 
 _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
-_CONFIG_KEYS = (
-    *("format", "version", "title"),
-    *("generator", "generator_sha256", "label_probabilities", "class_names"),
-)
+_ABOUT_KEYS = tuple(field.name for field in dataclasses.fields(About))
+_OWN_KEYS = ("label_probabilities", "label_source", "class_names", "value_range")  # fields of a Release
+_CONFIG_KEYS = ("format", "version", *_ABOUT_KEYS, "generator", "generator_sha256", *_OWN_KEYS)
+_SINCE_2 = {"description": "", "purpose": "", "contact": "", "label_source": None, "value_range": None}
+_VERSIONS = {_CONFIG_FORMAT: (1, VERSION), _PRIVACY_FORMAT: (1,)}
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
-_LONGEST_NAME = 200
 _PICTURE_ROWS, _PICTURE_COLUMNS = 20, 10
 
 
@@ -62,8 +70,10 @@ def make_release(
     label_probabilities: Sequence[float] | None,
     privacy: PrivacyStatement,
     releasable: bool = True,
-    title: str = "Private image generator",
+    about: About | None = None,
     class_names: Sequence[str] = (),
+    label_source: str | None = None,
+    value_range: tuple[float, float] | None = None,
 ) -> Release:
     """Put together a copy of a generator and what goes with it.
 
@@ -73,30 +83,32 @@ def make_release(
         privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
             whatever is said here: such a release says so, loudly.
-        title: The heading of the model card.
+        about: Title, description, purpose and contact.
         class_names: One per class, or none. Characters that cannot be printed become question marks.
+        label_source: How `label_probabilities` were set, a key of `LABEL_SOURCES`, if that is to be told.
+        value_range: The public range of the original pixels, which samples show as 0 to 255.
 
     Raises:
         ReleaseError: Something is wrong with the arguments.
     """
-    config, module_class = generator.config, generator.module_class
+    config, classes = generator.config, generator.config.classes
     try:
-        stated = None if label_probabilities is None else list(label_probabilities)
-        if stated is None and config.classes:
-            stated = [1 / config.classes] * config.classes
-        probabilities = _probabilities(stated, config.classes)
-        data = _tensors.to_bytes(generator)
-        network = _tensors.from_bytes(data, config, module_class)
+        network = _tensors.from_bytes(_tensors.to_bytes(generator), config, generator.module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
+    if label_probabilities is None and classes:
+        label_probabilities = [1 / classes] * classes
     _check_epsilon(privacy)
     return Release(
-        generator=network,
-        privacy=privacy,
+        network,
+        privacy,
         releasable=releasable and not privacy.objections,
-        title=_checks.text(title, "the title", ReleaseError, longest=200),
-        label_probabilities=probabilities,
-        class_names=_class_names([_printable(name) for name in class_names], config.classes),
+        about=about or About(),
+        label_probabilities=None if label_probabilities is None else tuple(label_probabilities),
+        # mended rather than refused: something was trained for hours
+        class_names=tuple(printable(name) for name in class_names),
+        label_source=label_source,
+        value_range=value_range,
     )
 
 
@@ -117,9 +129,9 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
     data = _tensors.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
-        "config.json": _json.to_bytes(_config_json(release, data)),
+        "config.json": json_bytes(_config_json(release, data)),
         "generator.safetensors": data,
-        "privacy.json": _json.to_bytes(_privacy_json(release)),
+        "privacy.json": json_bytes(_privacy_json(release)),
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
@@ -129,9 +141,8 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
         with new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
-            load(
-                draft, generator=release.generator.module_class
-            )  # what cannot be read back is not handed out
+            # what cannot be read back is not handed out
+            load(draft, generator=release.generator.module_class)
     except OSError as error:
         raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
@@ -160,15 +171,16 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
     if not os.path.lexists(place / "config.json"):
         raise ReleaseError(f"{place} is not a release: it has no config.json")
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
-    _json.check_keys(entries, _CONFIG_KEYS, "config.json")
-    title = _checks.text(entries["title"], "the title in config.json", ReleaseError, longest=200)
+    if entries["version"] == 1:
+        check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
+        entries |= _SINCE_2
+    check_keys(entries, _CONFIG_KEYS, "config.json")
+    about = About(**{name: entries[name] for name in _ABOUT_KEYS})
     try:
         config = config_from_json(entries["generator"])
         if config_to_json(config) != entries["generator"]:
             raise ReleaseError("config.json does not have every field of its generator")
-        probabilities = _probabilities(entries["label_probabilities"], config.classes)
         _check_module(config, generator)
-        names = _class_names(entries["class_names"], config.classes)
         statement, releasable = _read_privacy(place / "privacy.json")
         largest = _tensors.size_limits(config, generator)[1]
         data = read_file(place / "generator.safetensors", largest)
@@ -179,7 +191,7 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         network = _tensors.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
-    return Release(network, statement, releasable, title, probabilities, names)
+    return Release(network, statement, releasable, about, **{name: entries[name] for name in _OWN_KEYS})
 
 
 def _check_module(config: GeneratorConfig, module_class: ModuleClass | None) -> None:
@@ -234,22 +246,20 @@ def is_release(folder: Path) -> bool:
 
 
 def _config_json(release: Release, data: bytes) -> dict[str, Any]:
-    probabilities = release.label_probabilities
     return {
         "format": _CONFIG_FORMAT,
         "version": VERSION,
-        "title": release.title,
+        **dataclasses.asdict(release.about),
         "generator": config_to_json(release.config),
         "generator_sha256": hashlib.sha256(data).hexdigest(),
-        "label_probabilities": None if probabilities is None else list(probabilities),
-        "class_names": list(release.class_names),
+        **{name: getattr(release, name) for name in _OWN_KEYS},
     }
 
 
 def _privacy_json(release: Release) -> dict[str, Any]:
     return {
         "format": _PRIVACY_FORMAT,
-        "version": VERSION,
+        "version": _VERSIONS[_PRIVACY_FORMAT][-1],
         "releasable": release.releasable,
         "warning": warning_of(release),
         **release.privacy.to_json(),
@@ -288,36 +298,12 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
 def _read_json(path: Path, form: str) -> dict[str, Any]:
     """Return the entries of a file that is of a format, in the version that is read here."""
     name = path.name
-    value = _json.from_bytes(read_file(path, _LARGEST_JSON), name)
+    value = read_json_bytes(read_file(path, _LARGEST_JSON), name)
     if value.get("format") != form:
         raise ReleaseError(f"{name} is not of the format {form}")
-    version = value.get("version")
-    if type(version) is not int or version != VERSION:
+    version, known = value.get("version"), _VERSIONS[form]
+    if type(version) is not int or version not in known:
         raise ReleaseError(
-            f"{name} has version {version!r:.20}, this dpsinkhorn reads {VERSION}; install a newer one"
+            f"{name} has version {version!r:.20}, this dpsinkhorn reads {known[-1]}; install a newer one"
         )
     return value
-
-
-def _probabilities(values: Any, classes: int) -> tuple[float, ...] | None:
-    if classes and isinstance(values, list):
-        return check_probabilities(values, classes)
-    if classes:
-        raise ReleaseError("label_probabilities must be a list with a probability for each class")
-    if values is not None:
-        raise ReleaseError("a generator without classes has no label probabilities")
-    return None
-
-
-def _printable(name: str) -> str:
-    """Mend a name that may hold anything, rather than fail what was trained for hours."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
-
-
-def _class_names(names: Any, classes: int) -> tuple[str, ...]:
-    if not isinstance(names, list) or len(names) not in (0, classes):
-        raise ReleaseError(f"there must be no class names, or {classes} of them, one per class")
-    checked = tuple(_checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME) for name in names)
-    if len(set(checked)) != len(checked):
-        raise ReleaseError("class names must differ from each other")
-    return checked

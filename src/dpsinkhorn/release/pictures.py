@@ -19,7 +19,7 @@ __all__ = ["check_images", "grid_image", "grid_picture"]
 
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
-_SMALLEST_TILE = 56  # pixels; smaller images are enlarged until they can be seen
+_SMALLEST_TILE = 84  # pixels; smaller images are enlarged until they can be seen
 _MARGIN = 28  # for the labels, at least
 _WIDEST = 150  # pixels of a label; a longer name is cut
 _SPACE = 5  # on either side of it
@@ -46,7 +46,7 @@ def grid_picture(
     ...     grid_picture(images, np.repeat([0, 1], 10), f"{folder}/grid.png")
     ...     with Image.open(f"{folder}/grid.png") as picture:
     ...         picture.size
-    (608, 114)
+    (928, 178)
     """
     picture = grid_image(images, labels, columns=columns, rows=rows, class_names=class_names)
     try:
@@ -67,7 +67,7 @@ def grid_image(
     """Return the picture of `grid_picture`, in memory.
 
     >>> grid_image(np.zeros((4, 28, 28, 3), dtype=np.uint8), None, columns=2).size
-    (114, 114)
+    (170, 170)
     """
     images, labels = check_images(images, labels)
     if columns < 1 or rows < 1:

@@ -16,22 +16,27 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dpsinkhorn import _checks
 from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.generators import (
     Generator,
     GeneratorConfig,
+    GeneratorError,
     Variation,
+    check_probabilities,
     choose_device,
     draw_labels,
     draw_latents,
     frozen_copy,
 )
+from dpsinkhorn.release.about import LABEL_SOURCES, About
 from dpsinkhorn.release.statement import PrivacyStatement
 
 __all__ = ["Release", "to_uint8"]
 
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _SHOWN = 20  # names of classes in a message
+_LONGEST_NAME = 200
 _FITTING = 2**26  # on a GPU: what keeps it busy and fits into any
 
 
@@ -43,10 +48,45 @@ class Release:
     privacy: PrivacyStatement
     releasable: bool
     """Whether it may leave the curator's hands; `False` for seeded or non-private training."""
-    title: str = ""
+    about: About = field(default_factory=About)
+    """Title, description, purpose and contact, as the curator stated them."""
     label_probabilities: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
+    label_source: str | None = None
+    """How the probabilities were set, a key of `LABEL_SOURCES`; `None` without classes, or if not known."""
+    value_range: tuple[float, float] | None = None
+    """What pixels 0 and 255 of samples stand for in the original images, where that is known."""
     _frozen: dict[torch.device, Generator] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what a stranger may have written, lists in the place of tuples included."""
+        names, limits = self.class_names, self.value_range
+        if self.classes and isinstance(self.label_probabilities, (list, tuple)):
+            try:
+                probabilities = check_probabilities(self.label_probabilities, self.classes)
+            except GeneratorError as error:
+                raise ReleaseError(str(error)) from None
+            object.__setattr__(self, "label_probabilities", probabilities)
+        elif self.classes:
+            raise ReleaseError("label_probabilities must be a list with a probability for each class")
+        elif self.label_probabilities is not None or self.label_source is not None:
+            raise ReleaseError("a generator without classes has no label_probabilities, and no label_source")
+        if not isinstance(names, (list, tuple)) or len(names) not in (0, self.classes):
+            raise ReleaseError(f"there must be no class names, or {self.classes} of them, one per class")
+        for name in names:
+            _checks.text(name, "a class name", ReleaseError, longest=_LONGEST_NAME)
+        if len(set(names)) != len(names):
+            raise ReleaseError("class names must differ from each other")
+        object.__setattr__(self, "class_names", tuple(names))
+        if self.label_source is not None:
+            _checks.choice(self.label_source, "label_source", ReleaseError, choices=tuple(LABEL_SOURCES))
+        if limits is not None:
+            if not isinstance(limits, (list, tuple)) or len(limits) != 2:
+                raise ReleaseError("value_range must be two numbers")
+            low, high = (_checks.number(end, "each end of value_range", ReleaseError) for end in limits)
+            if low >= high:
+                raise ReleaseError("value_range must go from a lower to a higher number")
+            object.__setattr__(self, "value_range", (low, high))
 
     def __repr__(self) -> str:
         channels, height, width = self.image_shape
@@ -59,6 +99,11 @@ class Release:
         )
 
     @property
+    def title(self) -> str:
+        """The heading of the model card."""
+        return self.about.title
+
+    @property
     def config(self) -> GeneratorConfig:
         """What the generator is made of."""
         return self.generator.config
@@ -67,6 +112,15 @@ class Release:
     def classes(self) -> int:
         """The number of classes; 0 where the images have no labels."""
         return self.config.classes
+
+    @property
+    def labels_in_words(self) -> str:
+        """How often each class is drawn, and who set that, in words."""
+        if not self.classes:
+            return "none"
+        shares = self.label_probabilities or (1.0,)
+        even = "uniform" if max(shares) - min(shares) < 1e-9 else ""
+        return LABEL_SOURCES.get(self.label_source or even, "classes in the shares that config.json has")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -82,6 +136,7 @@ class Release:
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "bfloat16"] = "float32",
+        vary: bool = False,
         variation: Variation | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
@@ -98,8 +153,10 @@ class Release:
             device: By default the GPU where there is one.
             precision: `bfloat16` takes half the time on processors that have it, far longer on others, and
                 moves pixels by less than a grey level on average, and by some at most.
-            variation: Small random changes to every image; by default the release's own. `Variation()` gives
-                images as the generator renders them.
+            vary: Change every image a little at random, by the release's own `config.variation`, if it has
+                one. That is augmentation, for classifiers that are to be trained on the images; otherwise
+                these are as the generator renders them.
+            variation: Changes of your own choice, in place of the release's.
             progress: Called with the number of images of every finished pass.
 
         Returns:
@@ -117,7 +174,8 @@ class Release:
             raise ReleaseError(f"{count} images do not fit into memory; draw fewer at a time")
         if precision not in ("float32", "bfloat16"):
             raise ReleaseError(f"precision must be float32 or bfloat16, not {precision}")
-        varied = self.config.variation if variation is None else variation
+        own = self.config.variation if vary else Variation()
+        varied = own if variation is None else variation
         where = choose_device(device, ReleaseError)
         draws = torch.Generator()
         if random_state is None:
@@ -223,6 +281,15 @@ def to_uint8(images: Tensor) -> NDArray[np.uint8]:
     pixels = images.detach().add(1).mul(127.5).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     array: NDArray[np.uint8] = pixels.cpu().numpy()
     return array[..., 0] if images.shape[1] == 1 else array
+
+
+def printable(name: str) -> str:
+    """Mend the name of a class, which may hold anything.
+
+    >>> printable("well\\n")
+    'well?'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in str(name))[:_LONGEST_NAME]
 
 
 def _batch_size(config: GeneratorConfig, device: torch.device) -> int:

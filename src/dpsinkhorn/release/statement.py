@@ -21,7 +21,7 @@ from dpsinkhorn.privacy import (
     format_epsilon,
     group_epsilon,
 )
-from dpsinkhorn.release._json import check_keys
+from dpsinkhorn.release._files import check_keys
 
 __all__ = ["PrivacyStatement"]
 

@@ -1,7 +1,9 @@
-"""ε against the steps of a run, from its charges: whatever the blocks that they were charged in."""
+"""ε against the steps of a run, from its charges, whatever blocks they were charged in; and its plot."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,36 +13,23 @@ from dpsinkhorn.privacy import Accountant, Adjacency, Charge, compose, epsilon
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Curve", "spending_curve", "steps_of"]
+__all__ = ["Curve", "Plot", "line_plot", "spending_curve", "steps_of"]
 
 _POINTS = 12
 
 
 @dataclass(frozen=True)
 class Curve:
-    """ε after some numbers of steps, from none to all."""
+    """ε after some numbers of steps, from none to all. At first it is that of all else that was charged."""
 
     steps: tuple[int, ...]
     epsilons: tuple[float, ...]
-    before: float
-    """ε of all else that was charged: class counts, and other uses where they cannot be told apart."""
     adjacency: str
 
     @property
     def table(self) -> tuple[tuple[int, float], ...]:
         """Some of the points, the last one among them."""
         return tuple(zip(self.steps, self.epsilons, strict=True))[::-3][::-1]
-
-
-@dataclass(frozen=True)
-class _Training:
-    """A step, how often it was charged, and what was charged besides."""
-
-    step: Charge
-    steps: int
-    besides: tuple[Charge, ...]
-    adjacency: Adjacency
-    accountant: Accountant
 
 
 def steps_of(charge: Charge, step: Charge | None = None) -> int:
@@ -55,11 +44,9 @@ def steps_of(charge: Charge, step: Charge | None = None) -> int:
     parts = flatten(charge.event)
     if len(parts) != 1 or not isinstance(parts[0].event, dp.PoissonSampledDpEvent):
         return 0
-    if step is not None and (charge.adjacency, parts[0].event) != (
-        step.adjacency,
-        flatten(step.event)[0].event,
-    ):
-        return 0
+    if step is not None:
+        expected = (step.adjacency, flatten(step.event)[0].event)
+        return parts[0].count if (charge.adjacency, parts[0].event) == expected else 0
     return parts[0].count
 
 
@@ -79,36 +66,90 @@ def spending_curve(found: Findings) -> Curve | None:
     >>> curve.steps[0], curve.steps[-1], curve.epsilons[0], curve.epsilons[-1] == spent
     (0, 100, 0.0, True)
     """
-    training = _training(found) if found.privacy.private else None
-    if training is None or not training.steps:
-        return None
-    # ε grows about as the root of the steps: more points where it is steep
-    steps = sorted({round(training.steps * (index / _POINTS) ** 2) for index in range(_POINTS + 1)})
-
-    def spent(count: int) -> float:
-        taken = Charge(dp.SelfComposedDpEvent(training.step.event, count), training.step.adjacency)
-        charges = [*training.besides, *([taken] if count else [])]
-        if not charges:
-            return 0.0
-        composed = compose(*charges, adjacency=training.adjacency)
-        return epsilon(composed, found.privacy.delta, training.accountant)
-
-    epsilons = tuple(spent(count) for count in steps)
-    return Curve(tuple(steps), epsilons, epsilons[0], training.adjacency.value)
-
-
-def _training(found: Findings) -> _Training | None:
     plan, ledger, privacy = found.plan, found.ledger, found.privacy
     if plan is not None and ledger is not None:
-        step = plan.step_charge
-        return _Training(step, ledger.steps, ledger.besides, step.adjacency, plan.accountant)
-    if found.shared:
+        step, taken, besides = plan.step_charge, ledger.steps, ledger.besides
+        adjacency, accountant = step.adjacency, plan.accountant
+    else:
+        charges = [Charge.from_json(dict(charge)) for charge in privacy.charges]
+        sampled = [charge for charge in charges if steps_of(charge)]
+        if found.shared or len(sampled) != 1:
+            return None
+        step = Charge(flatten(sampled[0].event)[0].event, sampled[0].adjacency)
+        taken, besides = steps_of(sampled[0]), tuple(charge for charge in charges if charge is not sampled[0])
+        adjacency, accountant = Adjacency(privacy.adjacency), cast(Accountant, privacy.accountant)
+    if not privacy.private or not taken:
         return None
-    charges = [Charge.from_json(dict(charge)) for charge in privacy.charges]
-    sampled = [charge for charge in charges if steps_of(charge)]
-    if len(sampled) != 1:
-        return None
-    step = Charge(flatten(sampled[0].event)[0].event, sampled[0].adjacency)
-    others = tuple(charge for charge in charges if charge is not sampled[0])
-    accountant = cast(Accountant, privacy.accountant)
-    return _Training(step, steps_of(sampled[0]), others, Adjacency(privacy.adjacency), accountant)
+
+    def spent(count: int) -> float:
+        steps = Charge(dp.SelfComposedDpEvent(step.event, count), step.adjacency)
+        charges = [*besides, *([steps] if count else [])]
+        return epsilon(compose(*charges, adjacency=adjacency), privacy.delta, accountant) if charges else 0.0
+
+    # ε grows about as the root of the steps: more points where it is steep
+    steps = tuple(sorted({round(taken * (index / _POINTS) ** 2) for index in range(_POINTS + 1)}))
+    return Curve(steps, tuple(map(spent, steps)), adjacency.value)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A line in a frame of 400 x 240, in SVG's coordinates."""
+
+    line: str
+    area: str
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    limit: float | None
+    """Height of the horizontal line of a limit."""
+    end: tuple[float, float]
+    left: float = 44.0
+    right: float = 388.0
+    top: float = 18.0
+    bottom: float = 200.0
+
+
+def line_plot(x: Sequence[float], y: Sequence[float], limit: float | None = None) -> Plot:
+    """A line from the origin on, with round ticks, and a limit that it should not pass.
+
+    >>> plot = line_plot([0, 50, 100], [0.0, 3.0, 4.0], limit=5.0)
+    >>> [text for _, text in plot.x_ticks], [text for _, text in plot.y_ticks]
+    (['0', '20', '40', '60', '80', '100'], ['0', '1', '2', '3', '4', '5'])
+    """
+    x_top, highest = max(x), max(*y, limit or 0.0)
+    x_step, y_step = _round_step(x_top), _round_step(highest)
+    y_top = math.ceil(highest / y_step - 1e-9) * y_step
+
+    def across(value: float) -> float:
+        return round(Plot.left + value / x_top * (Plot.right - Plot.left), 1)
+
+    def up(value: float) -> float:
+        return round(Plot.bottom - value / y_top * (Plot.bottom - Plot.top), 1)
+
+    places = [(across(a), up(b)) for a, b in zip(x, y, strict=True)]
+    line = " ".join(f"{a},{b}" for a, b in places)
+    return Plot(
+        line,
+        f"{Plot.left},{Plot.bottom} {line} {places[-1][0]},{Plot.bottom}",
+        tuple((across(value), _tick(value)) for value in _ticks(x_top, x_step)),
+        tuple((up(value), _tick(value)) for value in _ticks(y_top, y_step)),
+        None if limit is None else up(limit),
+        places[-1],
+    )
+
+
+def _round_step(top: float) -> float:
+    """A step of 1, 2 or 5 times a power of ten that fits four to ten times."""
+    rough = top / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    return max(step * power for step in (1, 2, 5) if step * power <= rough * (1 + 1e-9))
+
+
+def _ticks(top: float, step: float) -> list[float]:
+    return [index * step for index in range(math.floor(top / step + 1e-9) + 1)]
+
+
+def _tick(value: float) -> str:
+    for unit, letter in ((1e9, " bn"), (1e6, " m"), (1e3, " k")):
+        if value >= max(unit, 1e4):  # four digits still fit
+            return f"{value / unit:.4g}{letter}"
+    return f"{value:.4g}"

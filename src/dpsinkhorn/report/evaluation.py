@@ -12,6 +12,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
+from dpsinkhorn.report.pictures import class_title
 
 __all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
 
@@ -52,6 +53,8 @@ class EvaluationTables:
     measures: tuple[tuple[str, str, str], ...]
     """Measure, synthetic, real."""
     floor_from: str
+    summary: str
+    """What the last classifier makes of it, class by class, in a sentence."""
     trained_on: bool
     """Whether the real images are known to be those of the training; nothing is known where it is false."""
 
@@ -108,7 +111,7 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             tuple(str(score["name"]) for score in scores),
             tuple(
                 (
-                    _title(k, names),
+                    class_title(k, names),
                     f"{int(utility['tested_by_class'][k]):,}",
                     tuple(" / ".join(f"{float(one['per_class'][k]):.1f}" for one in pair) for pair in pairs),
                 )
@@ -117,6 +120,7 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             max(0, len(ranked) - _SHOWN),
             () if likeness is None else tuple(_measures(likeness)),
             "" if likeness is None else str(likeness["floor_from"]),
+            _summary(scores, names),
             found.get("trained_on") is True,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -132,6 +136,20 @@ def _measures(likeness: Any) -> Iterator[tuple[str, str, str]]:
     if likeness["precision"] is not None:
         yield "precision", _three(likeness["precision"]), _three(likeness["real_precision"])
         yield "recall", _three(likeness["recall"]), _three(likeness["real_recall"])
+
+
+def _summary(scores: Sequence[Any], names: Sequence[str]) -> str:
+    if not scores:
+        return "No classifier was tried on them."
+    last = scores[-1]
+    tested = {k: float(right) for k, right in enumerate(last["per_class"]) if right is not None}
+    worst, best = min(tested, key=lambda k: tested[k]), max(tested, key=lambda k: tested[k])
+    name = _CLASSIFIERS.get(str(last["name"]), str(last["name"]))
+    return (
+        f"Trained on generated images alone, the last classifier below ({name}) names {last['mean']:.1f} % of "
+        f"real images rightly: from {tested[worst]:.1f} % of class {class_title(worst, names)} "
+        f"to {tested[best]:.1f} % of class {class_title(best, names)}."
+    )
 
 
 def _ranked(scores: Sequence[Any]) -> list[int]:
@@ -151,7 +169,7 @@ def _score(pair: Sequence[Any], names: Sequence[str]) -> tuple[str, ...]:
     ]
     cells.append(
         [
-            f"{_number(one['worst_class_accuracy'], None, 1)} ({_title(int(one['worst_class']), names)})"
+            f"{_number(one['worst_class_accuracy'], None, 1)} ({class_title(int(one['worst_class']), names)})"
             for one in pair
         ]
     )
@@ -163,10 +181,6 @@ def _number(value: Any, spread: Any, digits: int) -> str:
     if value is None:
         return "-"
     return f"{float(value):.{digits}f}" + ("" if spread is None else f" ± {float(spread):.{digits}f}")
-
-
-def _title(k: int, names: Sequence[str]) -> str:
-    return f"{k}: {names[k]}" if k < len(names) and names[k] != str(k) else str(k)
 
 
 def _distance(value: Any) -> str:

@@ -17,22 +17,51 @@ from dpsinkhorn.data import KNOWN
 from dpsinkhorn.errors import ReportError
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import (
+    Accountant,
     Budget,
+    Charge,
     SecureNoise,
     SeededNoise,
     Statement,
     UnsupportedEventError,
+    epsilon,
     read_ledger,
 )
 from dpsinkhorn.privacy.journal import JournalDamagedError, read_journal
-from dpsinkhorn.release import PrivacyStatement, Release, ReleaseError, load
-from dpsinkhorn.report.spending import OnLedger, on_ledger, together
+from dpsinkhorn.release import About, PrivacyStatement, Release, ReleaseError, load
 from dpsinkhorn.training import Plan, Run, TrainingError
-from dpsinkhorn.training.account import statement_of
+from dpsinkhorn.training.account import accountant_for, charged_steps, statement_of
 
-__all__ = ["Findings", "gather"]
+__all__ = ["Findings", "OnLedger", "gather"]
 
 _SLACK = 1 + 1e-9  # of the same ε, composed in another order
+
+
+@dataclass(frozen=True)
+class Together:
+    """ε of everything on a ledger."""
+
+    epsilon: float
+    adjacency: str
+    accountant: Accountant
+
+
+@dataclass(frozen=True)
+class OnLedger:
+    """What the ledger of a run says of it, and of others. All of ε is at the ledger's δ."""
+
+    steps: int
+    """Training steps that this run was charged, those that a crash lost included."""
+    besides: tuple[Charge, ...]
+    """What else it was charged: frequencies of classes."""
+    epsilon: float
+    """Of this run alone, by its own accountant, for adding or removing one."""
+    budget: float
+    """What all that is on the ledger may cost together."""
+    others: bool
+    """Whether others had used the data when the release was made; or have by now, where there is none."""
+    later: Together | None = None
+    """All that is on the ledger, where others were charged to it since the release."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +88,11 @@ class Findings:
     """Where it was found instead. The name of a file: for the curator, not for the page."""
     shared: bool = False
     """Whether the run's ledger is one that other runs can be charged to."""
+
+    @property
+    def about(self) -> About:
+        """What the curator says of the release."""
+        return About() if self.release is None else self.release.about
 
     @property
     def finished(self) -> bool:
@@ -110,7 +144,9 @@ def _of_run(folder: Path, generator: ModuleClass | None) -> Findings:
     return dataclasses.replace(
         found,
         plan=run.plan,
-        shared=run.settings["ledger"] is not None or _has_guests(found.ledger),
+        # a ledger in a run's own folder can have been given to others
+        shared=run.settings["ledger"] is not None
+        or (found.ledger is not None and (found.ledger.others or found.ledger.later is not None)),
         data_name=name if name in KNOWN else None,
         trained_with=str(run.settings["dpsinkhorn"]),
     )
@@ -128,8 +164,7 @@ def _of_finished(run: Run, generator: ModuleClass | None) -> Findings:
     more = known < len(spent.spends) and math.isfinite(found.privacy.epsilon)
     if run.name not in spent.runs:
         raise ReportError(f"the ledger {path} has no charge of this run; was its run.json edited?")
-    later = together(run, spent) if more else None
-    return dataclasses.replace(found, ledger=on_ledger(run, spent, known, later))
+    return dataclasses.replace(found, ledger=_on_ledger(run, spent, known, more=more))
 
 
 def _moved(run: Run, privacy: PrivacyStatement) -> Path | None:
@@ -165,12 +200,25 @@ def _of_unfinished(run: Run) -> Findings:
             )
         spent = Statement(Budget(plan.budget_epsilon, plan.delta), (), "0" * 64)
         privacy = dataclasses.replace(statement_of(plan, spent, noise), ledger_digest=None)
-    return Findings(privacy, None, ledger=on_ledger(run, spent, len(spent.spends), None))
+    return Findings(privacy, None, ledger=_on_ledger(run, spent, len(spent.spends), more=False))
 
 
-def _has_guests(ledger: OnLedger | None) -> bool:
-    """Whether other runs were given the ledger in a run's own folder."""
-    return ledger is not None and (ledger.others or ledger.later is not None)
+def _on_ledger(run: Run, spent: Statement, known: int, *, more: bool) -> OnLedger:
+    """Sum up a ledger. The release states the first `known` of its spends; `more` asks for all together."""
+    plan, later = run.plan, None
+    own = [spend for spend in spent.spends if spend.run == run.name]
+    if more:
+        total, delta = spent.total(), spent.budget.delta
+        accountant = accountant_for(total, delta, plan)  # the run's own, where it can count all of it
+        later = Together(epsilon(total, delta, accountant), total.adjacency.value, accountant)
+    return OnLedger(
+        steps=charged_steps(plan, spent, run.name),
+        besides=tuple(spend.charge for spend in own if spend.charge != plan.step_charge),
+        epsilon=epsilon(spent.total(run.name), plan.delta, plan.accountant) if own else 0.0,
+        budget=spent.budget.epsilon,
+        others=any(spend.run != run.name for spend in spent.spends[:known]),
+        later=later,
+    )
 
 
 def _place(path: Path, privacy: PrivacyStatement) -> int:

@@ -18,13 +18,20 @@ from dpsinkhorn.errors import ReportError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
-from dpsinkhorn.report.curator import training_log
-from dpsinkhorn.report.curve import spending_curve
-from dpsinkhorn.report.evaluation import EvaluationTables, evaluation_tables, read_evaluation
+from dpsinkhorn.release import TRUST, USUAL_TITLE
+from dpsinkhorn.report.curve import line_plot, spending_curve
+from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, gather
-from dpsinkhorn.report.guarantee import adjacency_in_words, explain
-from dpsinkhorn.report.pictures import line_plot, samples_by_class
-from dpsinkhorn.report.settings import data_line, data_rows, plan_rows, recipe_rows
+from dpsinkhorn.report.guarantee import explain
+from dpsinkhorn.report.pictures import samples_by_class, training_log
+from dpsinkhorn.report.settings import (
+    data_line,
+    data_rows,
+    labels_in_words,
+    plan_rows,
+    recipe_rows,
+    value_in_words,
+)
 from dpsinkhorn.report.status import cautions, status_of
 from dpsinkhorn.report.verify import own_checks, with_ledger
 
@@ -32,7 +39,6 @@ __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_rep
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
-_USUAL_TITLE = "Private image generator"  # of a release that was given none
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def write_report(
         public_evaluation: The curator states that it was computed from public data: it goes to the report.
         curator_page: Write the page that is not to leave, also without an evaluation.
         responsible: Who answers for the data, to be named at the top of the report.
-        contact: Where that body can be reached.
+        contact: Where that body can be reached; by default what the release says.
         made: The date on the page; today's, in UTC.
         generator: The class that was trained, where it was the curator's own; as for `dpsinkhorn.load`.
 
@@ -77,30 +83,29 @@ def write_report(
     """
     target = check_output(folder, output)
     found = gather(folder, generator)
-    tables = private_tables = None
+    tables = None
     if evaluation is not None:
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
         figures = read_evaluation(evaluation, found.release)
-        names = found.release.class_names
-        if public_evaluation:
-            tables = evaluation_tables(figures, names, public=True)
-        else:
-            private_tables = evaluation_tables(figures, names, public=False)
+        tables = evaluation_tables(figures, found.release.class_names, public=public_evaluation)
     elif public_evaluation:
         raise ReportError("an evaluation is said to be public, but none is given; name its JSON")
-    top = {
+    context = {
+        **_context(found),
         "responsible": _one_line(responsible, "responsible"),
-        "contact": _one_line(contact, "contact"),
+        "contact": _one_line(contact, "contact") or found.about.contact,
         "made": (made or datetime.datetime.now(datetime.timezone.utc).date()).isoformat(),
+        "evaluation": tables if public_evaluation else None,
     }
-    page = _render("report.html.j2", {**_context(found), **top, "evaluation": tables})
-    beside = curator_path(target) if curator_page or private_tables else None
-    other = None if beside is None else _curator_page(folder, found, private_tables)
+    pages = {target: _render("report.html.j2", context)}
+    beside = curator_path(target) if curator_page or (tables and not public_evaluation) else None
+    if beside is not None:
+        private = {"evaluation": None if public_evaluation else tables, "log": training_log(folder)}
+        pages[beside] = _render("curator.html.j2", {**private, "privacy": found.privacy})
     try:
-        replace_file(target, page)
-        if beside is not None and other is not None:
-            replace_file(beside, other)
+        for path, page in pages.items():
+            replace_file(path, page)
     except OSError as error:
         raise ReportError(f"cannot write {error.filename or target}: {error.strerror}") from error
     return Written(target, beside, found, tuple(sentence for _, sentence in cautions(found)))
@@ -140,34 +145,28 @@ def curator_path(report: Path) -> Path:
     return report.with_name(f"{report.stem}-{CURATOR_ONLY}{report.suffix}")
 
 
-def _curator_page(folder: Path, found: Findings, tables: EvaluationTables | None) -> bytes:
-    context = {"evaluation": tables, "log": training_log(folder), "privacy": found.privacy}
-    return _render("curator.html.j2", context)
-
-
 def _context(found: Findings) -> dict[str, Any]:
     """What the template of the report is filled with."""
-    privacy, plan, release = found.privacy, found.plan, found.release
-    curve = spending_curve(found)
-    ledger = found.ledger
-    budget = _finite(None if plan is None else plan.budget_epsilon)
-    allowed = _finite(None if ledger is None else ledger.budget)
-    published = privacy.published_epsilon
+    plan, release, curve = found.plan, found.release, spending_curve(found)
+    budget = math.inf if plan is None else plan.budget_epsilon
+    allowed = math.inf if found.ledger is None else found.ledger.budget
     return {
         "status": status_of(found),
         "found": found,
-        "privacy": privacy,
+        "about": found.about,
+        "privacy": found.privacy,
+        "ledger": found.ledger,
         "guarantee": explain(found),
-        "published": None if published is None else format_epsilon(published),
-        "what": _what(found),
+        "trust": TRUST,
         "title": _title(found),
         "samples": [] if release is None else samples_by_class(release),
         "classes": 0 if release is None else release.classes,
+        "labels_in_words": labels_in_words(found),
+        "variation": "" if release is None else value_in_words(release.config.variation.values),
         "curve": curve,
-        "plot": None if curve is None else line_plot(curve.steps, curve.epsilons, budget),
-        "budget": None if budget is None else format_epsilon(budget),
-        "allowed": None if allowed is None else format_epsilon(allowed),
-        "ledger": ledger,
+        "plot": curve and line_plot(curve.steps, curve.epsilons, budget if math.isfinite(budget) else None),
+        "budget": format_epsilon(budget) if math.isfinite(budget) else None,
+        "allowed": format_epsilon(allowed) if math.isfinite(allowed) else None,
         "data_rows": data_rows(found),
         "plan_rows": plan_rows(found),
         "recipe_rows": recipe_rows(found),
@@ -184,26 +183,10 @@ def _context(found: Findings) -> dict[str, Any]:
     }
 
 
-def _finite(budget: float | None) -> float | None:
-    return None if budget is None or math.isinf(budget) else budget
-
-
-def _adjacency(value: str, unit: str) -> str:
-    """In the middle of a sentence."""
-    words = adjacency_in_words(value, unit)
-    return words[0].lower() + words[1:]
-
-
 def _title(found: Findings) -> str:
     """The release's own, unless it is the usual one and not true."""
-    title = _USUAL_TITLE if found.release is None else found.release.title
-    return title if found.privacy.private or title != _USUAL_TITLE else "Image generator, not private"
-
-
-def _what(found: Findings) -> str:
-    rows = dict(data_rows(found))
-    classes = "" if rows["classes"].startswith("none") else f", {rows['classes']} classes"
-    return f"{rows['images']}{classes}"
+    title = found.about.title
+    return title if found.privacy.private or title != USUAL_TITLE else "Image generator, not private"
 
 
 def _render(template: str, context: Mapping[str, Any]) -> bytes:
@@ -215,5 +198,7 @@ def _render(template: str, context: Mapping[str, Any]) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters["epsilon"] = format_epsilon
-    environment.filters["adjacency"] = _adjacency
+    environment.filters["adjacency"] = lambda value, unit: (
+        f"{'add or remove' if value == 'add-or-remove-one' else 'replace'} one {unit}"
+    )
     return environment.get_template(template).render(**context).encode("utf-8")

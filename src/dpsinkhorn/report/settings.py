@@ -9,12 +9,12 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.release import PrivacyStatement
+from dpsinkhorn.release import LABEL_SOURCES, PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Plan, recipe_names
 
-__all__ = ["data_line", "data_rows", "plan_rows", "recipe_rows"]
+__all__ = ["data_line", "data_rows", "labels_in_words", "plan_rows", "recipe_rows", "value_in_words"]
 
 Rows = list[tuple[str, str]]
 
@@ -29,13 +29,20 @@ def data_rows(found: Findings) -> Rows:
     """What the data are, as far as it is public."""
     known = KNOWN.get(found.data_name or "")
     private = "not named in the release" if found.plan is None else "private, not named on this page"
-    rows = [("data set", f"{known.name}: {known.description}" if known else private)]
     facts = None if found.plan is None else found.plan.facts
-    shape = found.release.image_shape if found.release else facts.image_shape if facts else (0, 0, 0)
-    classes = found.release.classes if found.release else facts.classes if facts else 0
-    channels, height, width = shape
-    rows.append(("images", f"{'grey' if channels == 1 else 'colour'}, {height} x {width} pixels"))
-    rows.append(("classes", f"{classes}" if classes else "none: the images have no labels"))
+    images = found.release or facts
+    assert images is not None
+    channels, height, width = images.image_shape
+    rows = [
+        ("data set", f"{known.name}: {known.description}" if known else private),
+        ("images", f"{'grey' if channels == 1 else 'colour'}, {height} x {width} pixels"),
+        ("classes", f"{images.classes}" if images.classes else "none: the images have no labels"),
+    ]
+    if found.release is not None and found.release.class_names:
+        rows.append(("names of the classes", ", ".join(found.release.class_names)))
+    if found.release is not None and found.release.value_range is not None:
+        low, high = (f"{limit:.10g}" for limit in found.release.value_range)
+        rows.append(("range of the pixels", f"{low} to {high}; generated images show it as 0 to 255"))
     if facts is None:
         return rows
     if not facts.size_is_public:
@@ -54,9 +61,8 @@ def data_rows(found: Findings) -> Rows:
 
 def data_line(found: Findings) -> str:
     """The same in a line, for the top of the page."""
-    rows = dict(data_rows(found))
     known = KNOWN.get(found.data_name or "")
-    name = f"{known.name}, a public data set" if known else rows["data set"]
+    name = f"{known.name}, a public data set" if known else dict(data_rows(found))["data set"]
     if found.plan is None:
         return name
     facts = found.plan.facts
@@ -135,12 +141,13 @@ def recipe_rows(found: Findings) -> Rows:
         ("recipe", f"{recipe.name}: {recipe.description}" if ours else "the curator's own"),
         ("generator", f"{config.kind}, {config.parameters:,} parameters"),
         *([("images generated a step", f"{plan.generated:,}")] if _applies("loss", "", plan) else []),
-        ("labels of generated images", _labels(found)),
+        ("labels of generated images", labels_in_words(found)),
+        ("variation of samples, where it is asked for", value_in_words(config.variation.values) or "none"),
     ]
     settings = recipe.to_json()
     for section in ("loss", "optimizer", "generator"):
         rows += [
-            (f"{section}: {name.replace('_', ' ')}", _value(value))
+            (f"{section}: {name.replace('_', ' ')}", value_in_words(value))
             for name, value in settings[section].items()
             if value is not None and _applies(section, name, plan)
         ]
@@ -154,27 +161,28 @@ def _applies(section: str, name: str, plan: Plan) -> bool:
         "loss.generated",
         "loss.generated_per_class",
         *({"loss.l1_weight"} if plan.recipe.loss.cost != "l1l2" else ()),
+        *(f"generator.{name}" for name in vars(plan.generator_config.variation)),
         *plan.kind.unused_settings,
     }
     return not idle & {section, f"{section}.{name}"}
 
 
-def _labels(found: Findings) -> str:
-    assert found.plan is not None
-    if not found.plan.facts.classes:
-        return "none"
-    labels = found.plan.labels
-    if isinstance(labels, str):
-        return "the data's own frequencies, released with noise that is part of ε"
-    even = max(labels) - min(labels) < 1e-9
-    return "every class equally often" if even else "frequencies that the curator stated"
+def labels_in_words(found: Findings) -> str:
+    """How often each class is drawn, and who set that."""
+    source = None if found.plan is None else found.plan.label_source
+    return LABEL_SOURCES.get(source or "", "none" if found.release is None else found.release.labels_in_words)
 
 
-def _value(value: Any) -> str:
+def value_in_words(value: Any) -> str:
+    """A setting as text.
+
+    >>> value_in_words({"warp": 0.5, "sizes": [1, 2]})
+    'warp 0.5, sizes 1, 2'
+    """
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {value_in_words(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_value(item) for item in value)
+        return ", ".join(value_in_words(item) for item in value)
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     return str(value)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dpsinkhorn.privacy.words import format_epsilon
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import WEAK, decimal, delta_is_large
-from dpsinkhorn.training import Facts
 
 __all__ = ["Status", "cautions", "status_of"]
 
 _FEW = 100  # units below which noise that hides one of them hides nearly all there is to see
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Whether this may be passed on, in the banner at the top."""
 
     kind: str
@@ -31,18 +29,20 @@ def status_of(found: Findings) -> Status:
         reasons = ("whoever made it said so",)
     because = tuple(f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
     doubts = cautions(found)
-    said = (*(sentence for _, sentence in doubts), *_few(found))
-    public = (
-        (f"The data are public ({found.data_name}): this run is a demonstration.",) if found.data_name else ()
-    )
+    said = [sentence for _, sentence in doubts]
+    if found.plan is not None and found.privacy.private and found.plan.facts.units < _FEW:
+        said.append(f"There are only {_units(found)}: expect the images to be mostly noise.")
+    public = [f"The data are public ({found.data_name}): this run is a demonstration."]
+    public = public if found.data_name else []
     if not found.finished:
         unfinished = (
             "Training still runs, or was interrupted: there is no release yet. The figures below are those "
             "of what was spent so far, and will grow. Make this page again when the run is done."
         )
-        if because:
-            return Status("stop", "Not finished, and not for release", (*because, unfinished, *said, *public))
-        return Status("draft", "Not finished: nothing may be passed on yet", (unfinished, *said, *public))
+        title = (
+            "Not finished, and not for release" if because else "Not finished: nothing may be passed on yet"
+        )
+        return Status("stop" if because else "draft", title, (*because, unfinished, *said, *public))
     if because:
         no = "Neither the generator, nor images drawn from it, nor this page may be passed on."
         return Status("stop", "Not for release", (*because, no, *said, *public))
@@ -58,13 +58,12 @@ def status_of(found: Findings) -> Status:
 
 def cautions(found: Findings) -> tuple[tuple[str, str], ...]:
     """What speaks against passing it on although nothing forbids it: titles and sentences, worst first."""
-    privacy, facts = found.privacy, None if found.plan is None else found.plan.facts
-    doubts = []
-    if facts is not None and delta_is_large(found):
+    privacy, doubts = found.privacy, []
+    if delta_is_large(found):
         doubts.append(
             (
                 "Not protected as it should be: δ is too large",
-                f"δ is {decimal(privacy.delta)}, and there are {_units(facts)}: a δ of one "
+                f"δ is {decimal(privacy.delta)}, and there are {_units(found)}: a δ of one "
                 f"divided by their number, or more, would allow publishing one of them picked at random, "
                 "whatever ε is. Train again with a far smaller one (--delta).",
             )
@@ -89,11 +88,7 @@ def cautions(found: Findings) -> tuple[tuple[str, str], ...]:
     return tuple(doubts)
 
 
-def _units(facts: Facts) -> str:
+def _units(found: Findings) -> str:
+    assert found.plan is not None
+    facts = found.plan.facts
     return f"{facts.units:,} {facts.unit}s{'' if facts.size_is_public else ' (as declared)'}"
-
-
-def _few(found: Findings) -> tuple[str, ...]:
-    if found.plan is None or not found.privacy.private or found.plan.facts.units >= _FEW:
-        return ()
-    return (f"There are only {_units(found.plan.facts)}: expect the images to be mostly noise.",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 
@@ -15,8 +15,7 @@ from dpsinkhorn.report.gather import Findings
 __all__ = ["Check", "own_checks", "with_ledger"]
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """Something to run, and what it should print."""
 
     what: str
@@ -29,21 +28,19 @@ def own_checks(found: Findings) -> list[Check]:
     privacy, checks = found.privacy, []
     if not privacy.private:
         return []
+    stated = format_epsilon(privacy.epsilon)
     if found.release is not None:
         own = "" if found.release.generator.module_class is None else ", generator=TheClass"
         code = f'import dpsinkhorn\nprivacy = dpsinkhorn.load("release"{own}).privacy\n'
         code += "print(privacy.epsilon, privacy.recomputed_epsilon())"
-        stated = format_epsilon(privacy.epsilon, digits=6)
-        expected = f"{stated}, rounded up, twice; the second number must not be above the first"
+        expected = f"{format_epsilon(privacy.epsilon, digits=6)}, rounded up, twice; "
+        expected += "the second number must not be above the first"
         checks.append(Check("ε, from the charges in the release", code, expected))
-    command = _command(found)
-    if command is not None:
-        expected = f"epsilon {format_epsilon(privacy.epsilon)}"
-        checks.append(Check("ε, from the settings alone", command, expected))
-    lines = _without_us(privacy)
-    if lines is not None:
+    if command := _command(found):
+        checks.append(Check("ε, from the settings alone", command, f"epsilon {stated}"))
+    if lines := _without_us(privacy):
         about = "at most" if privacy.accountant == "rdp-classic" else "about"
-        expected = f"{about} {format_epsilon(privacy.epsilon)}; it rounds in its own way"
+        expected = f"{about} {stated}; it rounds in its own way"
         checks.append(Check("ε, by dp-accounting of Google, without dpsinkhorn", lines, expected))
     if found.generator_digest is not None:
         code = "sha256sum release/generator.safetensors"
@@ -57,20 +54,16 @@ def with_ledger(found: Findings) -> Check | None:
     if not privacy.private or privacy.ledger_digest is None:
         return None
     later = None if found.ledger is None else found.ledger.later
-    spent, accountant = (
-        (privacy.epsilon, privacy.accountant) if later is None else (later.epsilon, later.accountant)
-    )
     code = (
         "from dpsinkhorn.privacy import epsilon, read_ledger\n"
         "from dpsinkhorn.privacy.journal import read_journal\n"
         f'digest = "{privacy.ledger_digest}"\n'
         'print(digest in [entry.digest for entry in read_journal("ledger.jsonl")])\n'
         'ledger = read_ledger("ledger.jsonl")\n'
-        f'print(epsilon(ledger.total(), {privacy.delta!r}, "{accountant}"))'
+        f'print(epsilon(ledger.total(), {privacy.delta!r}, "{(later or privacy).accountant}"))'
     )
-    expected = (
-        f"True, and {format_epsilon(spent, digits=6)}, rounded up: more if the data were used again since"
-    )
+    spent = format_epsilon((later or privacy).epsilon, digits=6)
+    expected = f"True, and {spent}, rounded up: more if the data were used again since"
     return Check("that every entry is as it was written, and what they cost together", code, expected)
 
 
@@ -83,38 +76,32 @@ def _command(found: Findings) -> str | None:
     if plan is None or not plan.private or len(charges) != 1:
         return None
     steps = steps_of(Charge.from_json(dict(charges[0])), plan.step_charge)
-    if not steps:
-        return None
-    mechanism = plan.recipe.privacy.mechanism
     rows = f" --rows {plan.generated}" if plan.kind.clips_rows else ""
-    return (
-        f"dpsinkhorn privacy epsilon --mechanism {mechanism}{rows} "
+    command = (
+        f"dpsinkhorn privacy epsilon --mechanism {plan.recipe.privacy.mechanism}{rows} "
         f"--noise-multiplier {plan.noise_multiplier!r} --sampling-rate {plan.sampling_rate!r} "
-        f"--steps {steps} --delta {plan.delta!r} "
-        f"--accountant {plan.accountant}"
+        f"--steps {steps} --delta {plan.delta!r} --accountant {plan.accountant}"
     )
+    return command if steps else None
 
 
 def _without_us(privacy: PrivacyStatement) -> str | None:
     """A few lines of dp-accounting. Its noise multipliers under replace-one are not ours: then none."""
-    parts = flatten(privacy.total().event)
-    lines = [_line(part) for part in parts]
-    if Adjacency(privacy.adjacency) is not Adjacency.ADD_OR_REMOVE_ONE or not lines or None in lines:
+    lines = [_line(part) for part in flatten(privacy.total().event)]
+    if Adjacency(privacy.adjacency) is not Adjacency.ADD_OR_REMOVE_ONE or not lines or "" in lines:
         return None
     accountant = "pld.PLDAccountant" if privacy.accountant == "pld" else "rdp.RdpAccountant"
-    composed = "\n".join(line for line in lines if line is not None)
-    return (
-        f"import dp_accounting as dp  # pip install dp-accounting\naccountant = dp.{accountant}()\n"
-        f"{composed}\nprint(accountant.get_epsilon({privacy.delta!r}))"
-    )
+    begin = f"import dp_accounting as dp  # pip install dp-accounting\naccountant = dp.{accountant}()"
+    return "\n".join((begin, *lines, f"print(accountant.get_epsilon({privacy.delta!r}))"))
 
 
-def _line(part: Part) -> str | None:
-    event, rate = part.event, None
-    if isinstance(event, dp.PoissonSampledDpEvent):
-        event, rate = event.event, float(event.sampling_probability)
+def _line(part: Part) -> str:
+    """A charge in dp-accounting's words; empty where it has none that are ours."""
+    sampled = isinstance(part.event, dp.PoissonSampledDpEvent)
+    event = part.event.event if sampled else part.event
     if not isinstance(event, dp.GaussianDpEvent):
-        return None
+        return ""
     text = f"dp.GaussianDpEvent({float(event.noise_multiplier)!r})"
-    text = text if rate is None else f"dp.PoissonSampledDpEvent({rate!r}, {text})"
+    if sampled:
+        text = f"dp.PoissonSampledDpEvent({float(part.event.sampling_probability)!r}, {text})"
     return f"accountant.compose({text}, {part.count})"

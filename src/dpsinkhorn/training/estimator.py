@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
+from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant, read_ledger
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
@@ -181,32 +181,55 @@ class DPSinkhorn(BaseEstimator):
         return self
 
     def sample(
-        self, n_samples: int = 1, labels: ArrayLike | None = None, *, random_state: int | None = None
+        self,
+        n_samples: int = 1,
+        labels: ArrayLike | None = None,
+        *,
+        random_state: int | None = None,
+        vary: bool = False,
+        variation: Variation | None = None,
     ) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
         """Synthetic images (n, H, W) or (n, H, W, 3), uint8 from 0 to 255 whatever `value_range` was, and
         their labels (n,), as they were in `y`.
 
         `labels` asks for images of one class, or one image for each of `n_samples` labels. The same
-        `random_state` gives the same images.
+        `random_state` gives the same images. With `vary`, or a `variation`, they are changed at random: see
+        `Release.sample`.
         """
         release = self._fitted()
         asked = labels if labels is None or not release.classes else self._numbers(labels)
-        images, numbers = release.sample(n_samples, asked, random_state=random_state)
+        images, numbers = release.sample(
+            n_samples, asked, random_state=random_state, vary=vary, variation=variation
+        )
         return images, None if numbers is None else self.classes_[numbers]
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        purpose: str | None = None,
+        contact: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
         """Write the release to a new folder: what an analyst receives.
 
-        Its classes have numbers from 0, in the order of `classes_`, and names only where they were stated.
+        Title, description, purpose and contact are a line each, for its card and report. Its classes have
+        numbers from 0, in the order of `classes_`, and names only where they were stated: as `classes`, or
+        here as `class_names`, which are public.
         """
         release = self._fitted()
-        if not (release.class_names or np.array_equal(self.classes_, np.arange(release.classes))):
+        names = release.class_names if class_names is None else tuple(class_names)
+        if not (names or np.array_equal(self.classes_, np.arange(release.classes))):
             warnings.warn(
                 "labels read off the private data stay out of the release: its classes are numbers from "
-                f"0 to {release.classes - 1}, in the order of classes_; state classes if they are public",
+                f"0 to {release.classes - 1}, in the order of classes_; state class_names if they are public",
                 stacklevel=2,
             )
-        save_release(folder, release)
+        about = {"title": title, "description": description, "purpose": purpose, "contact": contact}
+        said = dataclasses.replace(release.about, **{k: v for k, v in about.items() if v is not None})
+        save_release(folder, dataclasses.replace(release, about=said, class_names=names))
 
     def _read(self, X: Any, y: ArrayLike | None, groups: ArrayLike | None) -> tuple[Dataset, NDArray[Any]]:
         """Return the checked data, and the classes as they are in `y`."""

@@ -107,6 +107,13 @@ class Plan:
         """How class frequencies are released, where they are."""
         return GaussianMechanism(1.0, _COUNT_NOISE) if self.labels == "released" else None
 
+    @property
+    def label_source(self) -> str | None:
+        """How the distribution of generated labels is set: a key of `release.LABEL_SOURCES`."""
+        if not self.facts.classes or isinstance(self.labels, str):
+            return "released" if self.facts.classes else None
+        return "uniform" if max(self.labels) - min(self.labels) < 1e-9 else "stated"
+
     @cached_property
     def epsilon(self) -> float:
         """ε of the whole run as planned."""

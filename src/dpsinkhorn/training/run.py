@@ -10,6 +10,7 @@ release/              the only part that may leave the building
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.files import drafts_of, write_new
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.privacy.words import new_run_name
-from dpsinkhorn.release import ReleaseError, grid_picture, save_release
+from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.pace import Pace, Saving
@@ -67,6 +68,7 @@ class Run:
         self.settings = settings
         self.plan = Plan.from_json(settings["plan"])
         self.name: str = settings["name"]
+        self._about = About.of(settings["about"])
 
     @classmethod
     def create(
@@ -77,11 +79,12 @@ class Run:
         source: dict[str, Any] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
+        about: About | None = None,
     ) -> Run:
         """Begin a run in a new or empty folder. `source` says where the data are, for `resume`.
 
         `ledger` is a file for several runs on the same data, and `budget` what they may spend together,
-        where the file does not exist yet: by default no more than this run.
+        where the file does not exist yet: by default no more than this run. `about` goes into the release.
         """
         path = Path(folder)
         title = path.resolve().name.encode("ascii", "replace").decode()
@@ -92,6 +95,7 @@ class Run:
             "plan": plan.to_json(),
             "source": source or {},
             "ledger": None if ledger is None else str(Path(ledger).resolve()),
+            "about": dataclasses.asdict(about or About()),
         }
         content = json.dumps(settings, indent=1).encode()
         made: Path | None = None
@@ -133,6 +137,7 @@ class Run:
                 raise TrainingError(f"{path} was made by another version ({other}): resume it with that one")
             for name, kind in _SETTINGS.items():
                 read_value(kind, settings[name], name)
+            read_value(dict[str, Any], settings.setdefault("about", {}), "about")  # runs of before have none
             run = cls(path, settings)
             run.ledger_path.resolve().exists()  # a name that no file can have is refused here
             return run
@@ -216,7 +221,7 @@ class Run:
             if stop:
                 return False
         self._save(trainer, account)
-        save_release(self.release_folder, trainer.release())
+        save_release(self.release_folder, dataclasses.replace(trainer.release(), about=self._about))
         return True
 
     def _check_open(self) -> None:

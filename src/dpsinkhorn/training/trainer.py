@@ -81,7 +81,7 @@ class Trainer:
         check_float64(device)
         self.plan = plan
         self.state = TrainingState(plan, device, noise)
-        self.class_names = dataset.public_names
+        self.class_names, self._value_range = dataset.public_names, dataset.value_range
         self.probabilities: tuple[float, ...] | None = None
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
@@ -181,6 +181,8 @@ class Trainer:
             label_probabilities=probabilities or None,
             privacy=self._account.statement(state.noise.description, kept=state.step),
             class_names=self.class_names,
+            label_source=self.plan.label_source,
+            value_range=self._value_range,
         )
 
     def _released(self) -> tuple[float, ...]:

@@ -55,6 +55,26 @@ class TestARun:
         statement = read_ledger(place / "run" / "ledger.jsonl")
         assert privacy.epsilon == pytest.approx(epsilon(statement.total(), 1e-5, "rdp"))
 
+    def test_what_is_said_of_it(self, run, place):
+        said = ["--title", "Two <words>", "--purpose", "teaching", "--contact", "dpo@example.org"]
+        command = f"--data data.npz --recipe tiny.toml --out run --class-names no,some,all {TINY}"
+        assert run(command, *said)[0] == 0
+        release = load(place / "run")
+        assert (release.about.title, release.about.purpose) == ("Two <words>", "teaching")
+        assert release.class_names == ("no", "some", "all")
+        assert (release.label_source, release.value_range) == ("uniform", (0.0, 255.0))
+        page = (place / "run" / "report.html").read_text()
+        assert "<h1>Two &lt;words&gt;</h1>" in page
+        assert "dpo@example.org" in page
+
+    def test_what_cannot_be_said(self, refused):
+        for flag, text in (("--title", "a\nb"), ("--contact", "x" * 201)):
+            assert "must be one line" in refused(
+                f"--data data.npz --recipe tiny.toml --out run {TINY}", flag, text
+            )
+        wrong = refused(f"--data data.npz --recipe tiny.toml --out run {TINY} --class-names a,b")
+        assert "label 2" in wrong
+
     def test_json(self, run, place):
         status, out, err = run(f"--data data.npz --recipe tiny.toml --out run --json {TINY}")
         assert (status, err) == (0, "")
