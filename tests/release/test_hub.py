@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 import dpsinkhorn
-from dpsinkhorn.release import Release, ReleaseError, load
+from dpsinkhorn.release import Release, ReleaseError, load, make_release
 from support.hub import Hub, serving
 from support.releases import CONFIGS, not_private, trained
 
@@ -55,7 +55,7 @@ def test_the_card_is_valid(hub, release):
 
 
 def test_what_is_not_for_release_is_not_pushed(hub):
-    release = Release(trained(CONFIGS["mlp"]), not_private(), releasable=False)
+    release = make_release(trained(CONFIGS["mlp"]), label_probabilities=None, privacy=not_private())
     with pytest.raises(ReleaseError, match="NOT FOR RELEASE"):
         release.push_to_hub("ward/scans", token=TOKEN)
     assert not hub.repositories

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dpsinkhorn.generators import draw_latents, frozen_copy
-from dpsinkhorn.release import Release, ReleaseError, load, to_uint8
+from dpsinkhorn.release import ReleaseError, load, make_release, to_uint8
 from dpsinkhorn.release.onnx import write_onnx
 from support.releases import statement, trained
 
@@ -18,7 +18,7 @@ COUNT = 200
 
 
 def test_images_are_those_of_pytorch(config, tmp_path):
-    release = Release(trained(config), statement(), releasable=True)
+    release = make_release(trained(config), label_probabilities=None, privacy=statement())
     write_onnx(release, tmp_path / "generator.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "generator.onnx")
     latents = draw_latents(COUNT, config.latent)
