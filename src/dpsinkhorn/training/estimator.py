@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
 from dpsinkhorn.generators import GeneratorError, ModuleClass, choose_device, register_module
-from dpsinkhorn.privacy import Accountant, read_ledger
+from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.units import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
@@ -165,8 +165,7 @@ class DPSinkhorn(BaseEstimator):
         name = new_run_name("fit", plan.facts.unit) if run is None else run.name
         if warning := note_use(dataset, plan, name, ledger if run is None else run.ledger_path):
             warnings.warn(warning, stacklevel=2)
-        allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
-        with shown(allowed, watch, self.verbose) as seen:
+        with shown(plan, ledger, watch, verbose=self.verbose) as seen:
             if run is None:
                 release = train_alone(plan, dataset, device, ledger, name, seen)
             else:
