@@ -137,9 +137,9 @@ class DPSinkhorn(BaseEstimator):
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
         records. `watch` is called after every block of steps; an answer of True stops the training.
 
-        Nothing is written but the ledger, unless a `folder` is given: it keeps the run, with a checkpoint
-        when it is stopped or interrupted by Ctrl-C. `fit` with the same folder, or `dpsinkhorn train
-        --resume`, goes on from there.
+        Nothing is written but the ledger, and the curator's own note of which data were used, unless a
+        `folder` is given: it keeps the run, with a checkpoint when it is stopped or interrupted by Ctrl-C.
+        `fit` with the same folder, or `dpsinkhorn train --resume`, goes on from there.
         """
         dataset, classes = self._read(X, y, groups)
         device = choose_device(self.device, TrainingError)

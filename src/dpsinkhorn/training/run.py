@@ -114,8 +114,9 @@ class Run:
                 made.rmdir()
             if isinstance(error, FileExistsError) and (path / "run.json").exists():
                 # perhaps since a moment ago only, by another process
-                held = f"{path} already holds a run; resume it (--resume), or choose another folder"
-                raise TrainingError(held) from error
+                raise TrainingError(
+                    f"{path} already holds a run; resume it (--resume), or choose another folder"
+                ) from error
             if isinstance(error, OSError):
                 where = error.filename or path
                 raise TrainingError(f"the run cannot begin: {where}: {error.strerror}") from error
