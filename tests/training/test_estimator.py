@@ -92,9 +92,13 @@ class TestRoundTrip:
         assert not (tmp_path / "s").exists()
 
     def test_variation_is_asked_for(self, fitted):
-        plain, grainy = (fitted.sample(9, random_state=1, variation=v)[0] for v in (None, Variation(grain=0.5)))
+        plain, grainy = (
+            fitted.sample(9, random_state=1, variation=v)[0] for v in (None, Variation(grain=0.5))
+        )
         assert not np.array_equal(plain, grainy)
-        np.testing.assert_array_equal(plain, fitted.sample(9, random_state=1, vary=True)[0])  # its recipe has none
+        np.testing.assert_array_equal(
+            plain, fitted.sample(9, random_state=1, vary=True)[0]
+        )  # its recipe has none
 
     def test_labels_can_be_chosen(self, fitted):
         assert fitted.sample(5, 2)[1].tolist() == [2] * 5

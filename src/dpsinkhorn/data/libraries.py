@@ -17,10 +17,8 @@ from dpsinkhorn.errors import DataError
 
 __all__ = ["read_records"]
 
-_IMAGES, _LABELS = (
-    ("image", "img", "images", "pixel_values", "x"),
-    ("label", "labels", "fine_label", "target", "y"),
-)
+_IMAGES = ("image", "img", "images", "pixel_values", "x")
+_LABELS = ("label", "labels", "fine_label", "target", "y")
 
 
 def read_records(data: Any) -> tuple[Any, list[Any] | None]:
@@ -44,11 +42,9 @@ def read_records(data: Any) -> tuple[Any, list[Any] | None]:
         hasattr(data, "features") and hasattr(data, "column_names")
     ):
         return data, None
-    pairs = [_pair(record) for record in _records(data)]
-    images, labels = [_pixels(image) for image, _ in pairs], [label for _, label in pairs]
-    if all(label is None for label in labels):
-        return images, None
-    return images, labels
+    pairs = [(_pixels(image), label) for image, label in map(_pair, _records(data))]
+    images, labels = [image for image, _ in pairs], [label for _, label in pairs]
+    return images, None if all(label is None for label in labels) else labels
 
 
 def _records(data: Any) -> Iterator[Any]:

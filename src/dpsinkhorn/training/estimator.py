@@ -18,7 +18,7 @@ from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
-from dpsinkhorn.privacy import Accountant, read_ledger
+from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
@@ -137,9 +137,9 @@ class DPSinkhorn(BaseEstimator):
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
         records. `watch` is called after every block of steps; an answer of True stops the training.
 
-        Nothing is written but the ledger, unless a `folder` is given: it keeps the run, with a checkpoint
-        when it is stopped or interrupted by Ctrl-C. `fit` with the same folder, or `dpsinkhorn train
-        --resume`, goes on from there.
+        Nothing is written but the ledger, and the curator's own note of which data were used, unless a
+        `folder` is given: it keeps the run, with a checkpoint when it is stopped or interrupted by Ctrl-C.
+        `fit` with the same folder, or `dpsinkhorn train --resume`, goes on from there.
         """
         dataset, classes = self._read(X, y, groups)
         device = choose_device(self.device, TrainingError)
@@ -165,8 +165,7 @@ class DPSinkhorn(BaseEstimator):
         name = new_run_name("fit", plan.facts.unit) if run is None else run.name
         if warning := note_use(dataset, plan, name, ledger if run is None else run.ledger_path):
             warnings.warn(warning, stacklevel=2)
-        allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
-        with shown(allowed, watch, self.verbose) as seen:
+        with shown(plan, ledger, watch, verbose=self.verbose) as seen:
             if run is None:
                 release = train_alone(plan, dataset, device, ledger, name, seen)
             else:

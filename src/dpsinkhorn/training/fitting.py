@@ -13,7 +13,7 @@ import torch
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.release import Release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
@@ -28,15 +28,19 @@ __all__ = ["check_all", "run_in", "shown", "train_alone", "train_in"]
 
 
 @contextmanager
-def shown(allowed: float, watch: Watch | None, verbose: bool) -> Iterator[Watch | None]:
+def shown(plan: Plan, ledger: Path | None, watch: Watch | None, *, verbose: bool) -> Iterator[Watch | None]:
     """Within it there is a progress bar, where one can be drawn, beside the caller's own `watch`."""
     console = notebook_or_terminal() if verbose else None
     if console is None:
         yield watch
         return
+    allowed = 0.0
     with progress_bar(console, hidden=False) as bar:
 
         def seen(now: Progress) -> bool:
+            nonlocal allowed
+            if not allowed:  # only now is it known that the ledger is whole
+                allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
             bar(now, spent_of(now.epsilon, format_epsilon(allowed)))
             return watch is not None and watch(now)
 

@@ -118,8 +118,9 @@ class Run:
                 made.rmdir()
             if isinstance(error, FileExistsError) and (path / "run.json").exists():
                 # perhaps since a moment ago only, by another process
-                held = f"{path} already holds a run; resume it (--resume), or choose another folder"
-                raise TrainingError(held) from error
+                raise TrainingError(
+                    f"{path} already holds a run; resume it (--resume), or choose another folder"
+                ) from error
             if isinstance(error, OSError):
                 where = error.filename or path
                 raise TrainingError(f"the run cannot begin: {where}: {error.strerror}") from error
@@ -209,16 +210,16 @@ class Run:
             self._save(trainer, account)  # with how steps are taken, which a replay must know
         pace = Pace(account, saving, trainer.state.step)
         for block in blocks:
+            if self.plan.steps_are_costly or pace.checkpoint_due():
+                with pace.checkpoint():  # before anything else, so that a crash meanwhile loses no step
+                    self._save(trainer, account)
             self._note(block, pace.look(block))
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
                     self._picture(trainer)
             now = Progress(block, pace.spent, account.charged)
-            stop = watch is not None and watch(now) and block.step < block.horizon
-            if stop or self.plan.steps_are_costly or pace.checkpoint_due():
-                with pace.checkpoint():
-                    self._save(trainer, account)
-            if stop:
+            if watch is not None and watch(now) and block.step < block.horizon:
+                self._save(trainer, account)
                 return False
         self._save(trainer, account)
         save_release(self.release_folder, dataclasses.replace(trainer.release(), about=self._about))
