@@ -219,7 +219,7 @@ def _real_sets(
 def check_parts(parts: Sequence[str], sets: int) -> None:
     """Refuse parts that there are not, and the column of real data where it would be empty."""
     if not parts or not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
-        raise EvaluationError(f"the parts must be some of {', '.join(PARTS)}, each once")
+        raise EvaluationError(f"parts (--only) must be some of {', '.join(PARTS)}, each once")
     if "real" in parts and not set(parts) & set(CLASSIFIERS):
         raise EvaluationError("the part real is a column of the classifiers; name some of them too")
     if sets < 1:
