@@ -306,7 +306,7 @@ def test_a_release_without_classes(run, tmp_path, files):
         (["--train-data", "nowhere"], "nowhere"),
         (["--count", "0"], "count"),
         (["--count", "10"], "20 images"),
-        (["--sets", "0"], "--sets"),
+        (["--sets", "0"], "sets must be"),
         (["--protocol", "thorough"], "authors"),
         (["--only", "frechet,svm"], "logistic, forest, mlp, cnn, real, frechet, precision-recall"),
         (["--only", "real"], "name some of them"),

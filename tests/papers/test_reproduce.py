@@ -86,6 +86,15 @@ def test_rows_can_be_chosen_and_the_rest_is_found(tmp_path):
     assert values["steps"] == 3
 
 
+def test_the_authors_classifiers(tmp_path):
+    paper, authors = (
+        reproduce("table6", tmp_path, scale=TINY, only="real", protocol=protocol)
+        for protocol in ("paper", "authors")
+    )
+    assert [path.name for path in authors.files] == ["table6-final-authors.csv"]
+    assert paper.lines[0].results != authors.lines[0].results, "measured anew"
+
+
 def test_fewer_steps_than_the_scale(tmp_path):
     found = reproduce("table6", tmp_path, scale=TINY, only="DCGAN", steps=2)
     assert found.lines[1].values()["steps"] == 2
@@ -95,6 +104,7 @@ def test_fewer_steps_than_the_scale(tmp_path):
     ("options", "reason"),
     [
         ({"data": {"imagenet": "x"}}, "no imagenet"),
+        ({"protocol": "quick"}, "one of paper, authors"),
         ({"seeds": [3, 0, 3]}, "seeds"),
         ({"seeds": []}, "seeds"),
         ({"seeds": [-1]}, "seeds"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.release import Release
 
 ProtocolName = Literal["quick", "paper", "authors"]
+FeaturesName = Literal["auto", "inception", "efficientnet-lite0", "cnn"]
 
 _PAIRS = 25  # in the picture of neighbours
 _SHOWN = 20  # classes in a message
@@ -82,7 +83,7 @@ def evaluate(
         typer.Option("--vary", help="Measure images with the release's own variation, and not plain ones."),
     ] = False,
     features: Annotated[
-        str,
+        FeaturesName,
         typer.Option(
             "--features",
             help="For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
@@ -122,18 +123,16 @@ def evaluate(
         dpsinkhorn evaluate my-run --data mnist --only logistic,forest,real
     """
     from dpsinkhorn.data import KNOWN
-    from dpsinkhorn.evaluation import FEATURES, draw_images, evaluate_images, find_protocol
+    from dpsinkhorn.evaluation import PARTS, check_parts, draw_images, evaluate_images, find_protocol
     from dpsinkhorn.release import load
 
     try:
         release = load(folder)
         picture = _check_outputs(folder, output, neighbours, force)
-        chosen, parts = find_protocol(protocol), _parts(only)
+        chosen = find_protocol(protocol)
+        parts = PARTS if only is None else [name.strip() for name in only.split(",")]
         count, sets = chosen.count if count is None else count, chosen.sets if sets is None else sets
-        if min(count, sets) < 1:
-            raise BadInputError("--count and --sets must be whole numbers from 1 upwards")
-        if features not in FEATURES:
-            raise BadInputError(f"--features must be one of {', '.join(FEATURES)}, not {features}")
+        check_parts(parts, sets)
         if vary and not release.config.variation:
             raise BadInputError("this release has no variation of its own; leave out --vary")
         test, training, part = _real_images(data, split, train_data, reading, as_json)
@@ -207,12 +206,6 @@ def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, f
             )
         check_file(path, suffix, option, force=force)
     return picture
-
-
-def _parts(only: str | None) -> tuple[str, ...]:
-    from dpsinkhorn.evaluation import PARTS
-
-    return PARTS if only is None else tuple(name.strip() for name in only.split(","))
 
 
 def _real_images(

@@ -6,6 +6,7 @@ from dpsinkhorn.evaluation.evaluate import (
     NOT_PRIVATE,
     PUBLIC_DATA,
     Evaluation,
+    check_parts,
     evaluate_images,
 )
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
@@ -46,6 +47,7 @@ __all__ = [
     "PrecisionRecall",
     "Protocol",
     "Utility",
+    "check_parts",
     "compare_images",
     "downstream_utility",
     "draw_images",

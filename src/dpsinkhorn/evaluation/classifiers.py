@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.evaluation.networks import Report, pixels
+from dpsinkhorn.evaluation.networks import Report, pixels, silent
 
 __all__ = ["Classifier", "Forest", "Logistic"]
 
@@ -35,7 +35,7 @@ class Classifier(Protocol):
         classes: int,
         test: Tensor,
         seed: int,
-        report: Report | None = None,
+        report: Report = silent,
     ) -> tuple[NDArray[Any], int]:
         """Learn from uint8 images (n, C, H, W), and judge the test images.
 
@@ -68,7 +68,7 @@ class Logistic:
         classes: int,
         test: Tensor,
         seed: int,
-        report: Report | None = None,
+        report: Report = silent,
     ) -> tuple[NDArray[Any], int]:
         """See `Classifier`."""
         if self.solver == "torch" or (self.solver == "auto" and images.device.type != "cpu"):
@@ -127,7 +127,7 @@ class Forest:
         classes: int,
         test: Tensor,
         seed: int,
-        report: Report | None = None,
+        report: Report = silent,
     ) -> tuple[NDArray[Any], int]:
         """See `Classifier`."""
         from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
@@ -137,7 +137,7 @@ class Forest:
 
 
 def _sklearn(
-    model: Any, images: Tensor, labels: Tensor, classes: int, test: Tensor, report: Report | None
+    model: Any, images: Tensor, labels: Tensor, classes: int, test: Tensor, report: Report
 ) -> NDArray[Any]:
     """What a model of scikit-learn says; it knows nothing of classes that it was shown no images of."""
     from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
@@ -151,7 +151,6 @@ def _sklearn(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x, y)
-    if report is not None:
-        report(1.0)
+    report(1.0)
     found[:, model.classes_] = model.predict_proba(tx)
     return found

@@ -20,13 +20,13 @@ from dpsinkhorn.evaluation.features import (
     chosen_features,
     load_features,
 )
-from dpsinkhorn.evaluation.images import check_labels, images_of, on_device
+from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
 from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
 from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "evaluate_images"]
+__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "check_parts", "evaluate_images"]
 
 NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
@@ -120,12 +120,12 @@ def evaluate_images(
     ('frechet-random-cnn', True)
     """
     chosen, where = find_protocol(protocol), choose_device(device, EvaluationError)
-    _check_parts(parts, sets)
+    check_parts(parts, sets)
     names = [] if labels is None else [name for name in chosen.classifiers if name in parts]
     check_comparable(images, labels if names else None, test)
     if training is not None:
         check_comparable(images, None, training)
-    count = len(images) // sets
+    count, tell = len(images) // sets, progress or (lambda *_: None)
     measures = [part for part in ("frechet", "precision-recall") if part in parts]
     teachers = test if training is None else training
     x, real = on_device(images[:count], where), on_device(images_of(teachers), where)
@@ -168,8 +168,7 @@ def evaluate_images(
         for kind, (own, own_labels) in both.items():
 
             def show(_: str, done: float, name: str = name, first: int = shown, own: int = len(own)) -> None:
-                if progress is not None:
-                    progress(name, (first + own * done) / total)
+                tell(name, (first + own * done) / total)
 
             assert test.labels is not None
             found = downstream_utility(
@@ -190,8 +189,7 @@ def evaluate_images(
             shown += len(own)
     likeness = None
     if network is not None:
-        if progress is not None:
-            progress("features", 0.0)
+        tell("features", 0.0)
         if features == "cnn" and kinds is not None:
             network = load_features(features, real, kinds, teachers.classes)
         likeness = compare_images(
@@ -201,7 +199,7 @@ def evaluate_images(
             None if training is None else real,
             measures=measures,
             compared=chosen.compared,
-            progress=progress,
+            progress=tell,
         )
     return Evaluation(
         chosen, sets, utility.get("synthetic"), utility.get("real"), likeness, test.name, test.class_names
@@ -218,10 +216,10 @@ def _real_sets(
     return images_of(training)[rows], training.labels[rows]
 
 
-def _check_parts(parts: Sequence[str], sets: int) -> None:
+def check_parts(parts: Sequence[str], sets: int) -> None:
     """Refuse parts that there are not, and the column of real data where it would be empty."""
     if not parts or not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
-        raise EvaluationError(f"the parts must be some of {', '.join(PARTS)}, each once")
+        raise EvaluationError(f"parts (--only) must be some of {', '.join(PARTS)}, each once")
     if "real" in parts and not set(parts) & set(CLASSIFIERS):
         raise EvaluationError("the part real is a column of the classifiers; name some of them too")
     if sets < 1:
@@ -244,8 +242,8 @@ def check_comparable(images: NDArray[Any], labels: NDArray[Any] | None, data: Da
     shape = (1 if array.ndim == 3 else array.shape[-1], *array.shape[1:3])
     if shape != data.image_shape:
         raise EvaluationError(
-            f"the synthetic images are {_size(shape)} but those of {data.name} are "
-            f"{_size(data.image_shape)}; give real images of the same size and channels"
+            f"the synthetic images are {size_of(shape)} but those of {data.name} are "
+            f"{size_of(data.image_shape)}; give real images of the same size and channels"
         )
     if labels is not None and data.labels is None:
         raise EvaluationError(
@@ -256,8 +254,3 @@ def check_comparable(images: NDArray[Any], labels: NDArray[Any] | None, data: Da
             f"the synthetic images have a class {int(np.max(labels))} but {data.name} has {data.classes} "
             "classes; state the classes as in training"
         )
-
-
-def _size(shape: Sequence[int]) -> str:
-    channels, height, width = shape
-    return f"{height} x {width} {'grey' if channels == 1 else 'colour'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.release import to_uint8
 
-__all__ = ["check_labels", "images_of", "on_device"]
+__all__ = ["check_labels", "images_of", "on_device", "size_of"]
 
 _CHUNK = 4096
 
@@ -53,6 +54,16 @@ def on_device(images: NDArray[Any], device: torch.device | str, name: str = "ima
         )
     tensor = torch.from_numpy(np.array(array, copy=not array.flags.writeable)).to(device)
     return tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def size_of(shape: Sequence[int]) -> str:
+    """Channels, height and width in words.
+
+    >>> size_of((3, 28, 20))
+    '28 x 20 colour'
+    """
+    channels, height, width = shape
+    return f"{height} x {width} {'grey' if channels == 1 else 'colour'}"
 
 
 def check_labels(labels: NDArray[Any], count: int, classes: int, name: str = "labels") -> NDArray[np.int64]:

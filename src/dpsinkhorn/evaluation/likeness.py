@@ -64,7 +64,7 @@ def compare_images(
     *,
     measures: Sequence[str] = ("frechet", "precision-recall"),
     compared: int = 10_000,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> Likeness:
     """Distance, precision and recall of uint8 images (n, C, H, W) on one device, beside the real ones'."""
     if len(test) < 8:
@@ -88,8 +88,7 @@ def compare_images(
         for part in network.batches(images):
             found.append(part)
             done += len(part)
-            if progress is not None:
-                progress("features", done / total)
+            progress("features", done / total)
         return torch.cat(found)
 
     ours, theirs, floor = features(synthetic), features(reference), features(others)
@@ -109,10 +108,8 @@ def compare_images(
         some = ours[torch.randperm(len(ours), generator=draws)[:count].to(ours.device)]
         diversity = []
         for k, points in enumerate((some, floor[:count])):
-            if progress is not None:
-                progress("precision-recall", k / 2)
+            progress("precision-recall", k / 2)
             diversity.append(precision_recall(theirs[:count], points))
         likeness = replace(likeness, diversity=diversity[0], real_diversity=diversity[1], compared=count)
-        if progress is not None:
-            progress("precision-recall", 1.0)
+        progress("precision-recall", 1.0)
     return likeness

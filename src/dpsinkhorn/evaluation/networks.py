@@ -19,7 +19,7 @@ from dpsinkhorn.errors import EvaluationError
 
 __all__ = [
     "Fit", "Network", "Report", "authors_cnn", "cnn", "fit_network", "linear", "mlp", "pixels",
-    "probabilities",
+    "probabilities", "silent",
 ]  # fmt: skip
 
 _BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
@@ -29,6 +29,10 @@ _SMALLEST = 20  # images, so that a tenth of them says something
 Build = Callable[[tuple[int, int, int], int], nn.Module]
 Report = Callable[[float], object]
 """Is told the part of a training that is done, from 0 to 1."""
+
+
+def silent(done: float) -> None:
+    """Tell nobody."""
 
 
 def mlp(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -125,7 +129,7 @@ class Network:
         classes: int,
         test: Tensor,
         seed: int,
-        report: Report | None = None,
+        report: Report = silent,
     ) -> tuple[NDArray[Any], int]:
         """See `Classifier`."""
         fit = fit_network(self, images, labels, classes, seed=seed, report=report)
@@ -155,7 +159,7 @@ def fit_network(
     classes: int,
     *,
     seed: int,
-    report: Report | None = None,
+    report: Report = silent,
 ) -> Fit:
     """Train a network, and keep the weights that were best on a held-out tenth of the images.
 
@@ -196,8 +200,7 @@ def fit_network(
                 best = history[-1]
                 kept = {name: value.detach().clone() for name, value in network.state_dict().items()}
             since = len(history) - 1 - history.index(best)
-            if report is not None:
-                report(max(len(history) / most, since / patience))
+            report(max(len(history) / most, since / patience))
             if since >= patience:
                 break
     network.load_state_dict(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,30 +87,15 @@ def paper_protocol(patience: int = 30) -> Protocol:
     )
 
 
+_theirs = partial(Network, hold_out_last=True, symmetric=True)
 AUTHORS = Protocol(
     "authors",
     "classifiers of the authors' released code; synthetic pixels below mid-grey are black to them",
     {
-        "logistic": Network(
-            linear,
-            patience=10,
-            learning_rate=1e-4,
-            weight_decay=1e-6,
-            batch=512,
-            hold_out_last=True,
-            symmetric=True,
-        ),
+        "logistic": _theirs(linear, patience=10, learning_rate=1e-4, weight_decay=1e-6, batch=512),
         "forest": Forest(),
-        "mlp": Network(mlp, epochs=300, patience=30, learning_rate=1e-4, hold_out_last=True, symmetric=True),
-        "cnn": Network(
-            authors_cnn,
-            epochs=500,
-            patience=60,
-            optimizer="sgd",
-            learning_rate=1e-3,
-            hold_out_last=True,
-            symmetric=True,
-        ),
+        "mlp": _theirs(mlp, epochs=300, patience=30, learning_rate=1e-4),
+        "cnn": _theirs(authors_cnn, epochs=500, patience=60, optimizer="sgd"),
     },
     count=60_000,
     sets=5,

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.images import check_labels, on_device
+from dpsinkhorn.evaluation.images import check_labels, on_device, size_of
 from dpsinkhorn.evaluation.protocols import CLASSIFIERS, Protocol, find_protocol
 from dpsinkhorn.generators import choose_device
 
@@ -145,7 +144,9 @@ def downstream_utility(
     where = choose_device(device, EvaluationError)
     x, tx = on_device(images, where, "images"), on_device(test_images, where, "test images")
     if x.shape[1:] != tx.shape[1:]:
-        raise EvaluationError(f"images are {_shape(x)} but test images are {_shape(tx)}; they must agree")
+        raise EvaluationError(
+            f"images are {size_of(x.shape[1:])} but test images are {size_of(tx.shape[1:])}; they must agree"
+        )
     if not 1 <= sets <= len(x):
         raise EvaluationError(f"sets must be a whole number from 1 to that of the images, not {sets}")
     y = torch.from_numpy(check_labels(labels, len(x), classes)).to(where)
@@ -202,8 +203,3 @@ def _score(
 
 def _spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
-
-
-def _shape(images: Tensor) -> str:
-    _, channels, height, width = images.shape
-    return f"{height} x {width} {'grey' if channels == 1 else 'colour'}"

@@ -106,8 +106,8 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             f"{found['protocol']['name']}: {found['protocol']['summary']}",
             bool(found["varied"]),
             "" if beside is None else f"{int(beside['trained_on']):,}",
-            (*_MEASURES, "worst class"),
-            tuple(_score(pair, names) for pair in pairs),
+            tuple(_MEASURES),
+            tuple(_score(pair) for pair in pairs),
             tuple(str(score["name"]) for score in scores),
             tuple(
                 (
@@ -161,20 +161,14 @@ def _ranked(scores: Sequence[Any]) -> list[int]:
     return present if len(present) <= _SHOWN else sorted(present, key=lambda k: float(last[k]))
 
 
-def _score(pair: Sequence[Any], names: Sequence[str]) -> tuple[str, ...]:
+def _score(pair: Sequence[Any]) -> tuple[str, ...]:
     """A classifier's name, and its figures."""
     cells = [
-        [_number(one[name], one[spread], digits) for one in pair]
+        " / ".join(_number(one[name], one[spread], digits) for one in pair)
         for name, spread, digits in _MEASURES.values()
     ]
-    cells.append(
-        [
-            f"{_number(one['worst_class_accuracy'], None, 1)} ({class_title(int(one['worst_class']), names)})"
-            for one in pair
-        ]
-    )
     name = str(pair[0]["name"])
-    return (_CLASSIFIERS.get(name, name), *(" / ".join(cell) for cell in cells))
+    return (_CLASSIFIERS.get(name, name), *cells)
 
 
 def _number(value: Any, spread: Any, digits: int) -> str:
