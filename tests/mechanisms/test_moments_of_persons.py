@@ -171,9 +171,12 @@ class TestWeights:
         return Weighing(0.3, 31, squared=squared)(units.double(), persons, torch.tensor(cells))[0]
 
     def test_independent_records_weigh_one_over_the_root(self):
-        apart = 0.5 * torch.eye(4)
         for squared in (False, True):
-            assert float(self.weights(apart, [0, 1, 2, 3], squared=squared)[0]) == pytest.approx(0.5)
+            assert float(self.weights(torch.eye(4), [0, 1, 2, 3], squared=squared)[0]) == pytest.approx(0.5)
+
+    def test_what_is_short_keeps_its_weight(self):
+        for squared in (False, True):
+            assert self.weights(torch.eye(4) / 4, [0, 1, 2, 3], squared=squared).tolist() == [1.0] * 4
 
     def test_equal_records_are_clipped_together(self):
         same = torch.eye(4)[:1].repeat(100, 1)
@@ -264,7 +267,9 @@ class TestDefectsAreNoticed:
 
     @pytest.mark.parametrize("step", STEPS)
     def test_no_clip(self, step, monkeypatch):
-        rewrite(monkeypatch, Weighing, "__call__", "(bound - rounding).clamp(min=0) / norms", "norms / norms")
+        rewrite(
+            monkeypatch, Weighing, "__call__", "(bound - rounding).clamp_(min=0) / norms", "norms / norms"
+        )
         with pytest.raises(AssertionError, match="times the claimed sensitivity"):
             self.strike(step)
 

@@ -206,10 +206,10 @@ class Moments(TrainingMechanism):
                 f"{config.coefficients} numbers exact; lower frequencies"
             )
         k = config.coefficients
-        for numbers in (config.kinds * k * (k + 1) // 2, config.kinds * config.components * (k + 1)):
-            gaussian_std(
-                1.0, mechanism.noise_multiplier, numbers
-            )  # raises where noise has no room for as many
+        squares = config.kinds * (k * (k + 1) // 2 + int(persons))
+        for numbers in (squares, config.kinds * config.components * (k + 1)):
+            # raises where noise has no room for as many
+            gaussian_std(1.0, mechanism.noise_multiplier, numbers)
         _, height, width = config.image_shape
         down, across = config.bands
         self._across_bits = _DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2
