@@ -25,7 +25,7 @@ Method = Literal["newton", "sinkhorn"]
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.02, 50
+_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35

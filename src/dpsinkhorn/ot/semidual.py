@@ -96,6 +96,10 @@ class SemiDual:
         single = self._stored is not None and self.a.ndim == 1 and self.device.type == "cpu"
         return self._stored if single else None
 
+    def all_costs(self) -> Tensor:
+        """The whole cost matrix, ``(..., n, m)``."""
+        return self._store() if self._stored is None else self._stored
+
     def problems(self) -> list[SemiDual]:
         """Each problem of a batch by itself, where the compiled loops take them one by one; else this one."""
         if native.library is None or self._stored is None or self.a.ndim == 1 or self.device.type != "cpu":
