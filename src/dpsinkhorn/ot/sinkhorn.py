@@ -24,8 +24,9 @@ Marginals: TypeAlias = "tuple[float, float] | float | None"
 
 # More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
 DENSE_LIMIT = 2**27
-# Float32 problems up to this size are solved in float64: it takes no longer, launches dominate.
-_SMALL = 2**16
+# Float32 problems up to this size are solved in float64: it takes no longer, launches dominate. Compiled
+# loops have no launches.
+_SMALL, _SMALL_COMPILED = 2**16, 2**12
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -259,6 +260,7 @@ def solve(
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
+    small = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
     dtype = problem.points.dtype
     if tolerance is None:
         tolerance = 1e-9 if dtype == torch.float64 else 1e-6
@@ -267,7 +269,7 @@ def solve(
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= _SMALL else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= small else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
