@@ -4,8 +4,8 @@ Everyone goes from the same points x and y to the cost under |x - y|^2, entropic
 in x, at the same λ (relative to the mean cost), to the same L1 error of the marginals: 1e-3 in float32, 1e-6
 in float64. Errors are recomputed in float64 from everyone's plan. Who misses twice the error, or takes more
 than `--patience` times our time, has failed. Peers are the ten lines of plain scaling below in torch, POT's
-`sinkhorn` and, up to n = 200, `sinkhorn_log`, OTT-JAX up to n = 1,000 (compiled beforehand, 2,000 iterations at
-most), and POT's exact `emd` for orientation.
+`sinkhorn` and, up to n = 200, `sinkhorn_log`, OTT-JAX up to n = 1,000 (compiled beforehand, 2,000 iterations
+at most), and POT's exact `emd` for orientation.
 
 They take turns in one process, on one thread, of at least 10 ms each. Times are seconds of the CPU, not of
 the clock: whatever else the machine does then matters little.

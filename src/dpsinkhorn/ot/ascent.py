@@ -103,8 +103,8 @@ def schedule(regularization: float, cost_range: float) -> list[float]:
 def targets(tolerance: float) -> list[float]:
     """Errors to reach one after the other at the last λ: columns of little weight join in gradually.
 
-    >>> targets(1e-5)
-    [0.02, 0.0002, 1e-05]
+    >>> targets(1e-6)
+    [0.002, 2e-05, 1e-06]
     """
     levels = []
     level = _STAGE_ERROR
@@ -164,7 +164,7 @@ class _Climber:
 
     def arrived(self, regularization: float, tolerance: float) -> bool:
         """Whether there is nothing left to gain: all errors are small, or the cap is reached."""
-        rounding = 1e3 * 2**-52 * self.largest / regularization
+        rounding = 10 * 2**-52 * self.largest / regularization
         return self.iterations >= self.max_iterations or float(self.at.error.max()) <= max(
             tolerance, rounding
         )
