@@ -27,11 +27,13 @@ from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.building import check_mechanism
+from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.errors import TrainingError
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
-from dpsinkhorn.training.recipe import Recipe, choose_recipe
+from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Watch
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.trainer import Trainer, check_data
@@ -66,13 +68,15 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         ledger: File that keeps the record of all runs on the same data; by default one of this run alone.
         budget: ε that all runs on a new `ledger` may spend together; by default that of this run.
         device: Where to train; a GPU where there is one.
+        anyway: Whether to train even where the public numbers say that nothing useful can come of it; by
+            default `fit` refuses then, before anything is spent.
 
     After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
     is what `save` writes and `sample` draws from; `classes_` has the classes in order, for the curator alone.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = DPSinkhorn(epsilon=10, value_range=(0, 16), settings={"privacy": {"steps": 20}})
+    >>> model = DPSinkhorn(epsilon=10, value_range=(0, 16))
     >>> images, labels = model.fit(X.reshape(-1, 8, 8), y).sample(100)
     >>> images.shape, labels.shape, model.privacy_.epsilon <= 10
     ((100, 8, 8), (100,), True)
@@ -81,7 +85,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float | None = 10.0,
-        delta: float = 1e-5,
+        delta: float = DELTA,
         *,
         recipe: str | Path | Recipe | None = None,
         mechanism: str | None = None,
@@ -96,6 +100,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
         device: str | torch.device | None = None,
+        anyway: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -112,6 +117,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.budget = budget
         self.device = device
+        self.anyway = anyway
 
     def fit(
         self,
@@ -144,6 +150,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
             accountant=self.accountant,
             seed=_whole("random_state", self.random_state),
             quick=device.type == "cpu",
+            anyway=self.anyway,
         )
         plan = plan_for(dataset, self._with_own_module(dataset, request))
         for sentence in advice_on(plan, dataset):
@@ -180,7 +187,7 @@ class DPSinkhorn(BaseEstimator):  # type: ignore[misc]
         settings = dict(self.settings or {})
         own = settings.pop("generator", {})
         chosen = choose_recipe(
-            dataset.image_shape,
+            facts_of(dataset),
             recipe=self.recipe,
             mechanism=self.mechanism or ("record" if self.recipe is None else None),
             settings=settings,

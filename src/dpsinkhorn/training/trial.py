@@ -53,9 +53,8 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
 
 def _step_seconds(plan: Plan, device: torch.device) -> float:
     steps = _steps(plan, device)
-    times = []
-    for _ in range(_WARM_UP + (_TIMED if steps.multiple == 1 else 1)):
-        times.append(_seconds(steps, steps.multiple, device) / steps.multiple)
+    tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
+    times = [_seconds(steps, steps.multiple, device) / steps.multiple for _ in range(tries)]
     return min(times[_WARM_UP:])
 
 

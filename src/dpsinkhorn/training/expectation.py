@@ -1,0 +1,67 @@
+"""What can be expected of a training, from public numbers alone, before anything is spent.
+
+What decides is ε times the records of a class, and how large the images are: noise weighs as the inverse.
+docs/results.md has what came of how much (`benchmarks/defaults.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["Expectation", "expectation"]
+
+_PIXELS = 784  # of an image that the limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
+_LEAST = 400.0  # ε times records of a class; below, images are noise
+_ENOUGH = 2000.0
+# From how much on classifiers trained on samples are right how often, in per cent of those trained on the
+# records themselves: the least and the most of what was measured.
+_MEASURED = ((400.0, 60, 90), (2000.0, 80, 97), (10_000.0, 88, 99), (50_000.0, 92, 100))
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A judgement, and a sentence for people, without a full stop."""
+
+    level: Literal["hopeless", "weak", "fine"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def expectation(plan: Plan) -> Expectation | None:
+    """Return what can be expected of a plan; none where there is no privacy, or where nothing was measured.
+
+    A class has the part of the records that `plan.labels` states, or an even one: how many it has is private.
+
+    >>> from dpsinkhorn.training import Facts, load_recipe, make_plan
+    >>> facts = Facts((1, 28, 28), classes=2, records=50, units=50)
+    >>> expectation(make_plan(load_recipe("mixture"), facts, budget_epsilon=10.0)).level
+    'hopeless'
+    """
+    if not plan.private:
+        return None
+    facts, budget = plan.facts, plan.budget_epsilon
+    stated = () if isinstance(plan.labels, str) else [share for share in plan.labels if share > 0]
+    members = facts.units * min(stated, default=1.0 / max(facts.classes, 1))
+    channels, height, width = facts.image_shape
+    size = math.sqrt(channels * min(height * width, _PIXELS) / _PIXELS)
+    weight, least = budget * members / size, _LEAST * size
+    a_class = " a class" if facts.classes > 1 else ""
+    having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {budget:.3g}"
+    if weight < _LEAST:
+        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / members):,}"
+        return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
+    if plan.kind.name != "moments":
+        return None
+    _, low, high = next(row for row in reversed(_MEASURED) if weight >= row[0])
+    text = f"{having}: classifiers trained on samples are right {low} to {high} % as often as on the records"
+    if weight < _ENOUGH:
+        text += "; single images will look poor"
+    if facts.classes > 1:
+        text += f". A class of fewer than {math.ceil(least / budget):,} will be noise"
+    return Expectation("weak" if weight < _ENOUGH else "fine", text)
