@@ -15,7 +15,9 @@ that are there are not made again. Runs are seeded: they are not releases.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from quality import part
 
 COUNT, TESTED, FEATURES = 4000, 2000, 1000
 STEPS, BATCH = 300, 64  # of the CNN
+BOUNDS = (200.0, 400.0, 1000.0, 3000.0, 10_000.0, 30_000.0)  # ε times records of a class, for 28 x 28
 Row = dict[str, Any]
 
 
@@ -53,33 +56,43 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=["rule"], help="rule, a recipe, or K=8,m=16,T=6")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--test", action="store_true", help="the test split: for figures, never for choices")
+    parser.add_argument(
+        "--expect", action="store_true", help="print what is there by ε and records of a class"
+    )
     parser.add_argument("--table", action="store_true", help="print what is there; nothing is trained")
     arguments = parser.parse_args()
     if arguments.table:
         print(*table(read(arguments.out)), sep="\n")
+        return
+    if arguments.expect:
+        print(*expected(read(arguments.out)), sep="\n")
         return
     torch.set_num_threads(1)
     done = {key(row) for row in read(arguments.out)}
     for source in arguments.data:
         name, _, path = source.rpartition("=")
         for side in numbers(arguments.sides):
-            judge = Judge(name or path, path, int(side))
-            for records in numbers(arguments.records):
-                for epsilon in numbers(arguments.epsilons):
-                    for setting in arguments.set:
-                        for seed in range(arguments.seeds):
-                            wanted = {
-                                "data": judge.name,
-                                "side": int(side),
-                                "records": min(int(records), judge.training.records),
-                                "epsilon": epsilon,
-                                "setting": setting,
-                                "seed": seed,
-                            }
-                            if key(wanted) not in done:
-                                row = {**wanted, **judge.run(wanted)}
-                                with arguments.out.open("a") as file:
-                                    print(json.dumps(row), file=file)
+            judge = Judge(name or path, path, int(side), arguments.test)
+            cells = (
+                numbers(arguments.records),
+                numbers(arguments.epsilons),
+                arguments.set,
+                range(arguments.seeds),
+            )
+            for records, epsilon, setting, seed in itertools.product(*cells):
+                wanted = {
+                    "data": judge.name,
+                    "side": int(side),
+                    "records": min(int(records), judge.training.records),
+                    "epsilon": epsilon,
+                    "setting": setting,
+                    "seed": seed,
+                }
+                if key(wanted) not in done:
+                    row = {**wanted, **judge.run(wanted)}
+                    with arguments.out.open("a") as file:
+                        print(json.dumps(row), file=file)
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -111,15 +124,13 @@ def changes(setting: str) -> Row:
 class Judge:
     """A data set at one size, divided, and the network whose features are compared."""
 
-    def __init__(self, name: str, path: str, side: int) -> None:
-        self.name = name
-        whole = (
-            load_dataset(path, split="train", size=side)
-            if path == "digits"
-            else load_dataset(path, size=side)
-        )
+    def __init__(self, name: str, path: str, side: int, tested: bool) -> None:
+        self.name = f"{name}, test split" if tested else name
+        whole = load_dataset(path, size=side)
         held = np.arange(whole.records) // 2 % 6 == 5
         self.training, test = part(whole, ~held), part(whole, held)
+        if tested:
+            self.training, test = whole, load_dataset(path, split="test", size=side)
         order = np.random.default_rng(0).permutation(test.records)[:TESTED]
         self.images, self.labels = images_of(test)[order], labels_of(test)[order]
         self.order = np.random.default_rng(1).permutation(self.training.records)
@@ -237,6 +248,26 @@ def table(rows: list[Row]) -> list[str]:
     for name in sorted(groups, key=lambda name: (*name[:4], str(name[4]))):
         cells = [cell([row[column] for row in groups[name] if column in row]) for column in columns]
         lines += ["| " + " | ".join([*map(str, name), *cells]) + " |"]
+    return lines
+
+
+def expected(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real images."""
+    real = {key(row)[:3]: row for row in rows if row["setting"] == "real"}
+    found: dict[float, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["setting"] == "rule" and key(row)[:3] in real:
+            channels, classes = (3, 2) if row["data"].startswith("faces") else (1, 10)
+            size = math.sqrt(channels * min(row["side"] ** 2, 784) / 784)
+            weight = row["epsilon"] * row["records"] / classes / size
+            least = max((bound for bound in BOUNDS if weight >= bound), default=0.0)
+            base = real[key(row)[:3]]
+            parts = [100 * row[name] / base[name] for name in ("logistic", "forest", "cnn")]
+            found.setdefault(least, []).append((min(parts), max(parts)))
+    lines = ["| from | runs | accuracy, % of real |", "|---|---|---|"]
+    for least in sorted(found):
+        lows, highs = zip(*found[least], strict=True)
+        lines += [f"| {least:,.0f} | {len(lows)} | {min(lows):.0f} to {max(highs):.0f} |"]
     return lines
 
 

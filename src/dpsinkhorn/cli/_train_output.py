@@ -60,7 +60,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{format_epsilon(published)}, is not a valid guarantee; what holds is "
             f"{format_epsilon(plan.epsilon)}"
         )
-    if plan.steps >= _MANY_STEPS and device.type == "cpu":
+    if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         quicker = (
             "fewer --steps are quicker, and learn less"
             if plan.facts.grouped and not find_mechanism("moments").takes_persons
