@@ -2,7 +2,7 @@
 
     python benchmarks/defaults.py digits mnist=PATH fashion-mnist=PATH faces=PATH --out grid.jsonl
     python benchmarks/defaults.py digits --sides 8 --epsilons 10 --set rule K=8,m=15,T=6 --out grid.jsonl
-    python benchmarks/defaults.py --table --out grid.jsonl
+    python benchmarks/defaults_table.py grid.jsonl
 
 Everything is judged on a held-out part of the training split, every sixth pair of records; the test split is
 never read. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
@@ -17,10 +17,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn import functional
 
+from defaults_table import Row, key, read
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import Dataset, load_dataset
 from dpsinkhorn.evaluation import images_of
@@ -40,8 +39,6 @@ from quality import part
 
 COUNT, TESTED, FEATURES = 4000, 2000, 1000
 STEPS, BATCH = 300, 64  # of the CNN
-BOUNDS = (200.0, 400.0, 1000.0, 3000.0, 10_000.0, 30_000.0)  # ε times records of a class, for 28 x 28
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -49,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="*", help="names, or NAME=PATH")
+    parser.add_argument("data", nargs="+", help="names, or NAME=PATH")
     parser.add_argument("--sides", default="28", help="sizes to bring images to: 8,16,28,64")
     parser.add_argument("--records", default="500,2000,10000,50000", help="how many of them are trained on")
     parser.add_argument("--epsilons", default="1,10")
@@ -62,12 +59,6 @@ def main() -> None:
     )
     parser.add_argument("--table", action="store_true", help="print what is there; nothing is trained")
     arguments = parser.parse_args()
-    if arguments.table:
-        print(*table(read(arguments.out)), sep="\n")
-        return
-    if arguments.expect:
-        print(*expected(read(arguments.out)), sep="\n")
-        return
     torch.set_num_threads(1)
     done = {key(row) for row in read(arguments.out)}
     for source in arguments.data:
@@ -93,16 +84,6 @@ def main() -> None:
                     row = {**wanted, **judge.run(wanted)}
                     with arguments.out.open("a") as file:
                         print(json.dumps(row), file=file)
-
-
-def key(row: Row) -> tuple[Any, ...]:
-    """What names a run."""
-    return tuple(row[name] for name in ("data", "side", "records", "epsilon", "setting", "seed"))
-
-
-def read(path: Path) -> list[Row]:
-    """Return the rows that are there."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def numbers(text: str) -> list[float]:
@@ -233,51 +214,6 @@ def tensor(images: NDArray[np.uint8]) -> Tensor:
     """Return images, (n, channels, height, width), from 0 to 1."""
     found = torch.tensor(images).float().div_(255)
     return found.unsqueeze(1) if found.ndim == 3 else found.movedim(-1, 1).contiguous()
-
-
-def table(rows: list[Row]) -> list[str]:
-    """Lines of Markdown: mean and spread over seeds."""
-    columns = ("logistic", "forest", "cnn", "frechet", "precision", "recall", "seconds")
-    lines = [
-        "| " + " | ".join(("data", "side", "records", "ε", "setting", *columns)) + " |",
-        "|---" * 12 + "|",
-    ]
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row)[:-1], []).append(row)
-    for name in sorted(groups, key=lambda name: (*name[:4], str(name[4]))):
-        cells = [cell([row[column] for row in groups[name] if column in row]) for column in columns]
-        lines += ["| " + " | ".join([*map(str, name), *cells]) + " |"]
-    return lines
-
-
-def expected(rows: list[Row]) -> list[str]:
-    """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real images."""
-    real = {key(row)[:3]: row for row in rows if row["setting"] == "real"}
-    found: dict[float, list[tuple[float, float]]] = {}
-    for row in rows:
-        if row["setting"] == "rule" and key(row)[:3] in real:
-            channels, classes = (3, 2) if row["data"].startswith("faces") else (1, 10)
-            size = math.sqrt(channels * min(row["side"] ** 2, 784) / 784)
-            weight = row["epsilon"] * row["records"] / classes / size
-            least = max((bound for bound in BOUNDS if weight >= bound), default=0.0)
-            base = real[key(row)[:3]]
-            parts = [100 * row[name] / base[name] for name in ("logistic", "forest", "cnn")]
-            found.setdefault(least, []).append((min(parts), max(parts)))
-    lines = ["| from | runs | accuracy, % of real |", "|---|---|---|"]
-    for least in sorted(found):
-        lows, highs = zip(*found[least], strict=True)
-        lines += [f"| {least:,.0f} | {len(lows)} | {min(lows):.0f} to {max(highs):.0f} |"]
-    return lines
-
-
-def cell(values: list[float]) -> str:
-    """Mean, and half the spread."""
-    if not values:
-        return ""
-    digits = 1 if max(values) > 1.5 else 2
-    spread = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{spread}"
 
 
 if __name__ == "__main__":

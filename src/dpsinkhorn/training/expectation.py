@@ -12,14 +12,13 @@ from typing import Literal
 
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["Expectation", "expectation"]
+__all__ = ["MEASURED", "Expectation", "expectation", "weigh"]
 
-_PIXELS = 784  # of an image that the limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
-_LEAST = 400.0  # ε times records of a class; below, images are noise
-_ENOUGH = 2000.0
+_PIXELS = 784  # of the images that limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
+_LEAST, _ENOUGH = 400.0, 1000.0  # ε times records of a class: below, images are noise, or look poor
 # From how much on classifiers trained on samples are right how often, in per cent of those trained on the
-# records themselves: the least and the most of what was measured.
-_MEASURED = ((400.0, 60, 90), (2000.0, 80, 97), (10_000.0, 88, 99), (50_000.0, 92, 100))
+# records themselves: the least and the most on any data set, as `benchmarks/defaults_table.py` prints them.
+MEASURED = ((400.0, 73, 90), (1000.0, 79, 96), (3000.0, 90, 99), (30_000.0, 90, 99))
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ def expectation(plan: Plan) -> Expectation | None:
     facts, budget = plan.facts, plan.budget_epsilon
     stated = () if isinstance(plan.labels, str) else [share for share in plan.labels if share > 0]
     members = facts.units * min(stated, default=1.0 / max(facts.classes, 1))
-    channels, height, width = facts.image_shape
-    size = math.sqrt(channels * min(height * width, _PIXELS) / _PIXELS)
-    weight, least = budget * members / size, _LEAST * size
+    weight = weigh(budget, members, facts.image_shape)
+    least = _LEAST * budget * members / weight
     a_class = " a class" if facts.classes > 1 else ""
     having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {budget:.3g}"
     if weight < _LEAST:
@@ -58,10 +56,20 @@ def expectation(plan: Plan) -> Expectation | None:
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
     if plan.kind.name != "moments":
         return None
-    _, low, high = next(row for row in reversed(_MEASURED) if weight >= row[0])
+    _, low, high = next(row for row in reversed(MEASURED) if weight >= row[0])
     text = f"{having}: classifiers trained on samples are right {low} to {high} % as often as on the records"
     if weight < _ENOUGH:
         text += "; single images will look poor"
     if facts.classes > 1:
         text += f". A class of fewer than {math.ceil(least / budget):,} will be noise"
     return Expectation("weak" if weight < _ENOUGH else "fine", text)
+
+
+def weigh(epsilon: float, members: float, image_shape: tuple[int, int, int]) -> float:
+    """Return ε times the records of a class, as it would be for images of 28 x 28 that are as noisy.
+
+    >>> weigh(10, 100, (1, 28, 28)), weigh(10, 100, (1, 14, 14))
+    (1000.0, 2000.0)
+    """
+    channels, height, width = image_shape
+    return epsilon * members / math.sqrt(channels * min(height * width, _PIXELS) / _PIXELS)
