@@ -93,7 +93,7 @@ def demo(rows: list[Row]) -> list[str]:
 
 def expected(rows: list[Row]) -> list[str]:
     """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real records."""
-    lines = ["| ε × records of a class | data sets | accuracy, % of that on real records |", "|---|---|---|"]
+    lines = ["| ε × records of a class | rows above | accuracy, % of that on real records |", "|---|---|---|"]
     bounds = [0.0, *(bound for bound, _, _ in MEASURED)]
     for least, (low, high, cells) in zip(bounds, measured(rows, bounds), strict=True):
         lines += [f"| from {least:,.0f} | {cells} | {low} to {high} |"]
