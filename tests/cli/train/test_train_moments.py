@@ -36,7 +36,8 @@ def test_from_data_to_release(run, place):
 
 def test_persons(run, place):
     status, _, err = run(MIXTURE.replace("data.npz", "persons.npz") + " --groups patient")
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert "persons a class at epsilon 10" in err  # they are few
     assert load(place / "run").privacy.unit == "person"
     page = (place / "run" / "report.html").read_text(encoding="utf-8").replace("&#39;", "'")
     assert "moments: a person's part" in page
@@ -89,11 +90,11 @@ def test_killed_and_resumed(run, place, after):
     if (place / "run" / "release").exists() and status == 2:
         assert "finished" in err  # it was quicker than the kill
         return
-    kept = header(place / "run" / "checkpoint.safetensors")["step"]
+    kept, steps = header(place / "run" / "checkpoint.safetensors")["step"], 4
     assert status == 0
-    assert steps_on_record(place / "run") == 6
-    assert kept >= 5  # one may be lost, no more
-    assert err.startswith("Resumed: steps charged") if kept == 5 else not err
+    assert steps_on_record(place / "run") == steps
+    assert kept >= steps - 1  # one may be lost, no more
+    assert ("Resumed: steps charged" in err) == (kept < steps)
     assert load(place / "run").privacy.epsilon <= 10
 
 
