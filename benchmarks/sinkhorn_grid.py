@@ -10,7 +10,7 @@ at most), and POT's exact `emd` for orientation.
 They take turns in one process, on one thread, of at least 10 ms each. Times are seconds of the CPU, not of
 the clock: whatever else the machine does then matters little.
 
-    python benchmarks/sinkhorn_grid.py --patience 10 --output benchmarks/results/sinkhorn_grid.json  # half an hour
+    python benchmarks/sinkhorn_grid.py --patience 10 --output benchmarks/results/sinkhorn_grid.json
     python benchmarks/sinkhorn_grid.py --sizes 500 --dims 10
 """
 
