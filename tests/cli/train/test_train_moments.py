@@ -83,8 +83,8 @@ def test_killed_and_resumed(run, place, after):
         assert "finished" in err  # it was quicker than the kill
         return
     assert (status, err) == (0, "")
-    assert steps_on_record(place / "run") == 6
-    assert header(place / "run" / "checkpoint.safetensors")["step"] >= 5  # one may be lost, no more
+    assert steps_on_record(place / "run") == 4
+    assert header(place / "run" / "checkpoint.safetensors")["step"] >= 3  # one may be lost, no more
     assert load(place / "run").privacy.epsilon <= 10
 
 
