@@ -166,7 +166,7 @@ def evaluate(
                 estimated=estimated,
                 progress=progress,
             )
-        result = replace(result, public=public)
+        result = replace(result, public=public, class_names=result.class_names or release.class_names)
         if picture is not None and training is not None:
             plain, _ = release.sample(_PAIRS, random_state=seed, device=device)
             _draw(plain, training, picture, device)
