@@ -73,6 +73,14 @@ class TestBreaks:
         found = load_dataset(write(tmp_path / "a.csv", *self.ROWS), classes=["0", "a", "b"])
         assert found.labels.tolist() == [1, 2, 1]
 
+    @pytest.mark.parametrize("more", [1, "1", " 1.0", "True", True, np.True_])
+    def test_a_label_of_another_type_does_not_shift_the_others(self, more):
+        """A truth value among numbers is a name, since it is one as soon as somebody's label is text."""
+        images, labels = np.zeros((5, 2, 2), np.uint8), [False, 1, True, 1]
+        found = from_arrays(images[:4], labels), from_arrays(images, [*labels, more])
+        assert found[0].class_names == found[1].class_names == ("1", "False", "True")
+        assert found[0].labels.tolist() == found[1].labels.tolist()[:4] == [1, 0, 2, 0]
+
     @pytest.mark.parametrize("kind", ["uint16", "float32", "bool"])
     def test_an_image_of_another_type_does_not_rescale_a_list(self, kind):
         images = [np.ones((2, 2), np.uint8)] * 3

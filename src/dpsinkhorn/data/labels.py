@@ -211,7 +211,9 @@ def _whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
         return _whole_floats(array)
     if array.dtype.kind in "OUS":
         items = array.tolist()
-        if all(isinstance(item, (int, float, np.integer, np.floating)) for item in items):
+        numeric = (int, float, np.integer, np.floating)
+        # a bool among others has the name True or False, as it has beside text
+        if all(isinstance(item, numeric) and not isinstance(item, bool) for item in items):
             return _whole_floats(np.array(items, dtype=np.float64))
         names = _label_names(array)
         for row, name in enumerate(names):
