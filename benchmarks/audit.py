@@ -76,7 +76,7 @@ def run(kind: str, budget: float, canaries: int) -> dict[str, Any]:
     data = load_dataset("digits")
     steps = RUN_STEPS.get(kind)
     settings = {} if steps is None else {"privacy": {"steps": steps}}
-    recipe = choose_recipe(data.image_shape, mechanism=kind, settings=settings)
+    recipe = choose_recipe(facts_of(data), mechanism=kind, settings=settings)
     found = audit_run(data, recipe, epsilon=budget, canaries=canaries)
     return {
         "mechanism": kind,
@@ -107,7 +107,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
     μ = √T q move / σ. The bound is that of so many canaries with such scores, the median of ten trials.
     """
     data = load_dataset("digits")
-    recipe = choose_recipe(data.image_shape, mechanism=kind)
+    recipe = choose_recipe(facts_of(data), mechanism=kind)
     plan = make_plan(recipe, facts_of(data), budget_epsilon=10.0)
     planted = plant_canaries(data, 200, SecureNoise())
     state, barrier = TrainingState(plan, torch.device("cpu")), build_mechanism(plan)

@@ -53,7 +53,7 @@ def main() -> None:
         settings["privacy"] = {"steps": arguments.steps}
     if per_class := arguments.generated_per_class:
         settings["loss"] = {"generated_per_class": per_class, "generated": per_class * data.classes}
-    recipe = choose_recipe(data.image_shape, settings=settings)
+    recipe = choose_recipe(facts_of(data), mechanism="record", settings=settings)
     plan = make_plan(recipe, facts_of(data), budget_epsilon=arguments.epsilon, delta=arguments.delta)
     lap("plan_seconds")
     stepping = 0.0

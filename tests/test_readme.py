@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dpsinkhorn.training.expectation import MEASURED
+
 ROOT = Path(__file__).parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "docs" / "results.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,3 +63,18 @@ def test_the_readme_has_rows_of_that_table():
 
 def test_the_readme_is_read_in_two_minutes():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_tables_on_the_default_recipe():
+    """The docs have what `benchmarks/defaults_table.py` prints, and what to expect is what was measured."""
+    script = ROOT / "benchmarks" / "defaults_table.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    printed = [line for line in done.stdout.splitlines() if line]
+    pages = RESULTS, ROOT / "docs" / "experiments.md"
+    written = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    assert not set(printed) - set(written.splitlines())
+    told = [
+        f"| from {least:,.0f} |" in line and f"| {low} to {high} |" in line
+        for (least, low, high), line in zip(MEASURED, printed[-len(MEASURED) :], strict=True)
+    ]
+    assert all(told)

@@ -103,8 +103,10 @@ class TestNoLineOfNames:
     def test_names_that_count(self, tmp_path, start):
         pixels = {str(start + k): v for k, v in enumerate(pixel_columns(GREY).values())}
         for columns in (pixels, {"": list(range(12)), **pixels}, {"diagnosis": list(LABELS), **pixels}):
-            found = load_dataset(write_csv(tmp_path / "a.csv", columns))
-            assert np.array_equal(found.images, GREY)
+            path = write_csv(tmp_path / "a.csv", columns)
+            assert np.array_equal(load_dataset(path, size=GREY.shape[1:3]).images, GREY)
+            with pytest.raises(DataError, match=r"images only.*--size"):  # it may be a table of anything
+                load_dataset(path)
 
     def test_numbers_beside_known_names(self, tmp_path):
         (tmp_path / "a.csv").write_text("label,2021,1999\n0,5,5\n")

@@ -124,7 +124,7 @@ class TestWhatToDo:
         with pytest.raises(DataError, match="there is no column mass for label; the table has weight"):
             load_dataset(tmp_path / "a.csv", label="mass")
         (tmp_path / "b.csv").write_text("weight\n1\n")
-        with pytest.raises(DataError, match=r"name it by image \(--image\)"):
+        with pytest.raises(DataError, match=r"images only, .* by image \(--image\)"):
             load_dataset(tmp_path / "b.csv")
 
     @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_mechanism_of_ones_own_is_everywhere(tmp_path, capsys):
     assert model.fit(images, labels).sample(4)[0].shape == (4, 6, 6)
     assert model.privacy_.mechanism == "pull"
     data = from_arrays(images, labels)
-    recipe = choose_recipe(data.image_shape, mechanism="pull", settings={"privacy": {"steps": 5}})
+    recipe = choose_recipe(facts_of(data), mechanism="pull", settings={"privacy": {"steps": 5}})
     run = finished(tmp_path / "run", make_plan(recipe, facts_of(data), budget_epsilon=5.0, seed=2), data)
     page = write_report(run.folder).report.read_text(encoding="utf-8")
     assert "pull: each record's pull on the images of its class is clipped" in page.replace("&#39;", "'")

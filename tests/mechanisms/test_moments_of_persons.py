@@ -19,7 +19,6 @@ from dpsinkhorn.privacy.audit import sampled_gaussian_bound
 from dpsinkhorn.training import load_recipe, records
 from dpsinkhorn.training.auditing import audit_run
 from dpsinkhorn.training.records import Records
-from support.defects import rewrite
 from support.moment_oracles import exact_norm, in_chunks, moments_of, reference_of_persons
 from support.runs import tiny_data
 from support.sanitizer_oracles import digits, neighbours
@@ -171,9 +170,12 @@ class TestWeights:
         return Weighing(0.3, 31, squared=squared)(units.double(), persons, torch.tensor(cells))[0]
 
     def test_independent_records_weigh_one_over_the_root(self):
-        apart = 0.5 * torch.eye(4)
         for squared in (False, True):
-            assert float(self.weights(apart, [0, 1, 2, 3], squared=squared)[0]) == pytest.approx(0.5)
+            assert float(self.weights(torch.eye(4), [0, 1, 2, 3], squared=squared)[0]) == pytest.approx(0.5)
+
+    def test_what_is_short_keeps_its_weight(self):
+        for squared in (False, True):
+            assert self.weights(torch.eye(4) / 4, [0, 1, 2, 3], squared=squared).tolist() == [1.0] * 4
 
     def test_equal_records_are_clipped_together(self):
         same = torch.eye(4)[:1].repeat(100, 1)
@@ -262,27 +264,43 @@ class TestDefectsAreNoticed:
         points, labels = hostile()[name]
         return move(moments_of(clip=clip, persons=True), step, *with_person(crowd(), points, labels))
 
+    def plant(self, monkeypatch, weigh):
+        real = Weighing.__call__
+        monkeypatch.setattr(Weighing, "__call__", lambda self, *given: weigh(real, self, *given))
+
     @pytest.mark.parametrize("step", STEPS)
     def test_no_clip(self, step, monkeypatch):
-        rewrite(monkeypatch, Weighing, "__call__", "(bound - rounding).clamp(min=0) / norms", "norms / norms")
+        def as_if_small(real, self, units, persons, cells):
+            weights, _ = real(Weighing(1e-9, self._bits, squared=self._squared), 0 * units, persons, cells)
+            return weights, (units * weights.unsqueeze(1) * 2.0**self._bits).round() * 2.0**-self._bits
+
+        self.plant(monkeypatch, as_if_small)
         with pytest.raises(AssertionError, match="times the claimed sensitivity"):
             self.strike(step)
 
     @pytest.mark.parametrize("step", STEPS)
     def test_records_that_are_taken_as_independent(self, step, monkeypatch):
-        rewrite(monkeypatch, Weighing, "__call__", "products * same", "products * torch.eye(len(own))")
+        def each_by_itself(real, self, units, persons, cells):
+            return real(self, units, persons, torch.arange(len(cells)))
+
+        self.plant(monkeypatch, each_by_itself)
         with pytest.raises(AssertionError, match="times the claimed sensitivity"):
             self.strike(step)
 
     @pytest.mark.parametrize("step", ["deviations", "squares"])
     def test_counts_that_are_not_clipped(self, step, monkeypatch):
-        rewrite(monkeypatch, Weighing, "__call__", "self._count_weight**2 * pairs", "1e-9 * pairs")
+        def without_counts(real, self, *given):
+            return real(Weighing(1e-9, self._bits, squared=self._squared), *given)
+
+        self.plant(monkeypatch, without_counts)
         with pytest.raises(AssertionError, match="times the claimed sensitivity"):
             self.strike(step, clip=1e6)
 
     def test_weights_off_the_grid(self, monkeypatch):
-        floor = "(weights * grid).floor_().mul_(1 / grid)"
-        rewrite(monkeypatch, Weighing, "__call__", floor, "weights")
+        def with_all_digits(real, self, *given):
+            return real(Weighing(self._count_weight, 70, squared=self._squared), *given)
+
+        self.plant(monkeypatch, with_all_digits)
         with pytest.raises(AssertionError, match="company"):
             self.strike("deviations", "noise")
 

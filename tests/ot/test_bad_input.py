@@ -94,7 +94,7 @@ def test_matrix(matrix: torch.Tensor):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("regularization", {"regularization": 0.0}),
+        ("regularization", {"regularization": 0.0, "marginals": 1.0}),
         ("regularization", {"regularization": -1.0}),
         ("regularization", {"regularization": NAN}),
         ("regularization", {"regularization": INF}),

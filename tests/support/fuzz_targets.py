@@ -96,7 +96,8 @@ def trained(folder: Path) -> Run:
         "loss": {"generated_per_class": 1},
         "generator": {"hidden": [8]},
     }
-    plan = make_plan(choose_recipe(data.image_shape, settings=settings), facts_of(data), budget_epsilon=50.0)
+    recipe = choose_recipe(facts_of(data), mechanism="record", settings=settings)
+    plan = make_plan(recipe, facts_of(data), budget_epsilon=50.0)
     run = Run.create(folder / "run", plan)
     assert run.train(data, saving=Saving(picture_steps=0))
     return run

@@ -73,7 +73,7 @@ def reference(config, points, labels, centres, radius, matrix=None):
 
 
 def reference_of_persons(config, points, labels, groups, centres, radius, matrix=None):
-    """Persons one at a time: all of theirs over √m, shortened to norm √(1 + τ²) where it is longer.
+    """Persons one at a time: all of theirs, shortened to norm √(1 + τ²) where it is longer.
 
     Sums and counts of deviations, then squares by class with their counts, and squares over all classes.
     """
@@ -91,8 +91,8 @@ def reference_of_persons(config, points, labels, groups, centres, radius, matrix
             (0.1, squares.sum(0, keepdims=True), np.array([many])),
         )
         for place, (weight, values, beside) in enumerate(releases):
-            norm = np.sqrt((values**2).sum() + weight**2 * (beside**2).sum()) / np.sqrt(many)
-            scale = min(1.0, np.sqrt(1 + weight**2) / norm) / np.sqrt(many)
+            norm = np.sqrt((values**2).sum() + weight**2 * (beside**2).sum())
+            scale = min(1.0, np.sqrt(1 + weight**2) / norm)
             totals[2 * place] += scale * values
             totals[2 * place + 1] += scale * beside
     return totals

@@ -75,7 +75,7 @@ def test_a_seeded_run_resumes_to_the_same_generator(mechanism: str, tmp_path):
         "loss": {"generated": 20, "generated_per_class": 2},
         "generator": {"latent": 4},
     }
-    recipe = choose_recipe(data.image_shape, mechanism=mechanism, settings=settings)
+    recipe = choose_recipe(facts_of(data), mechanism=mechanism, settings=settings)
     recipe = recipe.replace(privacy={"batch": 60})
     budget = None if mechanism == "none" else 10.0
     plan = make_plan(recipe, facts_of(data), budget_epsilon=budget, seed=1)
@@ -105,7 +105,7 @@ def digits(*, labelled: bool):
 
 def moments_plan(data, components: int):
     settings = {"generator": {"components": components, "frequencies": 8}}
-    recipe = choose_recipe(data.image_shape, mechanism="moments", settings=settings)
+    recipe = choose_recipe(facts_of(data), mechanism="moments", settings=settings)
     return make_plan(recipe, facts_of(data), budget_epsilon=10.0, seed=1)
 
 

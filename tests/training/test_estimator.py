@@ -35,7 +35,16 @@ SMALL = {
 
 def model(**options):
     """Without a budget, so that nothing need be calibrated."""
-    return DPSinkhorn(**{"epsilon": None, "settings": SMALL, "accountant": "rdp", **options})
+    return DPSinkhorn(
+        **{
+            "epsilon": None,
+            "mechanism": "record",
+            "anyway": True,
+            "settings": SMALL,
+            "accountant": "rdp",
+            **options,
+        }
+    )
 
 
 def drawn(*data):
@@ -241,7 +250,6 @@ class TestAdvice:
         ("options", "scale", "records", "words"),
         [
             ({"delta": 0.1}, 1, 90, "delta 0.1 is not below 1/records = 0.011"),
-            ({}, 1, 9, "fewer than 10 records: "),
             ({}, 1 / 8, 90, "nearly black. State their public range"),
         ],
     )
@@ -425,8 +433,9 @@ class TestPersons:
 
     def test_one_person_with_everything(self):
         images, labels, _ = tiny_arrays()
-        with pytest.warns(UserWarning, match="fewer than 10 persons"):
-            made = model().fit(images, labels, groups=["me"] * len(images))
+        with pytest.raises(TrainingError, match=r"about 0 persons a class .* too few.*anyway=True"):
+            model(anyway=False).fit(images, labels, groups=["me"] * len(images))
+        made = model().fit(images, labels, groups=["me"] * len(images))
         assert made.plan_.facts.units == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpsinkhorn.training import Recipe, TrainingError, choose_recipe, load_recipe, recipe_names
+from dpsinkhorn.training import Recipe, TrainingError, load_recipe, recipe_names
 from dpsinkhorn.training.plan import Facts
 from dpsinkhorn.training.planning import make_plan
 
@@ -86,65 +86,6 @@ class TestWhatThePapersCost:
         assert plan.mechanism.rows == 50
 
 
-@pytest.mark.parametrize(
-    ("shape", "mechanism", "name"),
-    [
-        ((1, 8, 8), None, "digits"),
-        ((3, 8, 8), None, "digits"),
-        ((1, 28, 28), None, "grey"),
-        ((3, 32, 32), "record", "colour"),
-        ((1, 28, 28), "batch", "paper-first-mnist"),
-        ((1, 28, 28), "image", "paper-final-mnist"),
-        ((1, 28, 28), "parameter", "paper-parameter"),
-        ((1, 28, 28), "none", "paper-final-mnist-nonprivate"),
-    ],
-)
-def test_defaults_by_shape_and_mechanism(shape, mechanism, name):
-    assert choose_recipe(shape, mechanism=mechanism).name == name
-
-
-@pytest.mark.parametrize(
-    ("shape", "epsilon", "asked", "name"),
-    [
-        ((1, 28, 28), 10.0, {}, "grey"),
-        ((1, 28, 28), 3.0, {}, "grey"),
-        ((1, 28, 28), 3.0, {"quick": True}, "mixture"),
-        ((1, 28, 28), 2.9, {"quick": True}, "mixture-small-epsilon"),
-        ((1, 28, 28), None, {"quick": True}, "grey"),
-        ((1, 28, 28), 10.0, {"quick": True, "persons": True}, "grey"),
-        ((1, 28, 28), 10.0, {"quick": True, "mechanism": "record"}, "grey"),
-        ((1, 28, 28), 10.0, {"quick": True, "recipe": "grey"}, "grey"),
-        ((1, 28, 28), 10.0, {"quick": True, "settings": {"privacy": {"steps": 3000}}}, "grey"),
-        ((1, 8, 8), 10.0, {"quick": True}, "digits"),
-        ((3, 32, 32), 10.0, {"quick": True}, "colour"),
-        ((1, 28, 28), 2.9, {}, "mixture-small-epsilon"),
-        ((1, 28, 28), 10.0, {"records": 60_000}, "grey"),
-        ((1, 28, 28), 10.0, {"records": 15_000}, "mixture-small-epsilon"),
-        ((1, 28, 28), 10.0, {"records": 15_000, "quick": True}, "mixture-small-epsilon"),
-        ((1, 28, 28), 10.0, {"records": 20_000, "quick": True}, "mixture"),
-        ((1, 28, 28), 2.9, {"records": 6_000_000}, "mixture-small-epsilon"),
-        ((1, 28, 28), 100.0, {"records": 900, "mechanism": "record"}, "grey"),
-        ((1, 32, 32), 1.0, {"settings": {"privacy": {}, "loss": {}}}, "mixture-small-epsilon"),
-        ((1, 28, 28), None, {}, "grey"),
-        ((1, 8, 8), 1.0, {}, "digits"),
-        ((1, 33, 20), 1.0, {}, "grey"),
-        ((3, 32, 32), 1.0, {}, "colour"),
-        ((1, 28, 28), 1.0, {"persons": True}, "grey"),
-        ((1, 28, 28), 1.0, {"mechanism": "record"}, "grey"),
-        ((1, 28, 28), 1.0, {"mechanism": "moments"}, "mixture"),
-        ((1, 28, 28), 1.0, {"settings": {"privacy": {"steps": 3000}}}, "grey"),
-        ((1, 28, 28), 10.0, {"recipe": "paper-first-mnist"}, "paper-first-mnist"),
-    ],
-)
-def test_a_mixture_is_the_default_for_a_small_epsilon_and_on_a_cpu(shape, epsilon, asked, name):
-    assert choose_recipe(shape, epsilon=epsilon, **asked).name == name
-
-
-def test_a_mechanism_replaces_that_of_a_named_recipe():
-    chosen = choose_recipe((1, 28, 28), recipe="grey", mechanism="batch")
-    assert chosen == load_recipe("grey").replace(privacy={"mechanism": "batch"})
-
-
 def test_a_rate_replaces_a_batch_and_the_other_way_round():
     recipe = load_recipe("paper-first-mnist").replace(privacy={"sampling_rate": 0.5})
     assert (recipe.privacy.sampling_rate, recipe.privacy.batch) == (0.5, None)
@@ -214,4 +155,4 @@ def test_files_that_cannot_be_read(tmp_path):
 )
 def test_settings_that_a_recipe_does_not_have(settings, words):
     with pytest.raises(TrainingError, match=words):
-        choose_recipe((1, 8, 8), settings=settings)
+        load_recipe("digits").replace(**settings)

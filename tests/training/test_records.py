@@ -146,7 +146,7 @@ def test_groups_of_the_self_term_follow_public_sizes_alone():
     """Records that a person has on average; where a size was declared, nothing of the data."""
     images = np.zeros((12, 8, 8), np.uint8)
     data = from_arrays(images, np.arange(12) % 2, groups=np.arange(12) // 3)
-    recipe = choose_recipe(data.image_shape).replace(privacy={"batch": 6})
+    recipe = choose_recipe(facts_of(data), mechanism="record").replace(privacy={"batch": 6})
     for declared, size in ((None, 3), (100, 1)):
         plan = make_plan(recipe, facts_of(data, records=declared), budget_epsilon=10.0)
         assert build_mechanism(plan).records_per_person == size

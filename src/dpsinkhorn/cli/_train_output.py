@@ -31,8 +31,10 @@ _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     """What the user should know of a plan before it is carried out."""
+    from dpsinkhorn.mechanisms import find_mechanism
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.advice import advice_on
+    from dpsinkhorn.training.defaults import DELTA
 
     if plan.seed is not None:
         warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
@@ -40,6 +42,8 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
     for sentence in advice_on(plan, dataset):
         warn(sentence)
+    if plan.delta != DELTA and plan.delta == plan.recipe.delta:
+        warn(f"delta is {plan.delta:g}, as the recipe {plan.recipe.name} states it; --delta sets another")
     published = plan.published_epsilon
     if published is not None:
         warn(
@@ -49,11 +53,9 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         )
     if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         quicker = (
-            "fewer --steps are quicker, and learn less"  # the mixture protects records alone
-            if plan.facts.grouped
-            else "--recipe mixture takes seconds and does about as well"
-            if plan.recipe.name == "grey"
-            else "--recipe mixture takes seconds, and is worth a try"
+            "fewer --steps are quicker, and learn less"
+            if plan.facts.grouped and not find_mechanism("moments").takes_persons
+            else "--recipe mixture takes seconds"
         )
         warn(f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); {quicker}")
     if dataset.unused_columns:
@@ -73,15 +75,17 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
 def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_json: bool) -> None:
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.training.expectation import expectation
     from dpsinkhorn.training.trial import try_plan
 
-    estimate = try_plan(plan, device)
+    expected, estimate = expectation(plan), try_plan(plan, device)
     memory = estimate.memory_bytes
     if as_json:
         print_json(
             {
                 **plan.to_json(),
                 "epsilon": plan.epsilon,
+                "expectation": None if expected is None else dataclasses.asdict(expected),
                 "ledger": None if shared is None else dataclasses.asdict(shared),
                 "estimated_seconds": round(estimate.seconds, 1),
                 "estimated_memory_mib": None if memory is None else memory >> 20,
@@ -110,6 +114,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
         *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
+        *([] if expected is None else [("expect", f"{expected.level}: {expected}")]),
         ("time", f"about {duration(estimate.seconds)} on {device}"),
         ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),
     ]

@@ -22,7 +22,8 @@ __all__ = ["TrainOptions", "parse_changes"]
 
 # Options that a run may be resumed with; all others are settled when it begins.
 _ANY_TIME = (
-    *("data", "out", "device", "resume", "dry_run", "checkpoint_every", "picture_every", "as_json"),
+    *("data", "out", "device", "resume", "dry_run", "anyway"),
+    *("checkpoint_every", "picture_every", "as_json"),
     "reading",  # of which those given are looked at one by one
 )
 
@@ -45,7 +46,7 @@ class TrainOptions:
     )
     delta: Annotated[
         float | None,
-        typer.Option("--delta", help="Probability added to what epsilon allows; the recipe's by default."),
+        typer.Option("--delta", help="Probability added to what epsilon allows; 1e-5 by default."),
     ] = None
     mechanism: Annotated[
         AnyMechanism | None,
@@ -53,7 +54,9 @@ class TrainOptions:
     ] = None
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", help="A recipe by name, or a .toml file; default: by size and epsilon."),
+        typer.Option(
+            "--recipe", help="A recipe by name, or a .toml file; default: by what is public of the data."
+        ),
     ] = None
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps.")] = None
     sampling_rate: Annotated[
@@ -108,6 +111,10 @@ class TrainOptions:
     seed: Annotated[
         int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
     ] = None
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Train even where public numbers say that nothing can come of it."),
+    ] = False
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")] = (
         None
     )
@@ -161,6 +168,7 @@ class TrainOptions:
             accountant=(self.accountant or AccountantName.pld).value,
             seed=self.seed,
             quick=quick,
+            anyway=self.anyway or self.dry_run,
         )
 
     def _settings(self) -> dict[str, dict[str, Any]]:

@@ -133,7 +133,7 @@ def audit(
     if not 0 < confidence < 1:
         raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
     rate = parse_rate(sampling_rate, None, None)
-    from dpsinkhorn.training import choose_recipe
+    from dpsinkhorn.training import choose_recipe, facts_of
     from dpsinkhorn.training.auditing import audit_run, audit_step
 
     with _progress(as_json) as progress:
@@ -163,7 +163,7 @@ def audit(
             privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
             changes = {name: value for name, value in privacy.items() if value is not None}
             found = reading.load(data or "digits", quiet=progress.disable)
-            recipe = choose_recipe(found.image_shape, mechanism=mechanism, settings={"privacy": changes})
+            recipe = choose_recipe(facts_of(found), mechanism=mechanism, settings={"privacy": changes})
             progress.update(task, total=recipe.privacy.steps)
             count = _CANARIES if canaries is None else canaries
             result = RunResult(audit_run(found, recipe, epsilon=epsilon, canaries=count, **common))

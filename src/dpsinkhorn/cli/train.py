@@ -30,7 +30,7 @@ def train(options: TrainOptions) -> None:
 
         dpsinkhorn train --data scans.parquet --label diagnosis --groups patient --epsilon 3 --out runs/scans
 
-        dpsinkhorn train --data digits --epsilon 3 --set optimizer.learning_rate=1e-3 --out runs/slower
+        dpsinkhorn train --data digits --epsilon 3 --set generator.components=8 --out runs/more
 
         dpsinkhorn train --out runs/digits --resume
     """

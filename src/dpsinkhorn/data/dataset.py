@@ -216,7 +216,8 @@ def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
         array = array[..., np.newaxis]
     if array.ndim != 4:
         raise DataError(
-            f"images must be (N, height, width) or (N, height, width, channels), not of shape {array.shape}"
+            f"images must be (N, height, width) or (N, height, width, channels), not of shape {array.shape}; "
+            "this is for images only: reshape rows of pixels"
         )
     if len(array) == 0:
         raise DataError("the data set is empty")

@@ -33,6 +33,7 @@ _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixe
 _LABEL_NAMES = ("label", "class")
 _GROUP_NAMES = ("groups",)
 _PIXEL = re.compile(r"(?:pixel|pix|px|p)?[_ ]?\d+(?:[x_]\d+)*", re.IGNORECASE)
+_FEW_PIXELS = 64  # of the smallest images that are met in earnest
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
@@ -87,8 +88,14 @@ def read_table(
     image_names = [image_name] if image_name is not None else pixel_names
     if not image_names or len(set(image_names)) != len(image_names):
         raise DataError(
-            f"{path} has no column of images: name it by image (--image), call it image or path, or call "
-            f"pixel columns pixel0, pixel1, ...{separator_hint(path) if is_text(path) else ''}"
+            f"{path} has no column of images, and this is for images only, not for measurements. If it has "
+            "pictures, name their column by image (--image); columns of pixels are called pixel0, pixel1, ..."
+            f"{separator_hint(path) if is_text(path) else ''}"
+        )
+    if image_name is None and size is None and _may_be_measurements(pixel_names):
+        raise DataError(
+            f"{path} has {len(pixel_names)} columns with numbers for names, which may be measurements; this "
+            "is for images only. If they are pixels, state size (--size 4x4 and the like)"
         )
     used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
     unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
@@ -111,6 +118,11 @@ def read_table(
     sources, titles = _picture_sources(column, image_name, path)
     pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
     return Table(pictures, labels, persons, unused)
+
+
+def _may_be_measurements(pixel_names: Sequence[str]) -> bool:
+    """Whether columns are few and have no names of their own, as those of pixels have (pixel0, 1x1)."""
+    return len(pixel_names) < _FEW_PIXELS and all(name.isdigit() for name in pixel_names)
 
 
 def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what: str) -> str | None:
@@ -203,7 +215,7 @@ def _shaped(
     shapes = _shapes(count, size, channels) or _shapes(count, None, None)
     if not shapes:
         raise DataError(
-            f"{path} has {count} pixels per image, which make no square; "
+            f"{path} has {count} pixels per image, which make no square; this is for images only: "
             "state size (--size 28x32 and the like)"
         )
     return pixels.reshape(len(pixels), *shapes[0])

@@ -62,9 +62,9 @@ def config_from_json(data: Any) -> Config:
 
     >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10}).width
     64
-    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10, "heads": 8})
+    >>> config_from_json({"kind": "dcgan", "heads": 8})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    dpsinkhorn.errors.GeneratorError: a dcgan has no field 'heads'
+    dpsinkhorn.errors.GeneratorError: a dcgan has no field 'heads'; it has activation, ...
     """
     if not isinstance(data, Mapping):
         raise GeneratorError("the config of a generator must be a table of fields")
@@ -77,7 +77,8 @@ def config_from_json(data: Any) -> Config:
     }
     del values["kind"]
     for name in values.keys() - fields.keys():
-        raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}")
+        known = ", ".join(sorted(fields.keys() - {"image_shape", "classes"}))
+        raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}; it has {known}")
     for name, field in fields.items():
         if name not in values and field.default is dataclasses.MISSING:
             raise GeneratorError(f"the config of a {kind} needs {name}")

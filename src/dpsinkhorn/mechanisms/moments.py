@@ -35,6 +35,7 @@ _SLACK = 2.0**-40  # more than the roundings in scaling a vector
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
+_MOST_STEPS = 100
 _WORST_CLIP = 1e-3  # of a worst case, far below its deviation
 _LEAST_MAX_RECORDS = 2**20  # for as many sums are exact at least
 _MAP_BITS = 26  # binary digits after the point that W keeps
@@ -135,6 +136,8 @@ class Moments(TrainingMechanism):
             "takes all records in every step; set the sampling rate to 1": terms.sampling_rate != 1,
             f"needs at least {least} steps: means, covariance, centres, covariances": terms.steps < least,
             "has no weights to average; leave optimizer.ema out": terms.averaged,
+            f"takes at most {_MOST_STEPS} steps, each with a part of the budget; thousands are for gradients"
+            " (--mechanism record)": terms.steps > _MOST_STEPS,
         }
         for problem, there in problems.items():
             if there:
@@ -206,10 +209,10 @@ class Moments(TrainingMechanism):
                 f"{config.coefficients} numbers exact; lower frequencies"
             )
         k = config.coefficients
-        for numbers in (config.kinds * k * (k + 1) // 2, config.kinds * config.components * (k + 1)):
-            gaussian_std(
-                1.0, mechanism.noise_multiplier, numbers
-            )  # raises where noise has no room for as many
+        squares = config.kinds * (k * (k + 1) // 2 + int(persons))
+        for numbers in (squares, config.kinds * config.components * (k + 1)):
+            # raises where noise has no room for as many
+            gaussian_std(1.0, mechanism.noise_multiplier, numbers)
         _, height, width = config.image_shape
         down, across = config.bands
         self._across_bits = _DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2

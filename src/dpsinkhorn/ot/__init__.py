@@ -19,6 +19,7 @@ from dpsinkhorn.ot.divergence import (
 )
 from dpsinkhorn.ot.native import compiled
 from dpsinkhorn.ot.problem import MatrixProblem, Problem
+from dpsinkhorn.ot.samples import SamplesLoss
 from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Euclidean",
     "MatrixProblem",
     "Problem",
+    "SamplesLoss",
     "SinkhornLoss",
     "SinkhornResult",
     "SquaredEuclidean",

@@ -25,7 +25,7 @@ Method = Literal["newton", "sinkhorn"]
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.02, 50
+_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
@@ -103,8 +103,8 @@ def schedule(regularization: float, cost_range: float) -> list[float]:
 def targets(tolerance: float) -> list[float]:
     """Errors to reach one after the other at the last λ: columns of little weight join in gradually.
 
-    >>> targets(1e-5)
-    [0.02, 0.0002, 1e-05]
+    >>> targets(1e-6)
+    [0.002, 2e-05, 1e-06]
     """
     levels = []
     level = _STAGE_ERROR
@@ -164,7 +164,7 @@ class _Climber:
 
     def arrived(self, regularization: float, tolerance: float) -> bool:
         """Whether there is nothing left to gain: all errors are small, or the cap is reached."""
-        rounding = 1e3 * 2**-52 * self.largest / regularization
+        rounding = 10 * 2**-52 * self.largest / regularization
         return self.iterations >= self.max_iterations or float(self.at.error.max()) <= max(
             tolerance, rounding
         )

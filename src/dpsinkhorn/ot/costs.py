@@ -22,12 +22,11 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
-# Below this many multiply-adds a float32 inner product on the CPU is taken in float64: it costs some
-# milliseconds and removes the cancellation in |x|^2 + |y|^2 - 2<x, y>.
-_EXACT_PRODUCT_LIMIT = 2**26
-# Up to this many terms, squared distances are summed up directly where the compiled loops are there;
-# beyond, a matrix product is faster.
-_DIRECT_SUMS = 2**19
+# Below this many multiply-adds float32 points on a CPU get squared distances without the cancellation in
+# |x|^2 + |y|^2 - 2<x, y>: sums of differences, or the product in float64.
+_EXACT_LIMIT = 2**23
+# Pairs and dimensions up to which, and from which on, the compiled sums of differences are the faster way.
+_DIRECT_PAIRS, _DIRECT_DIMENSIONS = 2**12, 64
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 
@@ -103,12 +102,13 @@ class SquaredEuclidean(Cost):
     pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        work = x.shape[-2] * y.shape[-2] * x.shape[-1]
-        if work <= _DIRECT_SUMS:
+        pairs, d = x.shape[-2] * y.shape[-2], x.shape[-1]
+        exact = x.dtype == torch.float32 and x.device.type == "cpu" and pairs * d <= _EXACT_LIMIT
+        if pairs <= _DIRECT_PAIRS or (exact and d >= _DIRECT_DIMENSIONS):
             costs = native.pairwise(x, y, SquaredEuclidean.pixels)
             if costs is not None:
                 return costs
-        if x.dtype == torch.float32 and x.device.type == "cpu" and work <= _EXACT_PRODUCT_LIMIT:
+        if exact:
             return self.against(y.double())(x.double()).float()
         return self.against(y)(x)
 

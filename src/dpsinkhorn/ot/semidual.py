@@ -96,6 +96,10 @@ class SemiDual:
         single = self._stored is not None and self.a.ndim == 1 and self.device.type == "cpu"
         return self._stored if single else None
 
+    def all_costs(self) -> Tensor:
+        """The whole cost matrix, ``(..., n, m)``."""
+        return self._store() if self._stored is None else self._stored
+
     def problems(self) -> list[SemiDual]:
         """Each problem of a batch by itself, where the compiled loops take them one by one; else this one."""
         if native.library is None or self._stored is None or self.a.ndim == 1 or self.device.type != "cpu":
@@ -114,9 +118,7 @@ class SemiDual:
     def small_costs(self) -> Tensor | None:
         """The costs of a single small problem, as one float64 array on the CPU; None for any other."""
         stored = self.stored_costs
-        if stored is None or stored.numel() > _NATIVE_LIMIT:
-            return None
-        return stored if stored.dtype == torch.float64 else None
+        return stored.double() if stored is not None and stored.numel() <= _NATIVE_LIMIT else None
 
     # What the compiled iterate does without is made when it is first needed.
 
@@ -286,8 +288,7 @@ class SemiDual:
 
     def _range(self) -> tuple[float, float]:
         """Least and greatest cost. Raises where a cost is not finite."""
-        small = self.small_costs
-        ends = None if small is None else native.value_range(small)
+        ends = None if self._stored is None else native.value_range(self._stored)
         if ends is None:
             parts = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
             lowest, highest = torch.stack(parts).double().unbind(-1)

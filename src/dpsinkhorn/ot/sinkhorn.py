@@ -15,6 +15,7 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot.ascent import Ascent, Method, maximise
 from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
+from dpsinkhorn.ot.exact import solve_exact
 from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
 
@@ -23,8 +24,9 @@ Marginals: TypeAlias = "tuple[float, float] | float | None"
 
 # More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
 DENSE_LIMIT = 2**27
-# Float32 problems up to this size are solved in float64: it takes no longer, launches dominate.
-_SMALL = 2**16
+# Float32 problems up to this size are solved in float64: it takes no longer, launches dominate. Compiled
+# loops have no launches.
+_SMALL, _SMALL_COMPILED = 2**16, 2**12
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -58,6 +60,7 @@ class SinkhornResult:
     regularization: float
     _dual: SemiDual = field(repr=False)
     _flipped: bool = field(repr=False)
+    _exact_plan: Tensor | None = field(repr=False, default=None)
 
     @cached_property
     def plan(self) -> Tensor:
@@ -128,6 +131,8 @@ class SinkhornResult:
         return penalty - (penalty + self.regularization) * kept + self.regularization * total
 
     def _plan_blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        if self._exact_plan is not None:
+            return iter([(slice(0, self._dual.rows), self._dual.all_costs(), self._exact_plan)])
         f, g = (self.g, self.f) if self._flipped else (self.f, self.g)
         return self._dual.plan_blocks(f, g, self.regularization)
 
@@ -196,8 +201,10 @@ def check_settings(
 
     >>> check_settings(0.1, method="newton")
     """
-    if not 0 < _number("regularization", regularization) < math.inf:
-        raise ValueError(f"regularization: expected a positive number, got {regularization}")
+    if not 0 <= _number("regularization", regularization) < math.inf:
+        raise ValueError(f"regularization: expected a positive number, or 0, got {regularization}")
+    if regularization == 0 and penalties(marginals) is not None:
+        raise ValueError("regularization: expected a positive number where marginals are relaxed, got 0")
     if tolerance is not None and not _number("tolerance", tolerance) > 0:
         raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
     if _number("max_iterations", max_iterations) < 1:
@@ -223,7 +230,8 @@ def solve(
 
     Args:
         problem: the clouds, weights and cost, or a cost matrix.
-        regularization: λ, in the units of the cost.
+        regularization: λ, in the units of the cost; 0 is exact transport, by POT's network simplex, which
+            needs the whole cost matrix and none of the other settings.
         tolerance: L1 error of the marginals to reach; by default 1e-9 in float64, 1e-6 in float32.
         max_iterations: evaluations of the dual at most, over all stages of ε-scaling.
         method: ``"newton"``, or ``"sinkhorn"`` for the plain iteration (a reference: slow at small λ).
@@ -252,6 +260,7 @@ def solve(
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
+    small = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
     dtype = problem.points.dtype
     if tolerance is None:
         tolerance = 1e-9 if dtype == torch.float64 else 1e-6
@@ -260,10 +269,12 @@ def solve(
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= _SMALL else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= small else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
+    if regularization == 0:
+        return _exact(dual, tolerance, flipped)
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
@@ -289,6 +300,14 @@ def solve(
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
     return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+
+
+def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
+    plan, f, g, value = solve_exact(dual)
+    rows, columns = plan.sum(-1) - dual.a, plan.sum(-2) - dual.b
+    error = rows.abs().sum(-1) + columns.abs().sum(-1)
+    f, g = (g, f) if flipped else (f, g)
+    return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, dual, flipped, plan)
 
 
 def _error_of_plan(dual: SemiDual, f: Tensor, g: Tensor, regularization: float) -> Tensor:

@@ -30,7 +30,18 @@ from dpsinkhorn.papers.rows import Row
 from dpsinkhorn.papers.scales import Scale, Source
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, epsilon, published_epsilon
 from dpsinkhorn.release import Release, load
-from dpsinkhorn.training import Plan, Recipe, Request, Run, Saving, choose_recipe, load_recipe, plan_for
+from dpsinkhorn.training import (
+    Plan,
+    Recipe,
+    Request,
+    Run,
+    Saving,
+    choose_recipe,
+    facts_of,
+    load_recipe,
+    plan_for,
+)
+from dpsinkhorn.training.defaults import DELTA
 from dpsinkhorn.training.run import Watch
 
 _BUDGET = 10.0  # the papers' ε, for ours
@@ -135,7 +146,8 @@ class Runner:
     def recipe(self, row: Row, source: Source) -> Recipe:
         """Return the settings of a row's training, at this scale."""
         if not row.recipe:
-            return self._smaller(choose_recipe(source.training.image_shape, settings=row.settings))
+            facts = facts_of(source.training)
+            return self._smaller(choose_recipe(facts, mechanism="record", settings=row.settings))
         base = load_recipe(row.recipe)
         changed = base.replace(**row.settings)
         if row.generator is not None:
@@ -231,8 +243,10 @@ def _counted(recipe: Recipe, records: int, steps: int) -> float:
     rate, sigma = privacy.batch / records, privacy.noise_multiplier
     if find_mechanism(privacy.mechanism).clips_rows:
         mechanism = ImageMechanism(privacy.clip, sigma, rows=recipe.loss.generated)
-        return published_epsilon(mechanism, rate, steps, recipe.delta)
-    return epsilon(BatchMechanism(privacy.clip, sigma).sampled(rate, steps), recipe.delta, "rdp-classic")
+        return published_epsilon(mechanism, rate, steps, recipe.delta or DELTA)
+    return epsilon(
+        BatchMechanism(privacy.clip, sigma).sampled(rate, steps), recipe.delta or DELTA, "rdp-classic"
+    )
 
 
 def _steps_within(recipe: Recipe, records: int, target: float) -> int:

@@ -1,10 +1,11 @@
 """Private training: where the privacy barrier stands, the loop, checkpoints, recipes."""
 
 from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.training.defaults import choose_recipe
 from dpsinkhorn.training.estimator import DPSinkhorn
 from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import Request, make_plan, plan_for
-from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
+from dpsinkhorn.training.recipe import Recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Saving
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsinkhorn.data import Dataset
+from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["advice_on", "advice_on_range"]
 
 _LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
-_FEW = 10  # records, of which no generator learns anything under privacy
 
 
 def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
@@ -31,8 +31,9 @@ def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
             f"delta {plan.delta:g} is not below 1/{facts.unit}s = {1 / facts.units:.2g}; "
             "publishing one at random would be allowed"
         )
-    if plan.private and facts.units < _FEW:
-        yield f"fewer than {_FEW} {facts.unit}s: what comes out will be little but noise"
+    expected = expectation(plan)
+    if expected is not None and expected.level == "weak":  # what is hopeless was refused, or asked for
+        yield str(expected)
     if sentence := advice_on_range(dataset):
         yield sentence
 

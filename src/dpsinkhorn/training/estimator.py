@@ -22,10 +22,12 @@ from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
+from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.fitting import check_all, run_in, shown, train_alone, train_in
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
-from dpsinkhorn.training.recipe import Recipe, choose_recipe
+from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.used_data import note_use
 
@@ -72,6 +74,8 @@ class DPSinkhorn(BaseEstimator):
         budget: ε that all runs on a new `ledger` may spend together; by default that of this run.
         device: Where to train; a GPU where there is one.
         verbose: Whether a terminal or a notebook shows a progress bar.
+        anyway: Whether to train even where the public numbers say that nothing useful can come of it; by
+            default `fit` refuses then, before anything is spent.
 
     After `fit`: `privacy_` is the privacy statement, `plan_` has all settings as they were used, `release_`
     is what `save` writes and `sample` draws from; `classes_` has the classes as they were in `y`, in order,
@@ -79,7 +83,7 @@ class DPSinkhorn(BaseEstimator):
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = DPSinkhorn(epsilon=10, value_range=(0, 16), settings={"privacy": {"steps": 20}})
+    >>> model = DPSinkhorn(epsilon=10, value_range=(0, 16))
     >>> images, labels = model.fit(X.reshape(-1, 8, 8), y).sample(100)
     >>> images.shape, labels.shape, model.privacy_.epsilon <= 10
     ((100, 8, 8), (100,), True)
@@ -88,7 +92,7 @@ class DPSinkhorn(BaseEstimator):
     def __init__(
         self,
         epsilon: float | None,
-        delta: float = 1e-5,
+        delta: float = DELTA,
         *,
         recipe: str | Path | Recipe | None = None,
         mechanism: str | None = None,
@@ -104,6 +108,7 @@ class DPSinkhorn(BaseEstimator):
         budget: float | None = None,
         device: str | torch.device | None = None,
         verbose: bool = True,
+        anyway: bool = False,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -121,6 +126,7 @@ class DPSinkhorn(BaseEstimator):
         self.budget = budget
         self.device = device
         self.verbose = verbose
+        self.anyway = anyway
 
     def fit(
         self,
@@ -154,6 +160,7 @@ class DPSinkhorn(BaseEstimator):
             accountant=self.accountant,
             seed=_whole("random_state", self.random_state),
             quick=device.type == "cpu",
+            anyway=self.anyway,
         )
         plan = plan_for(dataset, self._with_own_module(dataset, request))
         for sentence in advice_on(plan, dataset):
@@ -257,7 +264,7 @@ class DPSinkhorn(BaseEstimator):
         settings = dict(self.settings or {})
         own = settings.pop("generator", {})
         chosen = choose_recipe(
-            dataset.image_shape,
+            facts_of(dataset),
             recipe=self.recipe,
             mechanism=self.mechanism or ("record" if self.recipe is None else None),
             settings=settings,

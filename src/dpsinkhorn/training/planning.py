@@ -12,8 +12,10 @@ from typing import Any
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, calibrate
+from dpsinkhorn.training.defaults import DELTA, choose_recipe
+from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Facts, Plan, check_generator
-from dpsinkhorn.training.recipe import Recipe, choose_recipe
+from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 
 __all__ = ["Request", "make_plan", "plan_for"]
@@ -30,7 +32,7 @@ class Request:
     """ε of the whole training, from which the noise follows; none where the recipe has its own noise."""
     delta: float | None = None
     recipe: str | Path | Recipe | None = None
-    """By default one that suits the images."""
+    """By default one that suits what is public of the data."""
     mechanism: str | None = None
     settings: Mapping[str, Mapping[str, Any]] | None = None
     """Changes to the recipe, by section."""
@@ -43,31 +45,33 @@ class Request:
     seed: int | None = None
     quick: bool = False
     """Whether it should be done in seconds, as on a CPU."""
+    anyway: bool = False
+    """Whether to plan it even where nothing useful can come of it."""
 
 
 def plan_for(dataset: Dataset, request: Request) -> Plan:
     """Settle all numbers of the training that is asked for.
 
     >>> from dpsinkhorn.data import load_dataset
-    >>> plan_for(load_dataset("digits"), Request(epsilon=3.0, settings={"privacy": {"steps": 50}})).steps
-    50
+    >>> plan_for(load_dataset("digits"), Request(epsilon=3.0, settings={"privacy": {"steps": 5}})).steps
+    5
     """
     facts = facts_of(dataset, records=request.records)
-    kind = request.generator
+    kind, mechanism = request.generator, request.mechanism
+    if request.recipe is None and mechanism is None and kind not in (None, "mixture"):
+        mechanism = "record"  # what trains a network
     recipe = choose_recipe(
-        dataset.image_shape,
+        facts,
         recipe=request.recipe,
-        mechanism=request.mechanism,
+        mechanism=mechanism,
         settings=request.settings,
-        epsilon=request.epsilon if kind is None else None,
-        records=facts.records,
-        persons=facts.grouped,
+        epsilon=request.epsilon,
         quick=request.quick,
     )
     if kind not in (None, recipe.generator.get("kind")):
         latent = {} if kind == "mixture" else {"latent": recipe.generator.get("latent", 12)}
         recipe = recipe.with_generator({"kind": kind, **latent})
-    return make_plan(
+    plan = make_plan(
         recipe,
         facts,
         budget_epsilon=request.epsilon,
@@ -76,6 +80,10 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
         labels=request.labels,
         seed=request.seed,
     )
+    expected = expectation(plan)
+    if expected is not None and expected.level == "hopeless" and not request.anyway:
+        raise TrainingError(f"{expected}; to train all the same, say so (--anyway, anyway=True)")
+    return plan
 
 
 def make_plan(
@@ -100,7 +108,7 @@ def make_plan(
     (100, True)
     """
     privacy = recipe.privacy
-    delta = recipe.delta if delta is None else delta
+    delta = (recipe.delta or DELTA) if delta is None else delta
     if not 0 < delta < 1:
         raise TrainingError(f"delta must be between 0 and 1, not {delta}")
     if budget_epsilon is not None and not 0 < budget_epsilon < math.inf:

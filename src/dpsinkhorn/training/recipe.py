@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
+from dpsinkhorn.mechanisms import mechanism_names
 from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):
@@ -31,7 +31,6 @@ __all__ = [
     "OptimizerSettings",
     "PrivacySettings",
     "Recipe",
-    "choose_recipe",
     "load_recipe",
     "recipe_names",
 ]
@@ -39,13 +38,6 @@ __all__ = [
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
-_BY_DEFAULT = "record"  # whose recipe goes by the images
-_SMALL = 256  # numbers of an image
-_LARGEST_SIDE = 32  # of images whose low frequencies say most
-# From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
-# of them noise weighs more, as much as at a smaller ε.
-_LARGE_EPSILON, _MANY_RECORDS = 3.0, 60_000
-
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 
 
@@ -164,7 +156,8 @@ class Recipe:
     """Settings of the generator's config, without the image's shape and the classes."""
     published_epsilon: float | None = None
     """What a paper reports for these settings; never used, only shown beside ours."""
-    delta: float = 1e-5
+    delta: float | None = None
+    """What a paper states for its run; by default δ is the same for all recipes."""
 
     def replace(self, **sections: Mapping[str, Any]) -> Recipe:
         """A recipe with some settings of its sections changed."""
@@ -227,68 +220,6 @@ def load_recipe(source: str | Path) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise TrainingError(f"the recipe {source} is not TOML: {error}") from error
     return Recipe.from_json({"name": path.stem, **data})
-
-
-def choose_recipe(
-    image_shape: tuple[int, int, int],
-    *,
-    recipe: str | Path | Recipe | None = None,
-    mechanism: str | None = None,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    epsilon: float | None = None,
-    records: int | None = None,
-    persons: bool = False,
-    quick: bool = False,
-) -> Recipe:
-    """The recipe that was asked for, or the default for images of a shape (channels, height, width).
-
-    `mechanism` chooses among the defaults, or replaces that of a recipe that was named. `settings` are
-    changes by section. The default is trained by `record`; but where nothing else is asked for, a mixture by
-    `moments` takes small grey images that do not name persons: where `epsilon` is small, or the public number
-    of `records` is, it gets more out of them, and with `quick`, for a CPU, it does so in seconds where
-    `record` would take hours.
-
-    >>> choose_recipe((1, 28, 28), epsilon=10).name, choose_recipe((1, 28, 28), epsilon=1).name
-    ('grey', 'mixture-small-epsilon')
-    >>> choose_recipe((1, 28, 28), epsilon=10, quick=True).name
-    'mixture'
-    >>> choose_recipe((1, 28, 28), epsilon=10, records=2000).name
-    'mixture-small-epsilon'
-    >>> choose_recipe((1, 28, 28), epsilon=1, mechanism="record").name
-    'grey'
-    >>> choose_recipe((1, 28, 28), mechanism="image", settings={"privacy": {"steps": 5}}).privacy.steps
-    5
-    """
-    if mechanism is not None:
-        _one_of("mechanism", mechanism, mechanism_names())
-    if recipe is None:
-        asked = mechanism is not None or persons or any((settings or {}).values())
-        if asked or epsilon is None or not _is_for_a_mixture(image_shape):
-            name = _default_name(image_shape, mechanism or _BY_DEFAULT)
-        elif epsilon * min(1.0, (records or _MANY_RECORDS) / _MANY_RECORDS) < _LARGE_EPSILON:
-            name = "mixture-small-epsilon"
-        else:
-            name = "mixture" if quick else "grey"
-        chosen = load_recipe(name)
-    else:
-        chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    if mechanism not in (None, chosen.privacy.mechanism):
-        chosen = chosen.replace(privacy={"mechanism": mechanism})
-    return chosen.replace(**settings) if settings else chosen
-
-
-def _default_name(image_shape: tuple[int, int, int], mechanism: str) -> str:
-    channels, height, width = image_shape
-    if mechanism != _BY_DEFAULT:
-        return find_mechanism(mechanism).recipe
-    if channels * height * width <= _SMALL:
-        return "digits"
-    return "grey" if channels == 1 else "colour"
-
-
-def _is_for_a_mixture(image_shape: tuple[int, int, int]) -> bool:
-    channels, height, width = image_shape
-    return channels == 1 and height * width > _SMALL and max(height, width) <= _LARGEST_SIDE
 
 
 def _folder() -> Any:

@@ -19,11 +19,13 @@ from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps import make_steps
+from dpsinkhorn.training.steps import Steps, make_steps
 
 __all__ = ["Estimate", "try_plan"]
 
 _WARM_UP, _TIMED = 1, 3
+_PART = 2**13  # records; steps over all records are timed on as many, and on twice as many
+_SOME = 6  # of such steps
 
 
 @dataclass(frozen=True)
@@ -40,24 +42,53 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
 
     They are taken as in a training: on a GPU where they can be captured, by the hundred.
     """
+    if plan.kind.takes_samples:
+        seconds = plan.steps * _step_seconds(plan, device)
+    else:
+        seconds = _all_seconds(plan, device)
+    # On a CPU it is that of the process, and the data were read before.
+    told = plan.facts.size_is_public or device.type == "cuda"
+    return Estimate(seconds, _peak_memory(device) if told else None)
+
+
+def _step_seconds(plan: Plan, device: torch.device) -> float:
+    steps = _steps(plan, device)
+    tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
+    times = [_seconds(steps, steps.multiple, device) / steps.multiple for _ in range(tries)]
+    return min(times[_WARM_UP:])
+
+
+def _all_seconds(plan: Plan, device: torch.device) -> float:
+    """Time steps over all records on few of them, and on twice as many: the time grows with their number."""
+    records, count = plan.facts.records, min(plan.steps, _SOME)
+    sizes = min(_PART, records), min(2 * _PART, records)
+    _, less, more = (_seconds(_steps(_with(plan, n), device), count, device) for n in (sizes[0], *sizes))
+    # no more than in proportion: on a busy machine the difference of two times says little
+    growth = min(max(more - less, 0.0) / _PART, more / sizes[1])
+    return plan.steps / count * (more + growth * (records - sizes[1]))
+
+
+def _with(plan: Plan, records: int) -> Plan:
+    units = max(1, plan.facts.units * records // plan.facts.records)
+    return replace(plan, facts=replace(plan.facts, records=records, units=units))
+
+
+def _steps(plan: Plan, device: torch.device) -> Steps:
     tried = replace(plan, seed=0)
     state = TrainingState(tried, device)
     classes = plan.facts.classes
     uniform = (1.0 / classes,) * classes if classes else ()
     state.generator.train()
-    steps = make_steps(
-        tried, state, _MadeUp(plan, device), build_mechanism(plan), uniform, horizon=plan.steps
-    )
-    times = []
-    for _ in range(_WARM_UP + (_TIMED if steps.multiple == 1 else 1)):
-        _wait(device)
-        started = time.monotonic()
-        steps.take(steps.multiple)
-        _wait(device)
-        times.append((time.monotonic() - started) / steps.multiple)
-    # On a CPU it is that of the process, and the data were read before.
-    told = plan.facts.size_is_public or device.type == "cuda"
-    return Estimate(plan.steps * min(times[_WARM_UP:]), _peak_memory(device) if told else None)
+    made_up = _MadeUp(plan, device)
+    return make_steps(tried, state, made_up, build_mechanism(plan), uniform, horizon=plan.steps)
+
+
+def _seconds(steps: Steps, count: int, device: torch.device) -> float:
+    _wait(device)
+    started = time.monotonic()
+    steps.take(count)
+    _wait(device)
+    return time.monotonic() - started
 
 
 class _MadeUp:

@@ -153,7 +153,7 @@ class TestARun:
         assert 0 < float(spent) <= float(allowed) + 0.01
 
     def test_the_embedded_digits(self, run, place):
-        status, *_ = run(f"--data digits --noise-multiplier 5 --steps 3 --out run {TINY}")
+        status, *_ = run(f"--data digits --noise-multiplier 5 --steps 4 --out run {TINY}")
         assert status == 0
         assert load(place / "run").image_shape == (1, 8, 8)
 

@@ -34,9 +34,12 @@ class TestResume:
         command.until(lambda: any(line["step"] >= 500 for line in lines_so_far(place)))
         assert command.kill_after(0)
         charged, kept = steps_on_record(place / "run"), header_step(place / "run")
-        assert 300 < kept < charged
+        assert 300 < kept <= charged
         status, out, err = run("--resume --out run")
         assert status == 0
+        if kept == charged:  # killed between two blocks: nothing was lost
+            assert "Steps charged" not in out
+            return
         assert f"Resumed: steps charged {charged:,}, steps kept {kept:,}. A crash lost the others" in err
         left = 1000 - (charged - kept)
         assert header_step(place / "run") == left

@@ -34,7 +34,7 @@ _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
 _LEAST_SHARE = 0.1  # of a component, as a part of an even share
 _RADIUS = 1.4  # in scaled coordinates, in root mean square norms
-_MOST_SHARE = 30.0  # of a record's weight in one step and in another
+_MOST_SHARE = 100.0  # of a record's weight in one step and in another
 _LEAST_WITHIN = 0.3  # of the variance that is left within components, as a part of all
 
 

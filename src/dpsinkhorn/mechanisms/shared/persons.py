@@ -1,8 +1,8 @@
 """How much each record weighs in a sum where the unit of privacy is a person with all their records.
 
-All records of a person weigh the same: 1/√m where there are m of them, and less where their contribution
-would be longer than it may be. Weights depend on the person's own records and on public numbers only, to the
-last bit: docs/proofs/moments.md.
+All records of a person weigh the same: 1, or as much less as brings their summed contribution to the norm
+that it may have. Weights depend on the person's own records and on public numbers only, to the last bit:
+docs/proofs/moments.md.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ class Weighing:
             pairs.index_add_(0, persons[rows], same.sum(1).to(units))
         norms = (lengths + self._count_weight**2 * pairs).sqrt()
         grid = 2.0**self._bits
-        of_each = many.to(units)  # float64, as all that follows
-        rounding = of_each * (math.sqrt(units.shape[1]) / (2 * grid))
+        rounding = many.to(units) * (math.sqrt(units.shape[1]) / (2 * grid))
         bound = math.sqrt(1 + self._count_weight**2) * (1 - _SLACK)
-        weights = torch.minimum((bound - rounding).clamp(min=0) / norms, 1 / of_each.sqrt())
+        weights = ((bound - rounding).clamp_(min=0) / norms).clamp_(max=1)
         weights = (weights * grid).floor_().mul_(1 / grid)[persons]
         return weights, (units * weights.unsqueeze(1) * grid).round_().mul_(1 / grid)
 

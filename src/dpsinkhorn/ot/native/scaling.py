@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.ot.iterate import Iterate
 
 # Sinkhorn's steps go on while their rate promises to reach the target within so many more.
-_PATIENCE = 40
+_PATIENCE = 15
 # Sweeps of a system: a part of the columns, within bounds. Beyond, factorising it is faster.
 _SWEEPS_PART, _LEAST_SWEEPS, _MOST_SWEEPS = 6, 20, 100
 

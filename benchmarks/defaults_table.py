@@ -1,0 +1,154 @@
+"""The tables on the default recipe in docs/results.md, from what `defaults.py` wrote.
+
+    python benchmarks/defaults_table.py                  # of benchmarks/results/defaults.jsonl
+    python benchmarks/defaults_table.py grid.jsonl
+
+What the default makes of data sets, other settings beside it, the demo; and, by ε times the records of a
+class, the part of the accuracy on real records that is left, as `training/expectation.py` tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from dpsinkhorn.training.expectation import MEASURED, weigh
+
+KEPT = Path(__file__).parent / "results" / "defaults.jsonl"
+CLASSIFIERS = ("logistic", "forest", "cnn")
+SETTINGS = ("K=2,m=16,T=4", "K=4,m=16,T=5", "K=8,m=16,T=6", "K=32,m=20,T=6")
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Run the command."""
+    rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT)
+    print(
+        "\n\n".join(
+            "\n".join(lines) for lines in (by_default(rows), others(rows), demo(rows), expected(rows))
+        )
+    )
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows that are there."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    """What names a run."""
+    return tuple(row[name] for name in ("data", "side", "records", "epsilon", "setting", "seed"))
+
+
+def by_default(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: the default on each data set, beside real records."""
+    real = _real(rows)
+    lines = [
+        "| images | records | ε | logistic / forest / CNN | on real ones | Frechet | precision | recall |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, group in _groups(rows, lambda row: row["setting"] == "rule" and "split" not in row["data"]):
+        base = real.get(name[:3])
+        cells = [_figures(group), "" if base is None else _figures([base])]
+        cells += [_cell([row[column] for row in group]) for column in ("frechet", "precision", "recall")]
+        lines += [f"| {name[0]}, {name[1]} | {name[2]:,} | {name[3]:g} | {' | '.join(cells)} |"]
+    return lines
+
+
+def others(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: mixtures of K components, m frequencies and T steps."""
+    lines = [f"| images | records | ε | {' | '.join(SETTINGS)} |", "|---" * (3 + len(SETTINGS)) + "|"]
+    groups = dict(_groups(rows, lambda row: row["setting"] in SETTINGS))
+    for name in sorted({name[:4] for name in groups}):
+        cells = [_short(groups.get((*name, setting), [])) for setting in SETTINGS]
+        lines += [f"| {name[0]}, {name[1]} | {name[2]:,} | {name[3]:g} | {' | '.join(cells)} |"]
+    return lines
+
+
+def demo(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: digits on their test split, by the default and by what was the default before."""
+    names = {
+        "real": "real digits",
+        "digits": "`record` (`digits`)",
+        "rule": "`moments` (`mixture`), the default",
+    }
+    lines = [
+        "| digits, test split | logistic / forest / CNN | Frechet | recall | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, group in _groups(rows, lambda row: row["data"].endswith("test split")):
+        title = names[name[4]] + ("" if name[4] == "real" else f", ε = {name[3]:g}")
+        cells = [
+            _figures(group),
+            *(_cell([row[column] for row in group]) for column in ("frechet", "recall")),
+        ]
+        seconds = [row["seconds"] for row in group if "seconds" in row]
+        cells += [f"{statistics.median(seconds):.0f}" if seconds else ""]
+        lines += [f"| {title} | {' | '.join(cells)} |"]
+    return lines
+
+
+def expected(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real records."""
+    lines = ["| ε × records of a class | rows above | accuracy, % of that on real records |", "|---|---|---|"]
+    bounds = [0.0, *(bound for bound, _, _ in MEASURED)]
+    for least, (low, high, cells) in zip(bounds, measured(rows, bounds), strict=True):
+        lines += [f"| from {least:,.0f} | {cells} | {low} to {high} |"]
+    return lines
+
+
+def measured(rows: list[Row], bounds: list[float]) -> list[tuple[int, int, int]]:
+    """Return the least and the most part of the accuracy on real records, and how many cells of the grid."""
+    real = _real(rows)
+    found: list[list[float]] = [[] for _ in bounds]
+    cells: list[int] = [0 for _ in bounds]
+    for name, group in _groups(rows, lambda row: row["setting"] == "rule"):
+        if name[:3] not in real:
+            continue
+        data, side, records, epsilon, _ = name
+        channels, classes = (3, 2) if data == "faces" else (1, 10)
+        weight = weigh(epsilon, records / classes, (channels, side, side))
+        place = max(number for number, least in enumerate(bounds) if weight >= least)
+        base = real[name[:3]]
+        found[place] += [100 * statistics.fmean(row[c] for row in group) / base[c] for c in CLASSIFIERS]
+        cells[place] += 1
+    return [
+        (round(min(parts, default=0)), round(max(parts, default=0)), count)
+        for parts, count in zip(found, cells, strict=True)
+    ]
+
+
+def _real(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+    return {key(row)[:3]: row for row in rows if row["setting"] == "real"}
+
+
+def _groups(rows: list[Row], wanted: Any) -> list[tuple[tuple[Any, ...], list[Row]]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if wanted(row):
+            groups.setdefault(key(row)[:-1], []).append(row)
+    return sorted(groups.items())
+
+
+def _figures(rows: list[Row]) -> str:
+    return " / ".join(_cell([row[name] for row in rows]) for name in CLASSIFIERS)
+
+
+def _short(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    means = [statistics.fmean(row[name] for row in rows) for name in (*CLASSIFIERS, "frechet", "recall")]
+    return "{:.0f} / {:.0f} / {:.0f}, {:.0f}, {:.2f}".format(*means)
+
+
+def _cell(values: list[float]) -> str:
+    digits = 1 if max(values) > 1.5 else 2
+    spread = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+if __name__ == "__main__":
+    main()

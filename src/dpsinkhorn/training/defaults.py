@@ -1,0 +1,105 @@
+"""The recipe of a training for which none was named: one rule, by public facts and ε alone.
+
+docs/results.md has what it was measured on (`benchmarks/defaults.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
+from dpsinkhorn.mechanisms.shared.terms import Facts
+from dpsinkhorn.training.recipe import Recipe, load_recipe
+
+__all__ = ["DELTA", "choose_recipe"]
+
+DELTA = 1e-5
+"""δ where none is given, whatever the recipe; the papers' recipes state their own."""
+
+_MIXTURE, _GRADIENTS = "mixture", "record"
+_SMALL = 256  # numbers of an image that an MLP makes
+_LARGEST_SIDE = 32  # of grey images that were compared on a GPU
+_USUAL_EPSILON = 10.0  # where the noise is given in its place
+# From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
+# of them noise weighs more, as much as at a smaller ε.
+_LARGE_EPSILON, _MANY_RECORDS = 3.0, 60_000
+
+
+def choose_recipe(
+    facts: Facts,
+    *,
+    recipe: str | Path | Recipe | None = None,
+    mechanism: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    epsilon: float | None = None,
+    quick: bool = True,
+) -> Recipe:
+    """Return the recipe that was asked for, or the default for data of which these facts are public.
+
+    The default is a mixture by `moments`: seconds on a CPU. Where there is a GPU (not `quick`), many grey
+    images of a middling size and a large ε, it is `grey`, by `record`. `mechanism` asks for another, or
+    replaces that of a recipe that was named. `settings` change what was chosen, by section.
+
+    >>> digits = Facts((1, 8, 8), classes=10, records=1347, units=1347)
+    >>> chosen = choose_recipe(digits, epsilon=10)
+    >>> chosen.name, chosen.generator["components"], chosen.privacy.steps
+    ('mixture', 4, 5)
+    >>> choose_recipe(Facts((1, 28, 28), 10, 60_000, 60_000), epsilon=10, quick=False).name
+    'grey'
+    >>> choose_recipe(digits, mechanism="record", settings={"privacy": {"steps": 5}}).privacy.steps
+    5
+    """
+    if mechanism is not None and mechanism not in mechanism_names():
+        raise TrainingError(f"mechanism must be one of {', '.join(mechanism_names())}, not {mechanism!r}")
+    named = recipe is not None
+    if recipe is None:
+        recipe = _default_name(facts, mechanism, epsilon, quick)
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if recipe == _MIXTURE:
+        chosen = chosen.replace(**_sizes(facts, epsilon or _USUAL_EPSILON))
+    if mechanism not in (None, chosen.privacy.mechanism):
+        chosen = chosen.replace(privacy={"mechanism": mechanism})
+    if not settings:
+        return chosen
+    _check_used(chosen, settings, named)
+    return chosen.replace(**settings)
+
+
+def _default_name(facts: Facts, mechanism: str | None, epsilon: float | None, quick: bool) -> str:
+    channels, height, width = facts.image_shape
+    small = facts.pixels <= _SMALL
+    by_size = "digits" if small else "grey" if channels == 1 else "colour"
+    if mechanism is not None:
+        return by_size if mechanism == _GRADIENTS else find_mechanism(mechanism).recipe
+    if facts.grouped:
+        return _MIXTURE if find_mechanism("moments").takes_persons else by_size
+    enough = (epsilon or _USUAL_EPSILON) * min(1.0, facts.records / _MANY_RECORDS) >= _LARGE_EPSILON
+    gradients = not quick and enough and by_size == "grey" and max(height, width) <= _LARGEST_SIDE
+    return by_size if gradients else _MIXTURE
+
+
+def _sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, int]]:
+    """Components, frequencies and steps of a mixture, by ε times the records of a class."""
+    weight = epsilon * facts.units / max(facts.classes, 1)
+    components = min(32, max(2, round(math.sqrt(weight) / 10)))
+    return {
+        "generator": {"components": components, "frequencies": 20 if weight >= 18_000 else 16},
+        "privacy": {"steps": min(6, 3 + int(math.log2(components)))},
+    }
+
+
+def _check_used(recipe: Recipe, settings: Mapping[str, Mapping[str, Any]], named: bool) -> None:
+    """Refuse a setting that the recipe's mechanism has no use for."""
+    kind = find_mechanism(recipe.privacy.mechanism)
+    for section, changes in settings.items():
+        for name in changes if isinstance(changes, Mapping) else ():
+            if not {section, f"{section}.{name}"}.isdisjoint(kind.unused_settings):
+                chosen = "" if named else ", which suits these data,"
+                raise TrainingError(
+                    f"{section}.{name} plays no part in the recipe {recipe.name}{chosen} by the mechanism "
+                    f"{kind.name}; leave it out, or choose another mechanism, such as record (--mechanism)"
+                )

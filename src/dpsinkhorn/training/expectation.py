@@ -1,0 +1,75 @@
+"""What can be expected of a training, from public numbers alone, before anything is spent.
+
+What decides is ε times the records of a class, and how large the images are: noise weighs as the inverse.
+docs/results.md has what came of how much (`benchmarks/defaults.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dpsinkhorn.training.plan import Plan
+
+__all__ = ["MEASURED", "Expectation", "expectation", "weigh"]
+
+_PIXELS = 784  # of the images that limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
+_LEAST, _ENOUGH = 400.0, 1000.0  # ε times records of a class: below, images are noise, or look poor
+# From how much on classifiers trained on samples are right how often, in per cent of those trained on the
+# records themselves: the least and the most on any data set, as `benchmarks/defaults_table.py` prints them.
+MEASURED = ((400.0, 63, 90), (1000.0, 80, 94), (3000.0, 83, 98), (30_000.0, 90, 99))
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A judgement, and a sentence for people, without a full stop."""
+
+    level: Literal["hopeless", "weak", "fine"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def expectation(plan: Plan) -> Expectation | None:
+    """Return what can be expected of a plan; none where there is no privacy, or where nothing was measured.
+
+    A class has the part of the records that `plan.labels` states, or an even one: how many it has is private.
+
+    >>> from dpsinkhorn.training import Facts, load_recipe, make_plan
+    >>> facts = Facts((1, 28, 28), classes=2, records=50, units=50)
+    >>> expectation(make_plan(load_recipe("mixture"), facts, budget_epsilon=10.0)).level
+    'hopeless'
+    """
+    if not plan.private:
+        return None
+    facts, budget = plan.facts, plan.budget_epsilon
+    stated = () if isinstance(plan.labels, str) else [share for share in plan.labels if share > 0]
+    members = facts.units * min(stated, default=1.0 / max(facts.classes, 1))
+    weight = weigh(budget, members, facts.image_shape)
+    least = _LEAST * budget * members / weight
+    a_class = " a class" if facts.classes > 1 else ""
+    having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {budget:.3g}"
+    if weight < _LEAST:
+        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / members):,}"
+        return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
+    if plan.kind.name != "moments":
+        return None
+    _, low, high = next(row for row in reversed(MEASURED) if weight >= row[0])
+    text = f"{having}: classifiers trained on samples are right {low} to {high} % as often as on the records"
+    if weight < _ENOUGH:
+        text += "; single images will look poor"
+    if facts.classes > 1:
+        text += f". A class of fewer than {math.ceil(least / budget):,} will be noise"
+    return Expectation("weak" if weight < _ENOUGH else "fine", text)
+
+
+def weigh(epsilon: float, members: float, image_shape: tuple[int, int, int]) -> float:
+    """Return ε times the records of a class, as it would be for images of 28 x 28 that are as noisy.
+
+    >>> weigh(10, 100, (1, 28, 28)), weigh(10, 100, (1, 14, 14))
+    (1000.0, 2000.0)
+    """
+    channels, height, width = image_shape
+    return epsilon * members / math.sqrt(channels * min(height * width, _PIXELS) / _PIXELS)
