@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpsinkhorn.data import DataError, from_arrays, load_dataset
+from dpsinkhorn.data import DataError, from_arrays, load_dataset, number_classes
 from dpsinkhorn.transport import TransportError, read_points
 from support.reading import FORMATS, Reading, try_pairs
 
@@ -80,6 +80,9 @@ class TestBreaks:
         found = from_arrays(images[:4], labels), from_arrays(images, [*labels, more])
         assert found[0].class_names == found[1].class_names == ("1", "False", "True")
         assert found[0].labels.tolist() == found[1].labels.tolist()[:4] == [1, 0, 2, 0]
+        alone = np.array([True, False], dtype=object)
+        assert number_classes(alone)[0].tolist() == number_classes([*alone, "True"])[0].tolist()[:2] == [1, 0]
+        assert number_classes(alone)[1].tolist() == [False, True]
 
     @pytest.mark.parametrize("kind", ["uint16", "float32", "bool"])
     def test_an_image_of_another_type_does_not_rescale_a_list(self, kind):
