@@ -193,7 +193,7 @@ class TestScikitLearn:
                 model(records=bad).fit(images, labels)
 
     def test_and_nothing_follows_from_the_true_one(self):
-        """With a class of one's own, too, the sizes that a recipe takes from facts are by the declared one."""
+        """With a class of one's own, too, sizes that a recipe takes from facts follow the declared one."""
         own = {"recipe": "mixture", "generator": OwnNet, "settings": {"privacy": {"noise_multiplier": 5.0}}}
         images, labels, _ = tiny_arrays(records=500, shape=(8, 8))
         plans = [
