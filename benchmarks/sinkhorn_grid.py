@@ -10,8 +10,8 @@ at most), and POT's exact `emd` for orientation.
 They take turns in one process, on one thread, of at least 10 ms each. Times are seconds of the CPU, not of
 the clock: whatever else the machine does then matters little.
 
-    python benchmarks/sinkhorn_grid.py                                   # about 15 minutes
-    python benchmarks/sinkhorn_grid.py --sizes 500 --dims 10 --output benchmarks/results/sinkhorn_grid.json
+    python benchmarks/sinkhorn_grid.py --patience 10 --output benchmarks/results/sinkhorn_grid.json
+    python benchmarks/sinkhorn_grid.py --sizes 500 --dims 10
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def main() -> None:
             )
             print(_line(rows[-1]), flush=True)
             if arguments.output:
-                arguments.output.write_text(json.dumps(rows, indent=1))
+                arguments.output.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
     summary(rows)
 
 

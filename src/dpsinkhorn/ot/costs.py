@@ -22,9 +22,9 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
-# Below this many multiply-adds float32 points on a CPU get squared distances without the cancellation in
-# |x|^2 + |y|^2 - 2<x, y>: sums of differences, or the product in float64.
-_EXACT_LIMIT = 2**23
+# Up to so many pairs and multiply-adds float32 points on a CPU get squared distances without the cancellation
+# in |x|^2 + |y|^2 - 2<x, y>: sums of differences, or the product in float64.
+_EXACT_PAIRS, _EXACT_LIMIT = 2**16, 2**23
 # Pairs and dimensions up to which, and from which on, the compiled sums of differences are the faster way.
 _DIRECT_PAIRS, _DIRECT_DIMENSIONS = 2**12, 64
 # Elements of the tile of differences in an L1 cost on the CPU.
@@ -103,7 +103,8 @@ class SquaredEuclidean(Cost):
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         pairs, d = x.shape[-2] * y.shape[-2], x.shape[-1]
-        exact = x.dtype == torch.float32 and x.device.type == "cpu" and pairs * d <= _EXACT_LIMIT
+        exact = x.dtype == torch.float32 and x.device.type == "cpu"
+        exact &= pairs <= _EXACT_PAIRS and pairs * d <= _EXACT_LIMIT
         if pairs <= _DIRECT_PAIRS or (exact and d >= _DIRECT_DIMENSIONS):
             costs = native.pairwise(x, y, SquaredEuclidean.pixels)
             if costs is not None:

@@ -149,8 +149,8 @@ def _summary(scores: Sequence[Any], names: Sequence[str]) -> str:
     worst, best = min(tested, key=lambda k: tested[k]), max(tested, key=lambda k: tested[k])
     name = _CLASSIFIERS.get(str(last["name"]), str(last["name"]))
     return (
-        f"Trained on generated images alone, the last classifier below ({name}) names {last['mean']:.1f} % of "
-        f"real images rightly: from {tested[worst]:.1f} % of class {class_title(worst, names)} "
+        f"Trained on generated images alone, the last classifier below ({name}) names {last['mean']:.1f} % "
+        f"of real images rightly: from {tested[worst]:.1f} % of class {class_title(worst, names)} "
         f"to {tested[best]:.1f} % of class {class_title(best, names)}."
     )
 

@@ -9,8 +9,8 @@ much, so the event to charge is that of the textbook mechanism. Statement and pr
 
 Private values meet randomness in three places: `add_gaussian`, `add_laplace` and `poisson_sample`. Each of
 them tells an `ObservedNoise`, which is there for audits, what it was given and what it is about to hand back,
-and hands back what that answers. Every other source is asked for random bits and nothing else. By `announce` a
-mechanism says what else goes into a release: public state, which must be the same whatever the records are.
+and hands back what that answers. Every other source is asked for random bits and nothing else. By
+`announce` a mechanism says what else goes into a release: public state, the same whatever the records are.
 """
 
 from __future__ import annotations
