@@ -131,9 +131,13 @@ def test_unless_its_data_are_public(run, place):
     page = page_of(place / "run" / "report.html")
     section = page.one("section", id="evaluation")
     assert "curator states that the real images used here are public" in section.text
-    scores = json.loads((place / "e.json").read_text())["utility"]["classifiers"]
-    # of the training images nobody has said that they are public
+    found = json.loads((place / "e.json").read_text())
+    scores = found["utility"]["classifiers"]
+    # of the training images nobody has said that they are public: what they had a part in stays out
     assert rows(page, "Classifiers trained")[1][1] == f"{scores[0]['mean']:.1f} ± {scores[0]['spread']:.1f}"
+    assert found["likeness"]["floor_from"].startswith("120 training images")
+    assert "How like real" not in page.text
+    assert "training images" not in section.text
     right = [value for value in scores[-1]["per_class"] if value is not None]
     assert f"names {scores[-1]['mean']:.1f} % of real images rightly: from {min(right):.1f} %" in section.text
     assert f"to {max(right):.1f} % of class" in section.text
@@ -144,6 +148,15 @@ def test_unless_its_data_are_public(run, place):
     section = page_of(place / "run" / "report.html").one("section", id="evaluation")
     assert not section.all("table")
     assert "they stay with the curator" in section.text
+
+
+def test_all_of_it_where_they_are_known_by_name(run, place):
+    found = json.loads((place / "e.json").read_text()) | {"data": "digits", "public": True}
+    (place / "e.json").write_text(json.dumps(found))
+    assert run(place / "run", "--evaluation", place / "e.json", "--public-evaluation")[0] == 0
+    page = page_of(place / "run" / "report.html")
+    assert " / " in rows(page, "Classifiers trained")[1][1]
+    assert len(rows(page, "How like real")) == 4
 
 
 @pytest.mark.parametrize("value", [1.2345e-2, 4.1e-3, 0.0, 7.5, 99.97, 1234.5])

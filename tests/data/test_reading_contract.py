@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpsinkhorn.data import DataError, from_arrays, load_dataset
+from dpsinkhorn.data import DataError, from_arrays, load_dataset, number_classes
 from dpsinkhorn.transport import TransportError, read_points
 from support.reading import FORMATS, Reading, try_pairs
 
@@ -72,6 +72,17 @@ class TestBreaks:
                 load_dataset(write(tmp_path / "a.csv", *self.ROWS), classes=classes)
         found = load_dataset(write(tmp_path / "a.csv", *self.ROWS), classes=["0", "a", "b"])
         assert found.labels.tolist() == [1, 2, 1]
+
+    @pytest.mark.parametrize("more", [1, "1", " 1.0", "True", True, np.True_])
+    def test_a_label_of_another_type_does_not_shift_the_others(self, more):
+        """A truth value among numbers is a name, since it is one as soon as somebody's label is text."""
+        images, labels = np.zeros((5, 2, 2), np.uint8), [False, 1, True, 1]
+        found = from_arrays(images[:4], labels), from_arrays(images, [*labels, more])
+        assert found[0].class_names == found[1].class_names == ("1", "False", "True")
+        assert found[0].labels.tolist() == found[1].labels.tolist()[:4] == [1, 0, 2, 0]
+        alone = np.array([True, False], dtype=object)
+        assert number_classes(alone)[0].tolist() == number_classes([*alone, "True"])[0].tolist()[:2] == [1, 0]
+        assert number_classes(alone)[1].tolist() == [False, True]
 
     @pytest.mark.parametrize("kind", ["uint16", "float32", "bool"])
     def test_an_image_of_another_type_does_not_rescale_a_list(self, kind):

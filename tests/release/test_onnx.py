@@ -33,6 +33,8 @@ def test_images_are_those_of_pytorch(config, tmp_path):
     difference = np.abs(found.astype(int) - expected.astype(int))
     assert difference.max() <= 1
     assert (difference > 0).mean() < 1e-3
+    content = (tmp_path / "generator.onnx").read_bytes()
+    assert b".py" not in content, "it tells where it was made"
 
 
 def test_metadata_say_what_is_guaranteed(release_folder, tmp_path):

@@ -24,6 +24,7 @@ from dpsinkhorn.data import DataError
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
 from dpsinkhorn.release import ReleaseError
 from dpsinkhorn.training import Run, TrainingError, bar, fitting
+from support.modules import OwnNet
 from support.runs import tiny_arrays
 
 SMALL = {
@@ -190,6 +191,16 @@ class TestScikitLearn:
         for bad in (0, 1.5, "90", True):
             with pytest.raises(TrainingError, match="records"):
                 model(records=bad).fit(images, labels)
+
+    def test_and_nothing_follows_from_the_true_one(self):
+        """With a class of one's own, too, sizes that a recipe takes from facts follow the declared one."""
+        own = {"recipe": "mixture", "generator": OwnNet, "settings": {"privacy": {"noise_multiplier": 5.0}}}
+        images, labels, _ = tiny_arrays(records=500, shape=(8, 8))
+        plans = [
+            model(records=200, **own).fit(images[:count], labels[:count]).plan_.to_json()
+            for count in (60, 500)
+        ]
+        assert plans[0] == plans[1]
 
 
 class TestFolder:

@@ -211,7 +211,9 @@ def _whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
         return _whole_floats(array)
     if array.dtype.kind in "OUS":
         items = array.tolist()
-        if all(isinstance(item, (int, float, np.integer, np.floating)) for item in items):
+        kinds, numeric = set(map(type, items)), (int, float, np.integer, np.floating)
+        # a bool among numbers has the name True or False, as it has beside text
+        if all(issubclass(kind, numeric) for kind in kinds) and (bool not in kinds or len(kinds) == 1):
             return _whole_floats(np.array(items, dtype=np.float64))
         names = _label_names(array)
         for row, name in enumerate(names):

@@ -49,6 +49,7 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
     try:
         import onnx
         import onnxscript  # noqa: F401
+        from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     except ImportError as error:
         raise ReleaseError(f"{error.name} is missing: pip install 'dpsinkhorn[onnx]'") from error
     network = frozen_copy(release.generator)
@@ -69,6 +70,7 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
             verbose=False,
         )
     assert program is not None
+    ClearMetadataAndDocStringPass()(program.model)  # traces of the source: lines of it, and where it lies
     model = program.model_proto
     for key, value in _metadata(release).items():
         entry = model.metadata_props.add()

@@ -86,12 +86,15 @@ def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
 def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, public: bool) -> EvaluationTables:
     """Figures as text. On a page that may be shown, names of files and of private labels stay out.
 
-    So do figures of classifiers trained on real images, unless they are of a public data set: that the images
-    to test on are public does not say that those of the training are.
+    So do figures that real training images had a part in, unless they are of a public data set: that the
+    images to test on are public does not say that those of the training are. These are classifiers trained on
+    them, and all likeness: its features are taught by them, and they are measured beside.
     """
     try:
-        utility, likeness = found["utility"], found["likeness"]
-        beside = found["real"] if found["public"] or not public else None
+        utility = found["utility"]
+        beside, likeness = (
+            found[name] if found["public"] or not public else None for name in ("real", "likeness")
+        )
         scores = [] if utility is None else utility["classifiers"]
         columns = [scores] if beside is None else [scores, beside["classifiers"]]
         pairs = list(zip(*columns, strict=True))

@@ -264,7 +264,7 @@ class DPSinkhorn(BaseEstimator):
         settings = dict(self.settings or {})
         own = settings.pop("generator", {})
         chosen = choose_recipe(
-            facts_of(dataset),
+            facts_of(dataset, records=request.records),
             recipe=self.recipe,
             mechanism=self.mechanism or ("record" if self.recipe is None else None),
             settings=settings,
