@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 __all__ = ["show_end", "show_plan", "show_progress", "warn_about"]
 
 _MANY_STEPS = 1000
-_MOST_NAMES = 5  # of columns in a warning
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 
@@ -39,7 +38,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     if not plan.private:
         warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
     for sentence in advice_on(plan, dataset):
-        warn(sentence)
+        warn(printable(sentence))
     published = plan.published_epsilon
     if published is not None:
         warn(
@@ -56,13 +55,6 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             else "--recipe mixture takes seconds, and is worth a try"
         )
         warn(f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); {quicker}")
-    if dataset.unused_columns:
-        names = printable(", ".join(dataset.unused_columns[:_MOST_NAMES]))
-        more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
-        warn(
-            f"columns that are not used: {names}{more}. One that tells whose a record is must be named with "
-            "--groups, one of labels with --label"
-        )
     if dataset.class_names != dataset.public_names:
         warn(
             "the names of the classes were read off the private labels, and stay out of the release; "

@@ -10,6 +10,7 @@ from dpsinkhorn.training.plan import Plan
 __all__ = ["advice_on", "advice_on_range"]
 
 _LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
+_MOST_NAMES = 5  # of columns
 _FEW = 10  # records, of which no generator learns anything under privacy
 
 
@@ -35,6 +36,12 @@ def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
         yield f"fewer than {_FEW} {facts.unit}s: what comes out will be little but noise"
     if sentence := advice_on_range(dataset):
         yield sentence
+    if dataset.unused_columns:
+        more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
+        yield (
+            f"columns that are not used: {', '.join(dataset.unused_columns[:_MOST_NAMES])}{more}. One that "
+            "tells whose a record is must be named with groups (--groups), one of labels with label (--label)"
+        )
 
 
 def advice_on_range(dataset: Dataset) -> str | None:
