@@ -7,6 +7,7 @@ from dpsinkhorn.training.planning import Request, make_plan, plan_for
 from dpsinkhorn.training.recipe import Recipe, choose_recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Saving
+from dpsinkhorn.training.tracking import log_to
 
 __all__ = [
     "DPSinkhorn",
@@ -21,6 +22,7 @@ __all__ = [
     "choose_recipe",
     "facts_of",
     "load_recipe",
+    "log_to",
     "make_plan",
     "plan_for",
     "recipe_names",
