@@ -77,7 +77,7 @@ def test_tensorboard_itself(tmp_path):
 def test_mlflow_itself(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: only a stand-in was tried")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(tmp_path.as_uri())
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     with mlflow.start_run() as run:
         log_to(mlflow)(NOW)
     assert mlflow.get_run(run.info.run_id).data.metrics == PUBLIC
