@@ -1,17 +1,23 @@
-"""What the site of the documentation needs beyond `docs/`: the project's own pages, figures, docstrings."""
+"""What the site of the documentation needs beyond `docs/`: the project's own pages, figures, docstrings, and
+notebooks as they come out when they are run."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import os
 import re
 from importlib import import_module
 from pathlib import Path
 
 import griffe
+import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbclient import NotebookClient
+from nbconvert import MarkdownExporter
+from traitlets.config import Config
 
 ROOT = Path(__file__).parent
 PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -24,7 +30,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in [*(ROOT / page for page in PAGES), *ROOT.glob(FIGURES), ROOT / "LICENSE"]:
         place = _README if path.name == "README.md" else path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, place, abs_src_path=str(path)))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        for place, content in _run(path).items():
+            files.append(File.generated(config, f"notebooks/{place}", content=content))
     return files
+
+
+def _run(path: Path) -> dict[str, str | bytes]:
+    """Run a notebook, and return its page and its pictures by name. A cell that fails ends the build."""
+    os.environ["DPSINKHORN_USED_DATA"] = "off"  # whoever builds the site has not used data of theirs
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: see dpsinkhorn.cli
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, config=Config(KernelManager={"transport": "ipc"})).execute()
+    text, made = MarkdownExporter().from_notebook_node(notebook, {"unique_key": path.stem})
+    text = re.sub(  # a picture is described by its cell
+        rf"!\[png\](?=\({path.stem}_(\d+)_)",
+        lambda found: f"![{notebook.cells[int(found[1])].metadata['alt']}]",
+        text,
+    )
+    title, rest = text.split("\n", 1)
+    return {f"{path.stem}.md": f"{title}\n\n[As a notebook]({path.name})\n{rest}", **made["outputs"]}
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

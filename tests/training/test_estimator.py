@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 
 import dpsinkhorn
 from dpsinkhorn import DPSinkhorn, Variation
-from dpsinkhorn.data import DataError
+from dpsinkhorn.data import DataError, load_dataset
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
 from dpsinkhorn.release import ReleaseError
 from dpsinkhorn.training import Run, TrainingError, bar, fitting
@@ -306,6 +306,69 @@ class TestKindsOfData:
             model().fit(Parts(train=Table(rows)))
         with pytest.raises(DataError, match="no image among scan, age; rename that column to image"):
             model().fit(Table([{"scan": row["img"], "age": 3} for row in rows]))
+
+    def test_a_tensor_may_have_its_channels_first(self):
+        images, labels, _ = tiny_arrays()
+        tensor = torch.from_numpy(images).requires_grad_(False)
+        plain = drawn(images, labels)[0]
+        for form in (tensor, tensor[:, None], tensor[..., None], list(tensor[:, None])):
+            np.testing.assert_array_equal(drawn(form, labels)[0], plain)
+
+    def test_columns_and_tables_of_pandas(self, tmp_path):
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed: its tables are not tried")
+        images, labels, _ = tiny_arrays()
+        paths = [str(tmp_path / f"{row}.png") for row in range(len(images))]
+        for path, image in zip(paths, images, strict=True):
+            Image.fromarray(image).save(path)
+        frame = pandas.DataFrame({"age": 3, "image": list(images), "label": labels, "path": paths})
+        for data in (
+            (frame,),
+            (frame[["path", "label"]],),
+            (frame["image"], frame["label"]),
+            (frame["path"], frame["label"].astype("category")),
+            (paths, labels),
+        ):
+            for found, plain in zip(drawn(*data), drawn(images, labels), strict=True):
+                np.testing.assert_array_equal(found, plain)
+        table = pandas.DataFrame(images.reshape(len(images), -1))
+        with pytest.raises(DataError, match=r"give them a height and a width: np.reshape\(images, "):
+            model().fit(table, labels)
+        with pytest.raises(DataError, match=r"cannot read the picture owl\.png: there is no such file"):
+            model().fit(pandas.Series(["owl.png"] * 9), labels[:9])
+
+    def test_a_file_as_the_command_line_reads_it(self, tmp_path):
+        images, labels, groups = tiny_arrays(persons=15)
+        names = np.array(["bee", "cat", "ant"])[labels]
+        np.savez(tmp_path / "scans.npz", images=images, finding=names, patient=groups)
+        made = model(random_state=3).fit(str(tmp_path / "scans.npz"), "finding", groups="patient")
+        plain = model(random_state=3).fit(images, names, groups=groups)
+        for found, same in zip(made.sample(9, random_state=0), plain.sample(9, random_state=0), strict=True):
+            np.testing.assert_array_equal(found, same)
+        assert made.privacy_.unit == "person"
+        assert made.release_.class_names == ()  # text of private labels is not published
+        with pytest.warns(UserWarning, match="not used: patient. One that tells whose a record is must be"):
+            model().fit(tmp_path / "scans.npz", "finding")
+        with pytest.raises(TrainingError, match=r"y must name a column of .*scans.npz, or be left out"):
+            model().fit(tmp_path / "scans.npz", names)
+
+    def test_a_folder_of_pictures(self, tmp_path):
+        for row, image in enumerate(tiny_arrays(records=30)[0]):
+            (tmp_path / "ab"[row % 2]).mkdir(exist_ok=True)
+            Image.fromarray(image).save(tmp_path / "ab"[row % 2] / f"{row}.png")
+        (tmp_path / "notes.txt").write_text("none")
+        with pytest.warns(UserWarning, match="1 file that is no picture was skipped") as caught:
+            made = model().fit(tmp_path)
+        assert caught[0].filename == __file__
+        assert made.classes_.tolist() == ["a", "b"]
+
+    def test_a_dataset_with_options_of_its_own(self):
+        digits = load_dataset("digits", split="test", size=4)
+        made = model().fit(digits)
+        assert made.sample(2)[0].shape == (2, 4, 4)
+        assert made.classes_.tolist() == list(range(10))
+        for model_of, y in ((model(classes=10), None), (model(), digits.labels)):
+            with pytest.raises(TrainingError, match="a Dataset has y, groups, classes and value_range"):
+                model_of.fit(digits, y)
 
     def test_lists(self):
         images, labels, _ = tiny_arrays(records=30)

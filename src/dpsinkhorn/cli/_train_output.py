@@ -25,13 +25,11 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 __all__ = ["show_end", "show_plan", "show_progress", "warn_about"]
 
 _MANY_STEPS = 1000
-_MOST_NAMES = 5  # of columns in a warning
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 
 
 def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     """What the user should know of a plan before it is carried out."""
-    from dpsinkhorn.mechanisms import find_mechanism
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.advice import advice_on
     from dpsinkhorn.training.defaults import DELTA
@@ -41,7 +39,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     if not plan.private:
         warn("--mechanism none trains WITHOUT privacy; the result is NOT for release")
     for sentence in advice_on(plan, dataset):
-        warn(sentence)
+        warn(printable(sentence))
     if plan.delta != DELTA and plan.delta == plan.recipe.delta:
         warn(f"delta is {plan.delta:g}, as the recipe {plan.recipe.name} states it; --delta sets another")
     published = plan.published_epsilon
@@ -52,18 +50,9 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{format_epsilon(plan.epsilon)}"
         )
     if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
-        quicker = (
-            "fewer --steps are quicker, and learn less"
-            if plan.facts.grouped and not find_mechanism("moments").takes_persons
-            else "--recipe mixture takes seconds"
-        )
-        warn(f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); {quicker}")
-    if dataset.unused_columns:
-        names = printable(", ".join(dataset.unused_columns[:_MOST_NAMES]))
-        more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
         warn(
-            f"columns that are not used: {names}{more}. One that tells whose a record is must be named with "
-            "--groups, one of labels with --label"
+            f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); --recipe mixture "
+            "takes seconds"
         )
     if dataset.class_names != dataset.public_names:
         warn(

@@ -127,7 +127,7 @@ class DataOptions:
         with _pictures_bar(quiet) as progress:
             data = load_dataset(source, split=split.value, progress=progress, **self.parsed())
         if data.skipped_files:
-            warn(_skipped(data))
+            warn(printable(data.skipped_sentence()))
         return data
 
 
@@ -329,19 +329,6 @@ def _counts(data: Dataset, classes: Sequence[int], shown: int) -> str:
     some = [f"{names[k] if k < len(names) else k}: {counts[k]:,}" for k in classes[:shown]]
     more = f" and {len(classes) - shown:,} more" if len(classes) > shown else ""
     return _plain(", ".join(some)) + more
-
-
-def _skipped(data: Dataset) -> str:
-    """What to say of files that are no pictures."""
-    from dpsinkhorn.data.folders import DICOM_HINT
-
-    kinds = dict(data.skipped_files)
-    some = ", ".join(f"{count:,} {kind}" for kind, count in data.skipped_files[:_SHOWN])
-    more = ", ..." if len(kinds) > _SHOWN else ""
-    count = sum(kinds.values())
-    files = f"{count:,} files that are no pictures were" if count > 1 else "1 file that is no picture was"
-    hint = f". {DICOM_HINT}" if "DICOM" in kinds else ""
-    return printable(f"{files} skipped in {data.name}: {some}{more}{hint}")
 
 
 @contextmanager

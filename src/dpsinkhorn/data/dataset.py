@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpsinkhorn.data.folders import DICOM_HINT
 from dpsinkhorn.data.labels import encode_groups, encode_labels
 from dpsinkhorn.errors import DataError
 
@@ -23,6 +24,7 @@ _FLOAT_RANGE = (0.0, 1.0)
 _CHUNK_VALUES = 1 << 20  # values converted or checked at a time, so that a memory map never fills the memory
 
 
+_MOST_KINDS = 12  # of files, in a sentence
 _LARGEST, _LEAST_RANGE = 1e30, 1e-30  # of values, which are computed with in float32
 
 
@@ -114,6 +116,21 @@ class Dataset:
         if self.labels is None:
             return ()
         return tuple(np.bincount(self.labels, minlength=self.classes).tolist())
+
+    def skipped_sentence(self) -> str:
+        """Return what to say of files that are no pictures, to the curator.
+
+        >>> from dataclasses import replace
+        >>> replace(from_arrays(np.zeros((1, 2, 2))), skipped_files=((".txt", 2),)).skipped_sentence()
+        '2 files that are no pictures were skipped in arrays: 2 .txt'
+        """
+        kinds = dict(self.skipped_files)
+        some = ", ".join(f"{count:,} {kind}" for kind, count in self.skipped_files[:_MOST_KINDS])
+        more = ", ..." if len(kinds) > _MOST_KINDS else ""
+        count = sum(kinds.values())
+        files = f"{count:,} files that are no pictures were" if count > 1 else "1 file that is no picture was"
+        hint = f". {DICOM_HINT}" if "DICOM" in kinds else ""
+        return f"{files} skipped in {self.name}: {some}{more}{hint}"
 
     def digest(self, key: bytes) -> str:
         """A keyed digest of all images at 8 bits, whatever their order, labels and format. Private.
@@ -209,11 +226,18 @@ def check_every_class(dataset: Dataset) -> None:
 
 def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return the images as (N, H, W, C)."""
+    if hasattr(images, "toarray"):
+        raise DataError("sparse images are not read; give a dense array: images.toarray()")
     array = images if isinstance(images, np.ndarray) else _one_array(images)
     if array.dtype == object:
         raise DataError("images differ in size or are no numbers; give one array of numbers")
     if array.ndim == 3:
         array = array[..., np.newaxis]
+    if array.ndim == 2:
+        raise DataError(
+            f"images of shape {array.shape} are rows of a table; give them a height and a width: "
+            "np.reshape(images, (-1, height, width))"
+        )
     if array.ndim != 4:
         raise DataError(
             f"images must be (N, height, width) or (N, height, width, channels), not of shape {array.shape}; "
@@ -309,7 +333,10 @@ def _check_inside(array: npt.NDArray[Any], limits: tuple[float, float]) -> None:
         bad = ~((values >= low) & (values <= high))
         row, value = int(np.argwhere(bad)[0, 0]), values[bad][0]
         if not np.isfinite(value):
-            raise DataError(f"image {part.start + row} (counted from 0) holds {value}; mend or leave it out")
+            raise DataError(
+                f"image {part.start + row} (counted from 0) holds {value}; NaN and inf are no pixels: "
+                "mend or leave it out"
+            )
         raise DataError(
             f"image {part.start + row} (counted from 0) holds {value:g}, outside of the range {low:g} to "
             f"{high:g}; state the public value_range of the data (--value-range 0,16 and the like)"

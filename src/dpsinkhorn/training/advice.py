@@ -11,6 +11,7 @@ from dpsinkhorn.training.plan import Plan
 __all__ = ["advice_on", "advice_on_range"]
 
 _LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
+_MOST_NAMES = 5  # of columns
 
 
 def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
@@ -36,6 +37,12 @@ def advice_on(plan: Plan, dataset: Dataset) -> Iterator[str]:
         yield str(expected)
     if sentence := advice_on_range(dataset):
         yield sentence
+    if dataset.unused_columns:
+        more = ", ..." if len(dataset.unused_columns) > _MOST_NAMES else ""
+        yield (
+            f"columns that are not used: {', '.join(dataset.unused_columns[:_MOST_NAMES])}{more}. One that "
+            "tells whose a record is must be named with groups (--groups), one of labels with label (--label)"
+        )
 
 
 def advice_on_range(dataset: Dataset) -> str | None:

@@ -76,7 +76,7 @@ def _default_name(facts: Facts, mechanism: str | None, epsilon: float | None, qu
     if mechanism is not None:
         return by_size if mechanism == _GRADIENTS else find_mechanism(mechanism).recipe
     if facts.grouped:
-        return _MIXTURE if find_mechanism("moments").takes_persons else by_size
+        return _MIXTURE
     enough = (epsilon or _USUAL_EPSILON) * min(1.0, facts.records / _MANY_RECORDS) >= _LARGE_EPSILON
     gradients = not quick and enough and by_size == "grey" and max(height, width) <= _LARGEST_SIDE
     return by_size if gradients else _MIXTURE

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
-from dpsinkhorn.data import Dataset, from_arrays, number_classes, read_records
+from dpsinkhorn.data import Dataset, from_arrays, load_dataset, number_classes, read_records
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # scikit-learn has no types: with its own class, a checker wo
 
         def get_params(self, deep: bool = True) -> dict[str, Any]: ...
         def set_params(self, **params: Any) -> Self: ...
+        def __sklearn_tags__(self) -> Any: ...
 
 else:
     from sklearn.base import BaseEstimator
@@ -131,15 +132,18 @@ class DPSinkhorn(BaseEstimator):
     def fit(
         self,
         X: Any,
-        y: ArrayLike | None = None,
+        y: ArrayLike | str | None = None,
         *,
-        groups: ArrayLike | None = None,
+        groups: ArrayLike | str | None = None,
         watch: Watch | None = None,
         folder: str | os.PathLike[str] | None = None,
     ) -> DPSinkhorn:
         """Train on images `X`, (N, H, W) or (N, H, W, C), and labels `y`, (N,): numbers or names.
 
-        `X` may also be a data set of PyTorch or Hugging Face whose records have an image, and a label if any.
+        `X` may also be a data set of PyTorch or Hugging Face whose records have an image, and a label if any,
+        a table of pandas with such columns, or a list or column of images, which may be paths to pictures. A
+        name or path alone is read as by `dpsinkhorn train --data`: `y` and `groups` then name columns. What
+        `load_dataset` gives may be handed over too, for its other options.
         With `groups`, (N,), the unit of privacy is the person that it names, whatever the number of their
         records. `watch` is called after every block of steps; an answer of True stops the training.
 
@@ -237,8 +241,22 @@ class DPSinkhorn(BaseEstimator):
         said = dataclasses.replace(release.about, **{k: v for k, v in about.items() if v is not None})
         save_release(folder, dataclasses.replace(release, about=said, class_names=names))
 
-    def _read(self, X: Any, y: ArrayLike | None, groups: ArrayLike | None) -> tuple[Dataset, NDArray[Any]]:
+    def __sklearn_tags__(self) -> Any:
+        """Say to scikit-learn that images are no tables."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+    def _read(self, X: Any, y: Any, groups: Any) -> tuple[Dataset, NDArray[Any]]:
         """Return the checked data, and the classes as they are in `y`."""
+        if isinstance(X, (str, os.PathLike)):
+            dataset = self._load(X, y, groups)
+            return dataset, _classes(dataset)
+        if isinstance(X, Dataset):
+            if any(given is not None for given in (y, groups, self.classes, self.value_range)):
+                raise TrainingError("a Dataset has y, groups, classes and value_range itself; leave them out")
+            return X, _classes(X)
         images, own_labels = read_records(X)
         y = own_labels if y is None else y
         numbers, classes = (None, np.arange(0)) if y is None else number_classes(y, self.classes)
@@ -247,6 +265,17 @@ class DPSinkhorn(BaseEstimator):
             images, labels, groups=groups, classes=self.classes, value_range=self.value_range
         )
         return dataset, classes
+
+    def _load(self, source: str | os.PathLike[str], y: Any, groups: Any) -> Dataset:
+        for name, value in {"y": y, "groups": groups}.items():
+            if not isinstance(value, (str, type(None))):
+                raise TrainingError(f"{name} must name a column of {os.fspath(source)}, or be left out")
+        dataset = load_dataset(
+            source, label=y, groups=groups, classes=self.classes, value_range=self.value_range
+        )
+        if dataset.skipped_files:
+            warnings.warn(dataset.skipped_sentence(), stacklevel=4)
+        return dataset
 
     def _numbers(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return the numbers of classes that are given as they were in `y`."""
@@ -283,6 +312,10 @@ class DPSinkhorn(BaseEstimator):
         if not hasattr(self, "release_"):
             raise NotFittedError("this DPSinkhorn is not fitted yet; call fit first")
         return self.release_
+
+
+def _classes(dataset: Dataset) -> NDArray[Any]:
+    return np.array(dataset.class_names) if dataset.class_names else np.arange(dataset.classes)
 
 
 def _number(name: str, value: Any) -> float | None:

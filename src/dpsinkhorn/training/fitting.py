@@ -69,7 +69,8 @@ def train_alone(
                 if watch is None:
                     continue
                 pace.look(block)
-                if watch(Progress(block, pace.spent, account.charged)) and block.step < block.horizon:
+                now = Progress(block, pace.spent, account.charged, plan.delta)
+                if watch(now) and block.step < block.horizon:
                     raise TrainingError("the training was stopped: nothing was learnt that could be kept")
             return trainer.release()
 

@@ -53,6 +53,8 @@ class Progress:
     """No less than all that is on record comes to: a little more where computing it anew would take time."""
     charged: int
     """Steps of this run that are on record: more than it stands at where a crash lost some."""
+    delta: float
+    """Of the plan; `epsilon` is for this δ."""
 
 
 Watch = Callable[[Progress], bool]
@@ -217,7 +219,7 @@ class Run:
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
                     self._picture(trainer)
-            now = Progress(block, pace.spent, account.charged)
+            now = Progress(block, pace.spent, account.charged, self.plan.delta)
             if watch is not None and watch(now) and block.step < block.horizon:
                 self._save(trainer, account)
                 return False
