@@ -46,7 +46,7 @@ StatisticChoice: TypeAlias = Literal["auto", "mmd", "exact"]
 
 _LARGEST = 2.0**50  # whole numbers on the lattice are clamped to this, as those of `add_laplace`
 _BLOCK = 2**21  # entries of the kernel matrix at a time
-_WIDTHS = 6.0  # of the kernel within the bound on the distance
+_WIDTHS = 8.0  # of the kernel within the bound on the distance
 _UNCAPPED = 1e300  # a capped distance would have no positive definite kernel
 
 
@@ -243,7 +243,7 @@ def private_test(
         y: points ``(m, d)``.
         epsilon: ε, of all that is returned.
         cost_bound: a public bound, never read off the data. The exact cost is capped at it; the width of the
-            kernel is a sixth of the distance that it stands for.
+            kernel is an eighth of the distance that it stands for.
         level: the probability of rejecting what is true, at most.
         statistic: "mmd", the distance of mean embeddings for a Gaussian kernel (a Laplace one for cityblock,
             their product for l1l2), or "exact", the transport cost, which takes B + 1 solves. `auto` takes
@@ -347,8 +347,8 @@ def _has_kernel(cost: Cost) -> bool:
 def kernel(cost: Cost, bound: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a positive definite kernel with values in [0, 1], and 1 on the diagonal, for a known cost.
 
-    It is exp(-36 |x - y|² / 2D²) where the bound is one on the Euclidean distance, D, or on its square, D²;
-    for the others exp(-6 c / bound).
+    It is exp(-64 |x - y|² / 2D²) where the bound is one on the Euclidean distance, D, or on its square, D²;
+    for the others exp(-8 c / bound).
     """
     uncapped = CappedCost(cost, _UNCAPPED)
 

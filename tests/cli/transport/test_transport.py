@@ -82,6 +82,39 @@ class TestCost:
         assert costs["l1l2"] == pytest.approx(costs["sqeuclidean"] + costs["cityblock"], abs=0.05)
 
 
+class TestTwoSamples:
+    def test_json_table_and_ledger(self, run, files):
+        arguments = "test x.npy y.npy --epsilon 2 --cost-bound 2 --effect-share 0.25"
+        status, out, err = run(arguments, "--json", "--ledger", files / "ledger", "--budget", 2)
+        found = json.loads(out)
+        assert (status, err) == (0, "")
+        assert (found["rejected"], found["p_value"], found["statistic"]) == (True, 0.05, "mmd")
+        assert found["effect_interval"][0] <= found["effect"] <= found["effect_interval"][1]
+        assert epsilon(read_ledger(files / "ledger").total(), 0.0) == pytest.approx(2)
+        status, _, err = run(arguments, "--ledger", files / "ledger")
+        assert (status, err.count("\n")) == (2, 1)
+        status, out, err = run(arguments, "--seed", 1)
+        assert (status, "not for release" in err) == (0, True)
+        for shown in ("rejected", "p-value", "effect", "probability", "replace-one", "populations"):
+            assert shown in out
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--level 0.001", "permutations must be at least 999"),
+            ("--paired", "row i of x"),
+            ("--level 2", "level"),
+        ],
+    )
+    def test_bad_input(self, run, files, options, message):
+        status, out, err = run(
+            f"test x.npy y.npy --epsilon 1 --cost-bound 2 {options}", "--ledger", files / "l"
+        )
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+        assert not (files / "l").exists()
+
+
 class TestFiles:
     def test_every_format_reads_the_same(self, run, files):
         x = np.load(files / "x.npy")
