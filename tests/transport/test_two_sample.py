@@ -127,7 +127,7 @@ class TestNoise:
         assert epsilon(mechanism.charge, 0.0) == pytest.approx(target)
 
     def test_a_rank_would_not_be_private(self):
-        """Point 4 of the proof, for B = 400 and ε = 8: the middle rank is more than e^ε times as likely."""
+        """Point 5 of the proof, for B = 400 and ε = 8: the middle rank is more than e^ε times as likely."""
         target, count, upper = 8.0, 400, 202  # of those at Δ
         b = 2 / target  # in units of Δ
         at = stats.laplace(scale=b)
@@ -159,6 +159,23 @@ class TestNoise:
                 )  # fmt: skip
                 inside += found.effect_interval[0] <= float(values[at]) <= found.effect_interval[1]
             assert 0.74 < inside / 300 < 0.9
+
+    def test_intervals_of_populations(self):
+        """Of one population, at 0, where those of the samples never are."""
+        rng, covered, of_samples = np.random.default_rng(0), 0, 0
+        for run in range(40):
+            x, y = rng.random((2, 60, 2))
+            found = private_test(
+                x, y, epsilon=100, cost_bound=BOUND, permutations=1, level=0.5, effect_share=0.5,
+                confidence=0.5, noise=SeededNoise(run),
+            )  # fmt: skip
+            covered += found.population_interval[0] == 0
+            of_samples += found.effect_interval[0] == 0
+        assert (covered, of_samples) == (40, 0)
+        shifted = private_test(
+            x, y + 3, epsilon=100, cost_bound=BOUND, effect_share=0.5, noise=SeededNoise(0)
+        )
+        assert 0 < shifted.population_interval[0] < shifted.effect < shifted.population_interval[1]
 
 
 class TestLevel:

@@ -140,11 +140,13 @@ def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
         ("adjacency", found.adjacency),
     ]
     if found.effect is not None and found.effect_interval is not None:
-        rows.insert(4, ("effect", f"{found.effect:.4g} ({between(found.effect_interval)})"))
+        rows.insert(4, ("effect, these samples", f"{found.effect:.4g} ({between(found.effect_interval)})"))
+    if found.population_interval is not None:
+        rows.insert(5, ("effect, populations", between(found.population_interval)))
     sentences = [
         f"If both data sets come from one distribution, it is rejected with probability {found.level:g} at "
         "most. Not rejected does not mean that they are equal.",
-        "Intervals are over the noise, for these samples, not for their populations.",
+        "Intervals are over the noise, for these samples, unless they say otherwise.",
         _protected(paired),
     ]
     print_table("private two-sample test", rows, sentences)

@@ -46,6 +46,15 @@ RegularizationOption = Annotated[
     float | None,
     typer.Option(
         "--regularization",
+        help="In units of the cost; 0 is exact transport.  [default: 0 up to 2,000 rows a file, then and with "
+        "--debiased the bound / 20]",
+        show_default=False,
+    ),
+]
+TradeoffRegularizationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--regularization",
         help="In units of the cost; 0 is exact transport.  [default: the bound / 20]",
         show_default=False,
     ),
@@ -275,7 +284,7 @@ def tradeoff_command(
     delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
     cost: CostOption = "sqeuclidean",
     l1_weight: WeightOption = 1.0,
-    regularization: RegularizationOption = None,
+    regularization: TradeoffRegularizationOption = None,
     debiased: Annotated[bool, typer.Option("--debiased", help="Of the Sinkhorn divergence.")] = False,
     public: PublicOption = None,
     support: SupportOption = None,

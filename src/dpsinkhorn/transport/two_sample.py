@@ -62,6 +62,8 @@ class PrivateTest:
         effect: the statistic of these samples, noised; None unless a share of ε was given to it.
         effect_interval: contains the statistic of these samples with probability `confidence` over the
             noise. It says nothing of the populations: two samples of one population are not at 0.
+        population_interval: contains the populations' statistic with probability `confidence` over noise and
+            samples, for rows that are independent draws. It is wide. None for exact, and for pairs.
         epsilon: of all of it together.
     """
 
@@ -72,6 +74,7 @@ class PrivateTest:
     margin_interval: tuple[float, float]
     effect: float | None
     effect_interval: tuple[float, float] | None
+    population_interval: tuple[float, float] | None
     confidence: float
     epsilon: float
     effect_share: float
@@ -285,7 +288,10 @@ def private_test(
 
     values, at = plan.values(clouds, source)
     margin = plan.margin(plan.excess(values, at, source), source)
-    effect = release.noised(values[at], source) if release else None
+    effect, sample, population = None, None, None
+    if release:
+        effect = release.noised(values[at], source)
+        sample, population = release.interval(effect, confidence), release.of_populations(effect, confidence)
     rejected, reach = plan.rejects(margin), plan.scale * math.log(1 / (1 - confidence))
     return PrivateTest(
         rejected=rejected,
@@ -294,7 +300,8 @@ def private_test(
         margin=margin,
         margin_interval=(margin - reach, margin + reach),
         effect=effect,
-        effect_interval=release.interval(effect, confidence) if release and effect is not None else None,
+        effect_interval=sample,
+        population_interval=population,
         confidence=confidence,
         epsilon=epsilon,
         effect_share=share,
@@ -338,6 +345,15 @@ class _Effect:
     def interval(self, released: float, confidence: float) -> tuple[float, float]:
         reach = self.scale * math.log(1 / (1 - confidence)) + self.plan.rounding
         return max(0.0, released - reach), max(0.0, released + reach + self.plan.gap)
+
+    def of_populations(self, released: float, confidence: float) -> tuple[float, float] | None:
+        """Half of what may go wrong is the noise, half the draw of the samples."""
+        if self.plan.statistic != "mmd" or self.plan.setting.paired:
+            return None
+        low, high = self.interval(released, (1 + confidence) / 2)
+        spread = math.sqrt(1 / self.plan.setting.n + 1 / self.plan.setting.m)
+        reach = spread * (1 + math.sqrt(math.log(2 / (1 - confidence))))
+        return max(0.0, low - reach), high + reach
 
 
 def _has_kernel(cost: Cost) -> bool:
