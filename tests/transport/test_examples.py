@@ -67,7 +67,7 @@ def test_the_snippets_of_the_manual_run():
     text = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     for snippet in snippets:
         exec(snippet, names)
     statement = names["statement"]

@@ -46,8 +46,8 @@ RegularizationOption = Annotated[
     float | None,
     typer.Option(
         "--regularization",
-        help="In units of the cost; 0 is exact transport.  [default: 0 up to 2,000 rows a file, then and with "
-        "--debiased the bound / 20]",
+        help="In units of the cost; 0 is exact transport.  [default: 0 up to 2,000 rows a file; beyond, and "
+        "with --debiased, the bound / 20]",
         show_default=False,
     ),
 ]
