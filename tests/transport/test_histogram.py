@@ -143,7 +143,7 @@ class TestPostProcessing:
     def test_auto_prefers_the_direct_cost_and_says_why(self):
         found = private_cost(
             np.zeros((99, 1)), np.ones((99, 1)), epsilon=1, cost_bound=3.0, support=SUPPORT, delta=1e-5,
-            noise=SeededNoise(0),
+            regularization=0.15, noise=SeededNoise(0),
         )  # fmt: skip
         assert found.method == "direct"
         assert "histogram" in found.reason

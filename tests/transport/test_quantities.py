@@ -35,18 +35,34 @@ def test_auto_never_takes_a_coarse_support(support):
 
 
 def test_an_entropic_cost_says_that_it_is_one():
-    found = private_cost(X, X, epsilon=50, cost_bound=3, noise=SeededNoise(0))
+    found = private_cost(X, X, epsilon=50, cost_bound=3, regularization=0.15, noise=SeededNoise(0))
     most = found.regularization * math.log(len(X))
     assert found.quantity == "entropic"
     assert 0.1 < found.interval[0] < found.interval[1] < most
     (note,) = found.notes
     assert f"{most:.3g}" in note
     assert "not 0 for equal data" in note
-    exact = private_cost(X, X, epsilon=50, cost_bound=3, regularization=0, noise=SeededNoise(0))
-    assert exact.notes == ()
-    assert exact.interval[0] == 0
+    exact = private_cost(X, X, epsilon=50, cost_bound=3, noise=SeededNoise(0))
+    assert (exact.quantity, exact.interval[0]) == ("exact", 0)
+    assert exact.notes == ("The transport cost of these samples itself, without regularization.",)
     (note,) = private_cost(X, X, epsilon=1, cost_bound=3, debiased=True, noise=SeededNoise(0)).notes
     assert "divergence" in note
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "quantity"),
+    [
+        ((2000, 2000), {}, "exact"),
+        ((2001, 1), {}, "entropic"),
+        ((1, 2001), {}, "entropic"),
+        ((5, 5), {"debiased": True}, "divergence"),
+        ((5, 5), {"method": "noisy-sinkhorn", "delta": 1e-5}, "entropic"),
+    ],
+)
+def test_the_default_is_exact_where_public_sizes_allow_it(sizes, options, quantity):
+    x, y = (np.arange(size) % 7 / 7 for size in sizes)
+    found = private_cost(x, y, epsilon=1, cost_bound=1, noise=SeededNoise(0), **options)
+    assert (found.quantity, found.regularization) == (quantity, 0.0 if quantity == "exact" else 0.05)
 
 
 @pytest.mark.parametrize("at", [0.01, 0.1, 1.0])

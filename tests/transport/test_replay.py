@@ -17,6 +17,8 @@ METHODS = (
     "histogram",
     "noisy Sinkhorn",
     "two-stage",
+    "test, mmd",
+    "test, exact",
 )
 
 

@@ -14,7 +14,7 @@ from dpsinkhorn.cli._output import BadInputError, check_file, print_json, print_
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.ot import Cost
     from dpsinkhorn.privacy.noise import NoiseSource
-    from dpsinkhorn.transport import NoisyPotentials, PrivateCost, Tradeoff
+    from dpsinkhorn.transport import NoisyPotentials, PrivateCost, PrivateTest, Tradeoff
 
 _SEEDED = "made with a seed, which whoever knows it can undo: not for release"
 
@@ -113,12 +113,48 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
         ("regularization", f"{found.regularization:g}" if found.regularization else "0 (exact)"),
         ("adjacency", found.adjacency),
     ]
-    sentences = [
-        *found.notes,
-        f"Method: {found.reason}.",
-        f"Protected: each {'person, on both sides' if paired else 'row'}; numbers of rows count as public.",
+    print_table(
+        "private transport cost", rows, [*found.notes, f"Method: {found.reason}.", _protected(paired)]
+    )
+
+
+def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
+    """The decision, how clear it was, the effect if it was paid for, and what the level promises."""
+    from dpsinkhorn.privacy import format_epsilon
+
+    if found.seeded:
+        warn(_SEEDED)
+    if as_json:
+        print_json(found.to_json())
+        return
+
+    def between(ends: tuple[float, float]) -> str:
+        return f"{100 * found.confidence:g} %: {ends[0]:.4g} to {ends[1]:.4g}"
+
+    rows = [
+        ("one distribution", "rejected" if found.rejected else "not rejected"),
+        ("p-value, at most", f"{found.p_value:g}"),
+        ("statistic", found.statistic),
+        ("above its threshold by", f"{found.margin:.4g} ({between(found.margin_interval)})"),
+        ("epsilon", format_epsilon(found.epsilon)),
+        ("adjacency", found.adjacency),
     ]
-    print_table("private transport cost", rows, sentences)
+    if found.effect is not None and found.effect_interval is not None:
+        rows.insert(4, ("effect, these samples", f"{found.effect:.4g} ({between(found.effect_interval)})"))
+    if found.population_interval is not None:
+        rows.insert(5, ("effect, populations", between(found.population_interval)))
+    sentences = [
+        f"If both data sets come from one distribution, it is rejected with probability {found.level:g} at "
+        "most. Not rejected does not mean that they are equal.",
+        "Intervals are over the noise, for these samples, unless they say otherwise.",
+        _protected(paired),
+    ]
+    print_table("private two-sample test", rows, sentences)
+
+
+def _protected(paired: bool) -> str:
+    who = "person, on both sides" if paired else "row"
+    return f"Protected: each {who}; numbers of rows count as public."
 
 
 def show_potentials(found: NoisyPotentials, output: Path, as_json: bool, *, cost_bound: float) -> None:

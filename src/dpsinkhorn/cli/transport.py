@@ -12,7 +12,7 @@ from dpsinkhorn.cli._output import check_file, check_plot_path, warn
 from dpsinkhorn.cli.privacy import JsonOption
 
 app = typer.Typer(
-    help="Private transport: a cost between two data sets, potentials, and error against epsilon.",
+    help="Private transport: a cost between two data sets, a test, potentials, and error against epsilon.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -20,6 +20,7 @@ app = typer.Typer(
 
 CostName = Literal["sqeuclidean", "cityblock", "l1l2", "euclidean"]
 MethodName = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
+StatisticName = Literal["auto", "mmd", "exact"]
 SideName = Literal["x", "y"]
 ModeName = Literal["sound", "paper"]
 
@@ -42,6 +43,15 @@ DeltaOption = Annotated[
 CostOption = Annotated[CostName, typer.Option("--cost", help="Cost of a pair; l1l2 is |x-y|² + |x-y|₁.")]
 WeightOption = Annotated[float, typer.Option("--l1-weight", help="Weight of the L1 part of l1l2.")]
 RegularizationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--regularization",
+        help="In units of the cost; 0 is exact transport.  [default: 0 up to 2,000 rows a file; beyond, and "
+        "with --debiased, the bound / 20]",
+        show_default=False,
+    ),
+]
+TradeoffRegularizationOption = Annotated[
     float | None,
     typer.Option(
         "--regularization",
@@ -141,6 +151,69 @@ def cost_command(
     shared.show_cost(found, as_json, confidence=confidence, paired=paired)
 
 
+@app.command("test")
+def two_sample_command(
+    x: XArgument,
+    y: YArgument,
+    epsilon: EpsilonOption,
+    cost_bound: BoundOption,
+    level: Annotated[
+        float, typer.Option("--level", help="Probability of telling equal distributions apart, at most.")
+    ] = 0.05,
+    statistic: Annotated[
+        StatisticName,
+        typer.Option(
+            "--statistic", help="mmd is quick at any size; exact, the transport cost, to 1,000 rows."
+        ),
+    ] = "auto",
+    cost: CostOption = "euclidean",
+    l1_weight: WeightOption = 1.0,
+    permutations: Annotated[
+        int, typer.Option("--permutations", help="Relabellings that the data are compared with.")
+    ] = 199,
+    effect_share: Annotated[
+        float, typer.Option("--effect-share", help="Part of epsilon that releases the statistic itself.")
+    ] = 0.0,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Row i of X and row i of Y are one person's: both are protected.")
+    ] = False,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals.")] = 0.95,
+    columns: ColumnsOption = None,
+    ledger: LedgerOption = None,
+    budget: BudgetOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whether two data sets come from one distribution: a test with a proved level.
+
+    Example:
+
+        dpsinkhorn transport test january.csv february.csv --epsilon 1 --cost-bound 2
+    """
+    from dpsinkhorn.transport import private_test
+
+    shared.check_budget(budget, ledger)
+    with shared.one_line():
+        first, second, _ = shared.read(x, y, None, columns)
+        found = private_test(
+            first,
+            second,
+            epsilon=epsilon,
+            cost_bound=cost_bound,
+            level=level,
+            statistic=statistic,
+            cost=shared.cost_of(cost, l1_weight),
+            permutations=permutations,
+            effect_share=effect_share,
+            paired=paired,
+            confidence=confidence,
+            ledger=ledger,
+            budget=budget,
+            noise=shared.noise_of(seed),
+        )
+    shared.show_test(found, as_json, paired=paired)
+
+
 @app.command("potentials")
 def potentials_command(
     x: XArgument,
@@ -211,7 +284,7 @@ def tradeoff_command(
     delta: Annotated[float, typer.Option("--delta", help="Probability added to what epsilon allows.")] = 1e-5,
     cost: CostOption = "sqeuclidean",
     l1_weight: WeightOption = 1.0,
-    regularization: RegularizationOption = None,
+    regularization: TradeoffRegularizationOption = None,
     debiased: Annotated[bool, typer.Option("--debiased", help="Of the Sinkhorn divergence.")] = False,
     public: PublicOption = None,
     support: SupportOption = None,

@@ -17,6 +17,7 @@ from dpsinkhorn.transport.tradeoff import (
     measure_tradeoff,
     write_tradeoff,
 )
+from dpsinkhorn.transport.two_sample import PrivateTest, TwoSampleMechanism, private_test
 from dpsinkhorn.transport.two_stage import TwoStageMechanism, linear_sensitivity, two_stage_cost
 
 __all__ = [
@@ -28,10 +29,12 @@ __all__ = [
     "NoisyPotentials",
     "NoisySinkhorn",
     "PrivateCost",
+    "PrivateTest",
     "Setting",
     "Tradeoff",
     "TradeoffRow",
     "TransportError",
+    "TwoSampleMechanism",
     "TwoStageMechanism",
     "bounds",
     "cost_sensitivity",
@@ -41,6 +44,7 @@ __all__ = [
     "noisy_sinkhorn",
     "paper_sensitivity",
     "private_cost",
+    "private_test",
     "read_points",
     "read_together",
     "step_sensitivity",

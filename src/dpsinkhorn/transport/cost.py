@@ -31,7 +31,8 @@ from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import Method, PrivateCost, Quantity
 
 Choice: TypeAlias = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
-_DEFAULT_REGULARIZATION = 0.05  # of the bound
+_DEFAULT_REGULARIZATION = 0.05  # of the bound, where transport is not exact
+_AFFORDABLE = 2000  # points of a side up to which exact transport, the default, takes about a second
 
 
 def private_cost(
@@ -69,10 +70,10 @@ def private_cost(
         cost: of a pair: `SquaredEuclidean()`, the default, `Euclidean()`, `Cityblock()`, `L1L2()` of
             `dpsinkhorn.ot`, one of their names ("sqeuclidean", "euclidean", "cityblock", "l1l2"), or a `Cost`
             of your own, whose negative values count as 0.
-        regularization: λ in the units of the cost, by default a twentieth of the bound; 0 for exact
-            optimal transport. Above 0 it is the entropic cost that is estimated, and that the interval
-            covers: larger than the transport cost, by up to λ log min(n, m), and not 0 for equal data. As
-            the default follows the bound, so does the quantity.
+        regularization: λ in the units of the cost; 0 for exact optimal transport, the default up to 2,000
+            points of a side. Beyond, and for noisy-sinkhorn and `debiased`, it is a twentieth of the bound.
+            Above 0 it is the entropic cost that is estimated, and that the interval covers: larger than the
+            transport cost, by up to λ log min(n, m), and not 0 for equal data.
         debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
         method: `auto` takes the one whose error, predicted from public quantities, is least. It never takes
             histogram: what moving data to the support changes cannot be predicted. Ask for it by name.
@@ -90,8 +91,8 @@ def private_cost(
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> x, y = np.random.default_rng(0).random((2, 500, 2))
     >>> found = private_cost(x, y + 0.5, epsilon=1, cost_bound=4, noise=SeededNoise(0))
-    >>> found.method, found.interval[0] < found.cost < found.interval[1]
-    ('direct', True)
+    >>> found.method, found.quantity, found.interval[0] < found.cost < found.interval[1]
+    ('direct', 'exact', True)
     """
     check_positive(epsilon=epsilon)
     check_fraction(zero=True, delta=delta)
@@ -102,6 +103,8 @@ def private_cost(
     epsilon, delta, confidence, debiased = float(epsilon), float(delta), float(confidence), bool(debiased)
     source = noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
+    if regularization is None and not debiased and method != "noisy-sinkhorn":
+        regularization = 0.0 if max(clouds.setting.n, clouds.setting.m) <= _AFFORDABLE else None
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
@@ -168,7 +171,7 @@ def private_cost(
 
 
 def regularization_of(regularization: float | None, bound: float) -> float:
-    """Return λ, or the default; 0 is exact transport."""
+    """Return λ, or the default where it is above 0; 0 is exact transport."""
     if regularization is None:
         return _DEFAULT_REGULARIZATION * bound
     if is_number(regularization) and regularization == 0:

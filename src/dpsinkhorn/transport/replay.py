@@ -26,6 +26,7 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.noisy import noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_together
+from dpsinkhorn.transport.two_sample import private_test
 from dpsinkhorn.transport.two_stage import two_stage_cost
 
 Points: TypeAlias = npt.NDArray[np.float64]
@@ -44,6 +45,7 @@ class _Method:
     name: str
     release: Callable[..., Any]
     options: dict[str, Any]
+    who: tuple[dict[str, Any], ...] = _WHO
 
 
 def replay_transport(
@@ -73,12 +75,16 @@ def _methods(x: Points, y: Points, bound: float) -> Iterator[_Method]:
     yield _Method("histogram", partial(private_cost, method="histogram", **common), {"support": support})
     yield _Method("noisy Sinkhorn", noisy_sinkhorn, {**common, "delta": 1e-5, "iterations": 3})
     yield _Method("two-stage", two_stage_cost, {**common, "epsilon": 5.0, "delta": 1e-5, "iterations": 2})
+    who = ({}, {"paired": True}) if len(x) == len(y) else ({},)
+    for statistic in ("mmd", "exact"):
+        options = {**common, "statistic": statistic, "permutations": 39, "effect_share": 0.5}
+        yield _Method(f"test, {statistic}", private_test, options, who)
 
 
 def _outcomes(method: _Method, clouds: Pair, bound: float) -> Iterator[Outcome]:
     x, y = clouds
     in_one_place = np.repeat(x[:1], len(x), axis=0), np.repeat(x[:1], len(y), axis=0)
-    for who in _WHO:
+    for who in method.who:
         words = ", ".join(f"{name} {value}" if name == "public" else name for name, value in who.items())
         yield from _replays(method, clouds, who, words, bound)
         # where all costs are 0, one point moves a cost the most

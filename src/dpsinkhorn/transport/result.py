@@ -54,6 +54,8 @@ class PrivateCost:
         at = f"regularization {self.regularization:g}"
         most = self.regularization * math.log(min(self.sizes))
         notes = []
+        if self.quantity == "exact" and self.method == "direct":
+            notes.append("The transport cost of these samples itself, without regularization.")
         if self.quantity == "entropic" and most > 0:
             notes.append(
                 f"An entropic cost, at {at}: larger than the transport cost, by up to regularization times "

@@ -88,8 +88,9 @@ def measure_tradeoff(
     """Measure mean absolute errors over `runs` seeded runs of every method that can be had at these settings.
 
     All are measured against the value that is asked for: the entropic cost, unless `regularization` is 0 or
-    `debiased` is set. Two-stage estimates another one, <c, π̂> without the entropy, and histogram that of
-    data moved to the support: both differences are in their measured errors, and not in the predicted ones.
+    `debiased` is set. By default λ is a twentieth of the bound: most methods have no exact cost to offer.
+    Two-stage estimates another one, <c, π̂> without the entropy, and histogram that of data moved to the
+    support: both differences are in their measured errors, and not in the predicted ones.
 
     >>> x, y = np.random.default_rng(0).random((2, 40, 1))
     >>> found = measure_tradeoff(x, y, cost_bound=1, epsilons=[1.0], regularization=1.0, runs=3)

@@ -23,7 +23,7 @@ KEYS = {"cost", "interval", "epsilon", "delta", "method", "predicted_error", "ad
 def true_cost(files, **options) -> float:
     clouds = Clouds.of(np.load(files / "x.npy"), np.load(files / "y.npy"), cost_bound=4)
     return DirectMechanism.plan(
-        clouds.setting, options.get("quantity", "entropic"), regularization=options.get("at", 0.2), epsilon=1
+        clouds.setting, options.get("quantity", "exact"), regularization=options.get("at", 0.0), epsilon=1
     ).value(clouds)
 
 
@@ -49,14 +49,18 @@ class TestCost:
         assert "not for release" in first[2]
 
     def test_table(self, run):
-        status, out, _ = run("cost x.npy y.npy --epsilon 1 --cost-bound 4 --delta 1e-5")
+        status, out, _ = run("cost x.npy y.npy --epsilon 1 --cost-bound 4 --delta 1e-5 --regularization 4")
         assert status == 0
         for shown in ("cost", "interval", "predicted error", "replace-one", "direct", "noisy-sinkhorn"):
             assert shown in out
 
     @pytest.mark.parametrize(
         ("options", "quantity", "at"),
-        [(("--regularization", 0), "exact", 0.0), (("--debiased",), "divergence", 0.2)],
+        [
+            ((), "exact", 0.0),
+            (("--regularization", 0.2), "entropic", 0.2),
+            (("--debiased",), "divergence", 0.2),
+        ],
     )
     def test_quantities(self, run, files, options, quantity, at):
         arguments = "cost x.npy y.npy --epsilon 1000 --cost-bound 4 --json"
@@ -72,7 +76,7 @@ class TestCost:
         options = ("--method", "noisy-sinkhorn", "--delta", 1e-5, "--public", "y", "--regularization", 4)
         found = json.loads(run(arguments, *options)[1])
         assert (found["method"], found["delta"]) == ("noisy-sinkhorn", 1e-5)
-        assert found["cost"] == pytest.approx(true_cost(files, at=4.0), abs=0.2)
+        assert found["cost"] == pytest.approx(true_cost(files, quantity="entropic", at=4.0), abs=0.2)
 
     def test_costs(self, run):
         costs = {}
@@ -80,6 +84,39 @@ class TestCost:
             arguments = "cost x.npy y.npy --epsilon 1e4 --cost-bound 9 --json"
             costs[name] = json.loads(run(arguments, "--cost", name, "--regularization", 9)[1])["cost"]
         assert costs["l1l2"] == pytest.approx(costs["sqeuclidean"] + costs["cityblock"], abs=0.05)
+
+
+class TestTwoSamples:
+    def test_json_table_and_ledger(self, run, files):
+        arguments = "test x.npy y.npy --epsilon 2 --cost-bound 2 --effect-share 0.25"
+        status, out, err = run(arguments, "--json", "--ledger", files / "ledger", "--budget", 2)
+        found = json.loads(out)
+        assert (status, err) == (0, "")
+        assert (found["rejected"], found["p_value"], found["statistic"]) == (True, 0.05, "mmd")
+        assert found["effect_interval"][0] <= found["effect"] <= found["effect_interval"][1]
+        assert epsilon(read_ledger(files / "ledger").total(), 0.0) == pytest.approx(2)
+        status, _, err = run(arguments, "--ledger", files / "ledger")
+        assert (status, err.count("\n")) == (2, 1)
+        status, out, err = run(arguments, "--seed", 1)
+        assert (status, "not for release" in err) == (0, True)
+        for shown in ("rejected", "p-value", "effect", "probability", "replace-one", "populations"):
+            assert shown in out
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--level 0.001", "permutations must be at least 999"),
+            ("--paired", "row i of x"),
+            ("--level 2", "level"),
+        ],
+    )
+    def test_bad_input(self, run, files, options, message):
+        status, out, err = run(
+            f"test x.npy y.npy --epsilon 1 --cost-bound 2 {options}", "--ledger", files / "l"
+        )
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+        assert not (files / "l").exists()
 
 
 class TestFiles:
@@ -320,13 +357,14 @@ class TestBadInput:
 class TestWhatIsShown:
     def test_an_entropic_cost(self, run):
         arguments = "cost x.npy y.npy --epsilon 5 --cost-bound 4"
-        shown = " ".join(run(arguments)[1].split())
+        shown = " ".join(run(arguments, "--regularization", 0.2)[1].split())
         assert "quantity" in shown
         assert "entropic" in shown
         assert "0.2" in shown
         assert "not 0 for equal data" in shown
-        shown = " ".join(run(arguments, "--regularization", 0)[1].split())
+        shown = " ".join(run(arguments)[1].split())
         assert "entropic" not in shown
+        assert "The transport cost of these samples itself" in shown
 
     def test_a_cost_of_binned_data(self, run, files):
         arguments = "cost x.npy y.npy --epsilon 5 --cost-bound 4"
