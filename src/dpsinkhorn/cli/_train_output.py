@@ -109,6 +109,11 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
         *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
+        *(
+            []
+            if {"loss", "loss.marginals"} & plan.kind.unused_settings
+            else [("transport", plan.recipe.loss.transport)]
+        ),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         ("time", f"about {duration(estimate.seconds)} on {device}"),
         ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),
