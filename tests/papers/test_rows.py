@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dpsinkhorn.generators import DCGANConfig
 from dpsinkhorn.papers import (
     FULL,
     ITEMS,
@@ -50,6 +51,19 @@ def settings_of(item: str, version: str, method: str) -> dict[str, object]:
         "m": loss.l1_weight,
         "p": loss.debias,
     }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_dcgan_for_faces_is_that_of_the_recipes(version: str):
+    (row,) = [row for row in rows_of("table6", version) if row.generator]
+    of_recipe = load_recipe(f"paper-{version}-mnist").generator
+    assert DCGANConfig((3, 32, 32), 2, **_settings(row.generator, latent=32)) == DCGANConfig(
+        (3, 32, 32), 2, **_settings(of_recipe, latent=32)
+    )
+
+
+def _settings(generator, **changes):
+    return {name: value for name, value in {**generator, **changes}.items() if name != "kind"}
 
 
 def test_the_search_of_the_first_version_varies_p_and_m():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from dpsinkhorn.training import Recipe, TrainingError, load_recipe, recipe_names
-from dpsinkhorn.training.plan import Facts
+from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.planning import make_plan
 
 # The papers' tables: Δ, σ of Algorithm 1, batch, T, p, m, λ, learning rate, δ. None: not stated.
@@ -52,8 +54,11 @@ def test_the_papers_settings(name):
     assert (optimizer.ema, optimizer.schedule) == (None, "constant")
     assert recipe.generator["kind"] == ("biggan" if "celeba" in name else "dcgan")
     assert recipe.generator["latent"] == (32 if "celeba" in name else 12)
+    assert recipe.loss.transport == "balanced"
     facts = CELEBA if "celeba" in name else MNIST
-    plan_rate = make_plan(recipe.replace(privacy={"steps": 1}), facts).sampling_rate
+    plan = make_plan(recipe.replace(privacy={"steps": 1}), facts)
+    config, plan_rate = plan.generator_config, plan.sampling_rate
+    assert (config.batch_norm, config.activation, config.embedding) == (True, "relu", 4)
     assert plan_rate == pytest.approx(batch / facts.records)
     if facts is MNIST:
         assert plan_rate == pytest.approx(1 / 1200)
@@ -94,6 +99,31 @@ def test_a_rate_replaces_a_batch_and_the_other_way_round():
     assert type(recipe.privacy.batch) is int
 
 
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ({}, "balanced"),
+        ({"marginals": "classes"}, "within classes"),
+        ({"marginals": 0}, "records' weights relaxed, penalty 0"),
+        ({"iterations": 13}, "balanced, stopped early: 13 annealed iterations, not converged"),
+    ],
+)
+def test_transport_in_words_and_in_the_terms(loss, words):
+    recipe = load_recipe("paper-final-mnist").replace(loss=loss, privacy={"steps": 1})
+    assert recipe.loss.transport == words
+    plan = Plan.from_json(json.loads(json.dumps(make_plan(recipe, MNIST).to_json())))
+    assert (plan.terms.marginals, plan.terms.iterations) == (
+        loss.get("marginals", "balanced"),
+        loss.get("iterations"),
+    )
+
+
+def test_plans_within_classes_need_classes():
+    recipe = load_recipe("paper-final-mnist").replace(loss={"marginals": "classes"})
+    with pytest.raises(TrainingError, match="there are no classes"):
+        make_plan(recipe, Facts((1, 28, 28), 0, 60_000, 60_000))
+
+
 BROKEN = {
     "not TOML": "is not TOML",
     "privacy = 5\ndescription = 'x'": "must be a table",
@@ -114,6 +144,11 @@ BROKEN = {
     "description = 'x'\n[privacy]\nbatch = 5\n[loss]\ncost = 3": "loss.cost must be one of",
     "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nself_weight = 2.0": "between 0 and 1",
     "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nl1_weight = -1.0": "0 or a positive",
+    "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nmarginals = 'free'": "balanced, classes or a number",
+    "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nmarginals = -1": "0 or a positive",
+    "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nmarginals = inf": "0 or a positive",
+    "description = 'x'\n[privacy]\nbatch = 5\n[loss]\niterations = 0": "loss.iterations must be a positive",
+    "description = 'x'\n[privacy]\nbatch = 5\n[loss]\niterations = 9\nmarginals = 0": "leave one of the two",
     "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nbetas = [0.9]": "a list of 2",
     "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nbetas = 'ab'": "a list of 2",
     "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nbetas = [0.9, 1.0]": "below 1",

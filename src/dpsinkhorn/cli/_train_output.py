@@ -51,8 +51,8 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
         )
     if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         warn(
-            f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); --recipe mixture "
-            "takes seconds"
+            f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); "
+            "--recipe mixture takes seconds"
         )
     if dataset.class_names != dataset.public_names:
         warn(
@@ -102,6 +102,11 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
         *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
+        *(
+            []
+            if {"loss", "loss.marginals"} & plan.kind.unused_settings
+            else [("transport", plan.recipe.loss.transport)]
+        ),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         *([] if expected is None else [("expect", f"{expected.level}: {expected}")]),
         ("time", f"about {duration(estimate.seconds)} on {device}"),

@@ -69,7 +69,7 @@ class Record(GradientMechanism):
     recipe = "grey"
     labels_are_fixed = True
     on_the_grid = True
-    unused_settings = frozenset({"loss.debias", "loss.label_weight"})
+    unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
     resampled_learn = False
 
     mechanism: RecordMechanism | NonPrivate

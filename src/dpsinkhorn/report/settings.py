@@ -129,6 +129,9 @@ def _charged_rows(found: Findings) -> Rows:
     return rows if found.finished else rows[:1]
 
 
+_IN_WORDS = ("marginals", "iterations")  # settings that have a row of their own
+
+
 def recipe_rows(found: Findings) -> Rows:
     """Everything else, as it stands in the recipe. A file's name is the curator's, and left out."""
     plan = found.plan
@@ -141,6 +144,7 @@ def recipe_rows(found: Findings) -> Rows:
         ("recipe", f"{recipe.name}: {recipe.description}" if ours else "the curator's own"),
         ("generator", f"{config.kind}, {config.parameters:,} parameters"),
         *([("images generated a step", f"{plan.generated:,}")] if _applies("loss", "", plan) else []),
+        *([("transport", recipe.loss.transport)] if _applies("loss", "marginals", plan) else []),
         ("labels of generated images", labels_in_words(found)),
         ("variation of samples, where it is asked for", value_in_words(config.variation.values) or "none"),
     ]
@@ -149,7 +153,7 @@ def recipe_rows(found: Findings) -> Rows:
         rows += [
             (f"{section}: {name.replace('_', ' ')}", value_in_words(value))
             for name, value in settings[section].items()
-            if value is not None and _applies(section, name, plan)
+            if value is not None and name not in _IN_WORDS and _applies(section, name, plan)
         ]
     return rows
 

@@ -79,6 +79,8 @@ class Plan:
             self_weight=loss.self_weight,
             debias=loss.debias,
             label_weight=loss.label_weight,
+            marginals=loss.marginals,
+            iterations=loss.iterations,
             averaged=self.recipe.optimizer.ema is not None,
         )
 

@@ -32,8 +32,8 @@ def read_value(kind: Any, value: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)]
-        return read_value(kind, value, where)
+        kinds = [part for part in typing.get_args(kind) if part is not type(None)]
+        return read_value(kinds[0 if isinstance(value, str) else -1], value, where)  # a name, or a number
     if origin is tuple:
         parts = typing.get_args(kind)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != len(parts):

@@ -93,6 +93,13 @@ class LossSettings:
     """Fraction p of images that are resampled for the self term; all but `record`."""
     label_weight: float = 15.0
     """Scale α_c of the one-hot label in the cost; all but `record`, which matches within classes."""
+    marginals: Literal["balanced", "classes"] | float = "balanced"
+    """How strongly a plan keeps the records' weights; all but `record`. `balanced`: every record is reached
+    as much as any other; `classes`: within its class, to which as much goes as there are generated images of
+    it; a number ρ: a penalty ρ KL, in the units of the cost, so that 0 leaves them free."""
+    iterations: int | None = None
+    """Stop balanced plans after so many annealed iterations, as the papers' authors did (13); all but
+    `record`. Left out, they converge."""
 
     def __post_init__(self) -> None:
         _one_of("loss.cost", self.cost, typing.get_args(CostName))
@@ -102,9 +109,33 @@ class LossSettings:
             _positive("loss.generated_per_class", self.generated_per_class)
         for name in ("l1_weight", "label_weight"):
             _not_negative(f"loss.{name}", getattr(self, name))
+        if isinstance(self.marginals, str):
+            if self.marginals not in ("balanced", "classes"):
+                raise TrainingError(
+                    f"loss.marginals must be balanced, classes or a number, not {self.marginals!r}"
+                )
+        else:
+            _not_negative("loss.marginals", self.marginals)
+        if self.iterations is not None:
+            _positive("loss.iterations", self.iterations)
+            if self.marginals != "balanced":
+                raise TrainingError("loss.iterations is for balanced marginals: leave one of the two out")
         for name in ("self_weight", "debias"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TrainingError(f"loss.{name} must be between 0 and 1, not {getattr(self, name)}")
+
+    @property
+    def transport(self) -> str:
+        """Return in words what plans are used.
+
+        >>> LossSettings(iterations=13).transport
+        'balanced, stopped early: 13 annealed iterations, not converged'
+        """
+        if self.iterations is not None:
+            return f"balanced, stopped early: {self.iterations} annealed iterations, not converged"
+        if isinstance(self.marginals, str):
+            return {"balanced": "balanced", "classes": "within classes"}[self.marginals]
+        return f"records' weights relaxed, penalty {self.marginals:g}"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ records. Claims: docs/proofs/batch-sensitivity.md and image-sensitivity.md.
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,8 @@ from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.kernels.transport import MOST_COLUMNS, Step, eq6_gradient, supported
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels, tidy
 from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
-from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
+from dpsinkhorn.mechanisms.shared.terms import Held, Terms
 from dpsinkhorn.ot import Cost, Problem, solve
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
@@ -31,6 +34,13 @@ _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: i
 _LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 
 
+def _check_classes(marginals: Held, classes: int) -> None:
+    if marginals == "classes" and not classes:
+        raise ValueError(
+            "loss.marginals: there are no classes to keep plans within; choose balanced, or a number"
+        )
+
+
 class SinkhornMechanism(GradientMechanism):
     """What the mechanisms of the Sinkhorn loss share: the loss, and its gradient in the images.
 
@@ -41,6 +51,10 @@ class SinkhornMechanism(GradientMechanism):
         debias: fraction p of generated images that are sampled twice.
         classes: number of classes; 0 where there are none.
         label_weight: α_c, scale of the one-hot label that is appended to the pixels in the cost.
+        marginals: how strongly a plan keeps the weights of the records, and in the self term those of the
+            second images, for both must be the same function: "balanced" exactly, "classes" within each
+            class, whatever the label weight, and ρ by a penalty ρ KL. The first images always keep theirs.
+        iterations: stop balanced plans after so many annealed iterations; by default they converge.
         tolerance, max_iterations: of a solve. A solve on private records that ends early is used as it is
             and says nothing, for whether it converged depends on the records.
     """
@@ -56,6 +70,8 @@ class SinkhornMechanism(GradientMechanism):
         classes: int = 0,
         label_weight: float = 15.0,
         *,
+        marginals: Held = "balanced",
+        iterations: int | None = None,
         tolerance: float = 1e-6,
         max_iterations: int = 1000,
     ) -> None:
@@ -69,12 +85,15 @@ class SinkhornMechanism(GradientMechanism):
             raise ValueError(f"label_weight: expected zero or a positive number, got {label_weight}")
         if not tolerance > 0 or max_iterations < 1:
             raise ValueError("tolerance and max_iterations: expected positive numbers")
+        _check_classes(marginals, classes)
         self.mechanism = mechanism
         self.cost = cost
         self.regularization = regularization
         self.debias = debias
         self.classes = classes
         self.label_weight = label_weight
+        self.marginals = marginals
+        self.iterations = iterations
         self.tolerance = tolerance
         self.max_iterations = max_iterations
 
@@ -87,7 +106,14 @@ class SinkhornMechanism(GradientMechanism):
             terms.debias,
             terms.facts.classes,
             terms.label_weight,
+            marginals=terms.marginals,
+            iterations=terms.iterations,
         )
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        super().check(terms)
+        _check_classes(terms.marginals, terms.facts.classes)
 
     def resampled(self, generated: int) -> int:
         """n' = floor(n p)."""
@@ -117,7 +143,8 @@ class SinkhornMechanism(GradientMechanism):
             return tidy(points)
         # As `ot.with_labels`, which checks the labels: a check on private ones would be seen from outside.
         onehot = labels.unsqueeze(-1) == torch.arange(self.classes, device=points.device)
-        return torch.cat([tidy(points), onehot.double() * self.label_weight], dim=-1)
+        weight = 1.0 if self.marginals == "classes" else self.label_weight  # which plays no part there
+        return torch.cat([tidy(points), onehot.double() * weight], dim=-1)
 
     def _cross(self, x: Tensor, sample: Sample) -> Tensor:
         """Gradient of W(x, records) in x; 0 where that problem cannot be solved.
@@ -132,18 +159,30 @@ class SinkhornMechanism(GradientMechanism):
 
     def _of_transport(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of W(x, y) in both clouds, silently: a warning would tell of the records too."""
+        options: dict[str, Any] = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = solve(
-                Problem(x, y, self.cost),
-                self.regularization,
-                tolerance=self.tolerance,
-                max_iterations=self.max_iterations,
-            )
-            in_x, in_y = result.gradients()
-        assert in_x is not None
-        assert in_y is not None
-        return in_x, in_y
+            if self.iterations is not None:
+                costs = self.cost.pairwise(x, y)
+                rows, columns = annealed_plans(costs, self.regularization, self._diameter(x), self.iterations)
+            elif self.marginals == "classes":
+                pixels = x.shape[1] - self.classes
+                kinds = x[:, pixels:] != 0, y[:, pixels:] != 0
+                costs = self.cost.pairwise(x[:, :pixels], y[:, :pixels])
+                rows = columns = plan_within_classes(costs, *kinds, self.regularization, **options)
+            else:
+                held = None if self.marginals == "balanced" else (math.inf, float(self.marginals))
+                problem = Problem(x, y, self.cost)
+                result = solve(problem, self.regularization, marginals=held, **options)
+                in_x, in_y = result.gradients()
+                assert in_x is not None
+                assert in_y is not None
+                return in_x, in_y
+        return self.cost.gradient(x, y, rows), self.cost.gradient_y(x, y, columns)
+
+    def _diameter(self, x: Tensor) -> float:
+        """Length of the diagonal of the box that all pixels and scaled labels are in: a public number."""
+        return math.sqrt(4 * (x.shape[1] - self.classes) + self.classes * self.label_weight**2)
 
 
 class NoisedRows(SinkhornMechanism):
@@ -177,8 +216,10 @@ class NoisedRows(SinkhornMechanism):
         backpropagate(points, gradient, parameters)
 
     def fixed(self, setting: Setting) -> FixedRows | None:
-        """The same step in fixed shapes, by fused kernels, where there are any for its size and cost."""
+        """The same step in fixed shapes, by fused kernels, where there are any for its size and loss."""
         cost = PixelCost.of(self.cost)
+        if self.marginals != "balanced" or self.iterations is not None:
+            return None
         if cost is None or not available(setting.records.device):
             return None
         largest = max(cost.of_difference(self.label_weight), cost.absolute)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from dpsinkhorn.generators import GeneratorConfig
 from dpsinkhorn.ot import Cost
 
-__all__ = ["Facts", "Terms"]
+__all__ = ["Facts", "Held", "Terms"]
+
+Held: TypeAlias = "Literal['balanced', 'classes'] | float"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Terms:
     self_weight: float = 0.0
     debias: float = 0.0
     label_weight: float = 15.0
+    marginals: Held = "balanced"
+    """How strongly a plan keeps the records' weights: exactly, class by class, or a penalty ρ."""
+    iterations: int | None = None
+    """Annealed iterations at which a plan is stopped; none: it converges."""
     averaged: bool = False
     """Whether the weights are averaged over the steps."""
     least_largest_sample: int = 2**20
