@@ -120,7 +120,7 @@ class HistogramMechanism:
         """Estimate the mean absolute error of a cost, from the released histograms: post-processing.
 
         They are noised once more, and the mean change of the cost is taken. Nothing public could tell: at the
-        same public numbers the errors of different data are a factor of 50 apart (benchmarks/histogram_error.py).
+        same public numbers the errors of different data are up to a factor of 50 apart.
         """
         rng = np.random.default_rng(0)
         cost = found.cost(quantity, regularization)
