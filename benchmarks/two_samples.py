@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("--exact-runs", type=int, default=25, help="of the exact cost; 0 leaves it out")
     parser.add_argument("--null-runs", type=int, default=2000, help="of mmd without a difference")
     parser.add_argument("--n", type=int, default=500)
+    parser.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS), help="differences")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 0.2])
     options = parser.parse_args()
     heads = [f"{statistic}, {at}" for statistic in ("mmd", "exact")[: 1 + (options.exact_runs > 0)]
@@ -105,7 +106,8 @@ def main() -> None:
     print(f"n = m = {options.n}")
     print("| difference | " + " | ".join(heads) + " | runs |")
     print("|---|" + "---|" * (len(heads) + 1))
-    for name, pair in PAIRS.items():
+    for name in options.only:
+        pair = PAIRS[name]
         runs = options.null_runs if name.startswith("none") else options.runs
         cells, counts = [], []
         for statistic, count in (("mmd", runs), ("exact", options.exact_runs)):

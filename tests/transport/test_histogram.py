@@ -122,16 +122,29 @@ class TestPostProcessing:
             true = private_cost(
                 x, y, epsilon=1e6, cost_bound=3.0, method="direct", noise=SeededNoise(0), **options
             ).cost
-            errors, inside, noise = [], 0, SeededNoise(1)
-            for _ in range(150):
+            errors, estimates, inside, noise = [], [], 0, SeededNoise(1)
+            for _ in range(80):
                 found = private_cost(
                     x, y, epsilon=1, cost_bound=3.0, method="histogram", support=SUPPORT, noise=noise,
                     confidence=0.8, **options,
                 )  # fmt: skip
                 errors.append(abs(found.cost - true))
+                estimates.append(found.predicted_error)
                 inside += found.interval[0] <= true <= found.interval[1]
-            assert np.mean(errors) <= found.predicted_error
-            assert inside / 150 >= 0.8
+            bound = HistogramMechanism.plan(Clouds.of(x, y, cost_bound=3.0), SUPPORT, epsilon=1)
+            assert np.mean(errors) <= bound.predicted_error(found.quantity)
+            assert inside / 80 >= 0.8
+            ratios = np.array(estimates) / np.mean(errors)
+            assert ((ratios > 1 / 3) & (ratios < 3)).mean() > 0.9
+
+    def test_a_public_side_stays_as_it_is_where_the_error_is_estimated(self):
+        x, y = np.zeros((50, 1)), np.ones((50, 1))
+        for target, most in ((1e5, 1e-3), (0.5, 3.0)):
+            clouds = Clouds.of(x, y, cost_bound=3.0, public="y")
+            mechanism = HistogramMechanism.plan(clouds, SUPPORT, epsilon=target)
+            found = mechanism.release(clouds, SeededNoise(0))
+            assert 0 < mechanism.estimated_error(found, "exact", 0.0) < most
+            assert found.y.max() == 1
 
     @pytest.mark.parametrize("count", [1, 4, 60])
     def test_quantile_of_positive_parts(self, count):

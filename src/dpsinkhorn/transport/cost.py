@@ -155,7 +155,9 @@ def private_cost(
         assert histogram is not None
         reach = histogram.reach(quantity, confidence)
         account.spend(histogram.charge, what="histogram", paired=paired)
-        released = histogram.release(clouds, source).cost(quantity, value)
+        weights = histogram.release(clouds, source)
+        released = weights.cost(quantity, value)
+        predictions["histogram"] = histogram.estimated_error(weights, quantity, value)
         return result(released, (released - reach, released + reach), histogram.charge)
     if chosen == "noisy-sinkhorn":
         assert noisy is not None

@@ -24,8 +24,8 @@ class PrivateCost:
             probability `confidence`, over the noise.
         quantity: what is estimated: the transport cost (exact), the entropic cost, the Sinkhorn divergence,
             or the <c, π̂> of two-stage (plan-cost).
-        predicted_error: mean absolute error to expect, from public quantities alone; see `notes` for what
-            it leaves out.
+        predicted_error: mean absolute error to expect, from public quantities alone (for histogram, from the
+            released histograms, noised once more); see `notes` for what it leaves out.
         sizes: n and m.
         reason: why this method was taken.
         seeded: made with predictable noise: not for release.
