@@ -11,6 +11,8 @@ untrained generator's. For every kind of plan, as means over the same steps:
 - signal: cosine between the step's gradient, its rows clipped to 0.5 as `image` clips them, and that of the
   papers' loss (balanced, converged, fully debiased) at 2,000 generated images, the step's among them, and
   2,000 records, 200 of each class: what the step would be were it not for its few images and records;
+- drift: the same two gradients, each averaged over all rows of a class in all steps, apart by so much of the
+  bound that rows are clipped to: what does not average out, and what chance leaves in so few steps;
 - ms: of one CPU thread for a step's gradient, median.
 """
 
@@ -20,6 +22,7 @@ import argparse
 import json
 import math
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +55,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", help="name or path; its training split is used")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = load_dataset(arguments.data)
     found = {stage: _measure(stage, data, arguments.steps) for stage in ("halfway", "late")}
     for stage, plans in found.items():
-        print(f"\n{stage:18} {'across, %':>10} {'signal':>16} {'ms':>6}")
+        print(f"\n{stage:18} {'across, %':>10} {'signal':>16} {'drift, %':>9} {'ms':>6}")
         for name, row in plans.items():
             spread = f"{row['signal']:.3f} ± {row['signal_error']:.3f}"
-            print(f"{name:18} {row['across']:10.1f} {spread:>16} {row['ms']:6.1f}")
+            print(f"{name:18} {row['across']:10.1f} {spread:>16} {row['drift']:9.1f} {row['ms']:6.1f}")
     if arguments.output:
         settings = {"data": data.name, "steps": arguments.steps, "n": N, "regularization": REGULARIZATION}
         arguments.output.write_text(
@@ -82,6 +85,8 @@ def _measure(stage: str, data: Dataset, steps: int) -> dict[str, dict[str, float
     target = whole._gradient(images, both, Sample(data.points(rows), kinds))
     barriers = {name: _barrier(debias=EXTRA / N, **options) for name, options in PLANS.items()}
     across, signal, seconds = ({name: [] for name in PLANS} for _ in range(3))
+    apart = {name: torch.zeros(CLASSES, pool.shape[1], dtype=torch.float64) for name in PLANS}
+    drawn_of = torch.zeros(CLASSES, dtype=torch.float64)
     for _ in range(steps):
         labels = torch.randint(CLASSES, (N,), generator=random)
         taken = torch.cat([labels, labels[:EXTRA]]) * EACH + torch.randint(
@@ -89,18 +94,22 @@ def _measure(stage: str, data: Dataset, steps: int) -> dict[str, dict[str, float
         )
         drawn = np.flatnonzero(rng.random(data.records) < N / data.records)
         sample = Sample(data.points(drawn), torch.from_numpy(data.labels[drawn]))
-        reference = target[taken[:N]] * len(pool) / N  # a row weighs 1/n
+        reference = clip_rows(target[taken[:N]] * len(pool) / N, CLIP)  # a row weighs 1/n
+        drawn_of += torch.bincount(labels, minlength=CLASSES)
         for name, barrier in barriers.items():
             start = time.process_time()
             gradient = barrier._gradient(pool[taken], kinds[taken], sample)[:N]
             seconds[name].append(time.process_time() - start)
-            signal[name].append(_cosine(clip_rows(gradient, CLIP), clip_rows(reference, CLIP)))
+            gradient = clip_rows(gradient, CLIP)
+            signal[name].append(float(torch.cosine_similarity(gradient.flatten(), reference.flatten(), 0)))
+            apart[name].index_add_(0, labels, gradient - reference)
             across[name].append(_across(barrier, pool[taken[:N]], labels, sample))
     return {
         name: {
             "across": 100 * float(np.mean(across[name])),
             "signal": float(np.mean(signal[name])),
             "signal_error": float(np.std(signal[name]) / math.sqrt(steps)),
+            "drift": 100 * float((apart[name] / drawn_of[:, None]).norm(dim=1).mean()) / CLIP,
             "ms": 1000 * float(np.median(seconds[name])),
         }
         for name in PLANS
@@ -113,8 +122,7 @@ def _barrier(**options: Any) -> NoPrivacy:
 
 def _generated(stage: str, data: Dataset, kinds: Tensor, random: torch.Generator) -> Tensor:
     """Images of these classes, ``(len(kinds), d)``."""
-    model = DPSinkhorn(epsilon=10.0, delta=1e-5, recipe="mixture", random_state=0)
-    images, _ = model.fit(data.images, data.labels).sample(len(kinds), labels=kinds.numpy(), random_state=0)
+    images, _ = _mixture(data).sample(len(kinds), labels=kinds.numpy(), random_state=0)
     points = torch.from_numpy(images).flatten(1).float() / 127.5 - 1
     if stage == "late":
         return points
@@ -123,6 +131,12 @@ def _generated(stage: str, data: Dataset, kinds: Tensor, random: torch.Generator
     with torch.no_grad():
         untrained = build_generator(plan.generator_config, 0)(latents, kinds).flatten(1)
     return (points + untrained) / 2
+
+
+@cache
+def _mixture(data: Dataset) -> DPSinkhorn:
+    model = DPSinkhorn(epsilon=10.0, delta=1e-5, recipe="mixture", random_state=0)
+    return model.fit(data.images, data.labels)
 
 
 def _across(barrier: NoPrivacy, x: Tensor, labels: Tensor, sample: Sample) -> float:
@@ -135,10 +149,6 @@ def _across(barrier: NoPrivacy, x: Tensor, labels: Tensor, sample: Sample) -> fl
     weight = float(augmented[:, x.shape[1] :].max())
     own = gradient[torch.arange(len(x)), x.shape[1] + labels]
     return float(own.sum()) / (2 * weight + 1)
-
-
-def _cosine(first: Tensor, second: Tensor) -> float:
-    return float((first * second).sum() / (first.norm() * second.norm()))
 
 
 if __name__ == "__main__":
