@@ -29,7 +29,7 @@ def test_files_that_are_skipped(run, scans):
     assert err.count("\n") == 1
     assert "warning: 3 files that are no pictures were skipped in scans: 2 DICOM, 1 .[b]" in err
     assert "convert it to 16-bit PNG" in err
-    status, out, err = run("train --epsilon 10 --delta 0.01 --steps 2 --dry-run --json --data", scans)
+    status, out, err = run("train --epsilon 10 --delta 0.01 --anyway --dry-run --json --data", scans)
     assert status == 0, err
     assert "2 DICOM" in err
     assert "DICOM" not in out

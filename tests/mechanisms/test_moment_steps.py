@@ -333,7 +333,7 @@ class TestRuns:
         with pytest.raises(CrashError):
             run.train(data, saving=AT_THE_END, watch=watch)
         assert seen == [(1, 1), (2, 1), (3, 1), (4, 1)]
-        assert header_step(run.folder) == 3
+        assert header_step(run.folder) == 4
 
     def test_statistics(self, tmp_path):
         data = tiny_data()

@@ -227,6 +227,7 @@ def _let_others_through(folder: Path) -> None:
 def _import_all(data: Any, plan: Any, folder: Path) -> None:
     if not folder.exists():
         Run.create(folder, plan).train(data)
+    write_small_release(folder.with_name(f"{folder.name}-{os.getpid()}"))
 
 
 # ---- clocks

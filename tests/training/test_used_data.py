@@ -31,7 +31,7 @@ def plan():
 
 def model(**options):
     settings = {"privacy": {"steps": 2, "sampling_rate": 0.3, "noise_multiplier": 5.0}}
-    return DPSinkhorn(None, settings=settings, accountant="rdp", **options)
+    return DPSinkhorn(None, mechanism="record", settings=settings, accountant="rdp", anyway=True, **options)
 
 
 class TestNotice:

@@ -141,7 +141,8 @@ class Runner:
     def plan(self, row: Row, source: Source, seed: int) -> Plan:
         """Return all numbers of a row's training."""
         budget = None if row.recipe else _BUDGET * row.part
-        return plan_for(source.training, Request(epsilon=budget, recipe=self.recipe(row, source), seed=seed))
+        recipe = self.recipe(row, source)
+        return plan_for(source.training, Request(epsilon=budget, recipe=recipe, seed=seed, anyway=True))
 
     def recipe(self, row: Row, source: Source) -> Recipe:
         """Return the settings of a row's training, at this scale."""

@@ -37,7 +37,7 @@ class About:
     About(title='Chest X-rays', description='', purpose='teaching', contact='')
     >>> About(title="two\\nlines")
     Traceback (most recent call last):
-    dpsinkhorn.release.errors.ReleaseError: the title must be one line of at most 200 printable characters
+    dpsinkhorn.errors.ReleaseError: the title must be one line of at most 200 printable characters
     """
 
     title: str = USUAL_TITLE

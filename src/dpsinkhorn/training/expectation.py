@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["MEASURED", "Expectation", "expectation", "weigh"]
@@ -50,7 +51,7 @@ def expectation(plan: Plan) -> Expectation | None:
     weight = weigh(budget, members, facts.image_shape)
     least = _LEAST * budget * members / weight
     a_class = " a class" if facts.classes > 1 else ""
-    having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {budget:.3g}"
+    having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {format_epsilon(budget)}"
     if weight < _LEAST:
         needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / members):,}"
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")

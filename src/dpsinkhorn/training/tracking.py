@@ -24,7 +24,7 @@ def log_to(tracker: Any) -> Watch:
     >>> lines = []
     >>> _ = model.fit("digits", watch=log_to(lambda values, step: lines.append((step, *values))))
     >>> lines[-1]
-    (6, 'epsilon', 'delta', 'steps_planned')
+    (5, 'epsilon', 'delta', 'steps_planned')
     """
     log: Callable[[Mapping[str, float], int], Any] | None = _log_function(tracker)
 
