@@ -59,7 +59,7 @@ format: $(VENV)/.setup  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.setup  ## build the site of the documentation into site/; a broken link or an undocumented name is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.bench  ## time and memory of the solver beside GeomLoss, POT and OTT-JAX
 	$(BIN)/python benchmarks/sinkhorn_peers.py
