@@ -21,7 +21,7 @@ from traitlets.config import Config
 
 ROOT = Path(__file__).parent
 PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
-FIGURES = "benchmarks/results/*.json"
+FIGURES = "benchmarks/results/*.json*"
 _README = "readme.md"  # in capitals it would take the place of `index.md`
 
 
