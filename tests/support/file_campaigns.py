@@ -19,7 +19,7 @@ import dp_accounting as dp
 from dpsinkhorn.privacy import Budget, Charge, Ledger, journal, read_ledger
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.journal import JournalLockedError
-from dpsinkhorn.release import ReleaseError, _files, load, write_release
+from dpsinkhorn.release import About, ReleaseError, _files, load, write_release
 from dpsinkhorn.release import folder as release_folder
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.releases import CONFIGS, statement, trained
@@ -86,7 +86,7 @@ def _write(place: Path, generator: Any, title: str, overwrite: bool) -> None:
         label_probabilities=None,
         privacy=statement(),
         releasable=True,
-        title=title,
+        about=About(title=title),
         overwrite=overwrite,
     )
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dpsinkhorn.data import from_arrays
-from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.training import Facts, Request, TrainingError, choose_recipe, load_recipe, make_plan, plan_for
 from dpsinkhorn.training.defaults import DELTA
 from dpsinkhorn.training.expectation import expectation
@@ -60,10 +59,8 @@ def test_the_rule(known, epsilon, asked, name):
     assert choose_recipe(known, epsilon=epsilon, **{"quick": False, **asked}).name == name
 
 
-@pytest.mark.parametrize(("takes", "name"), [(True, "mixture"), (False, "grey")])
-def test_persons_get_a_mixture_where_it_protects_them(monkeypatch, takes, name):
-    monkeypatch.setattr(Moments, "takes_persons", takes)
-    assert choose_recipe(facts(persons=1000), epsilon=10, quick=True).name == name
+def test_persons_get_a_mixture():
+    assert choose_recipe(facts(persons=1000), epsilon=10, quick=True).name == "mixture"
 
 
 def test_more_records_or_epsilon_allow_more_components():
