@@ -16,9 +16,10 @@ from dpsinkhorn.generators.base import (
     draw_labels,
     draw_latents,
 )
-from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, FlowConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
+from dpsinkhorn.generators.flow import Flow
 from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.trained import frozen_copy, recompute_batch_statistics
@@ -28,6 +29,8 @@ __all__ = [
     "BigGANConfig",
     "CustomConfig",
     "DCGANConfig",
+    "Flow",
+    "FlowConfig",
     "Generator",
     "GeneratorConfig",
     "GeneratorError",

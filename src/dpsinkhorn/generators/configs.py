@@ -18,7 +18,7 @@ from dpsinkhorn import _checks
 from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.variation import Variation
 
-LARGEST_LATENT = 4096
+LARGEST_LATENT = 3 * 512 * 512
 LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
 
 _LARGEST_CENTRES = 2**27  # pixels of all components of a mixture: sampling keeps two numbers for each
@@ -298,3 +298,48 @@ class MixtureConfig(Config):
     @property
     def activations(self) -> int:
         return 4 * max(self.points, self.latent, self.components)
+
+
+@dataclass(frozen=True)
+class FlowConfig(Config):
+    """A flow from normal noise to images, by a U-Net that knows the class.
+
+    The network works on blocks of 2 x 2 pixels, with `channels` channels there and twice as many at half that
+    resolution. Sampling calls it `evaluations` times for an image.
+
+    >>> FlowConfig(image_shape=(1, 28, 28), classes=10).parameters
+    1442628
+    """
+
+    kind: ClassVar[str] = "flow"
+
+    channels: int = whole(8, 512, 64)
+    evaluations: int = whole(2, 1000, 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.evaluations % 2:
+            raise GeneratorError("evaluations must be even: each step of the integration takes two")
+
+    @property
+    def latent(self) -> int:
+        """Return how many numbers are needed: one for each of an image."""
+        return self.points
+
+    @property
+    def parameters(self) -> int:
+        c, pixels = self.channels, 4 * self.image_shape[0]
+        condition = 2 * c * (64 + max(1, self.classes)) + 2 * c + (2 * c + 1) * 2 * c
+
+        def block(before: int, after: int) -> int:
+            shortcut = 0 if before == after else (before + 1) * after
+            return (9 * before + 9 * after + 2) * after + (2 * c + 1) * 2 * after + shortcut
+
+        blocks = [(c, c), (c, c), (c, 2 * c), (2 * c, 2 * c), (2 * c, 2 * c), (3 * c, c), (2 * c, c)]
+        ends = (9 * pixels + 1) * c + (9 * c + 1) * pixels
+        return condition + sum(block(*sizes) for sizes in blocks) + ends
+
+    @property
+    def activations(self) -> int:
+        _, height, width = self.image_shape
+        return 3 * self.channels * math.ceil(height / 2) * math.ceil(width / 2)

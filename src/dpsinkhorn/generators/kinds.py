@@ -10,8 +10,16 @@ import torch
 
 from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import Generator, ModuleClass
-from dpsinkhorn.generators.configs import BigGANConfig, Config, DCGANConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import (
+    BigGANConfig,
+    Config,
+    DCGANConfig,
+    FlowConfig,
+    MixtureConfig,
+    MLPConfig,
+)
 from dpsinkhorn.generators.custom import Custom, CustomConfig
+from dpsinkhorn.generators.flow import Flow
 from dpsinkhorn.generators.mixture import Mixture
 from dpsinkhorn.generators.networks import DCGAN, MLP, BigGAN
 
@@ -20,6 +28,7 @@ _MODULES: dict[type[Config], type[Generator]] = {
     BigGANConfig: BigGAN,
     MLPConfig: MLP,
     MixtureConfig: Mixture,
+    FlowConfig: Flow,
     CustomConfig: Custom,
 }
 _CONFIGS = {config.kind: config for config in _MODULES}

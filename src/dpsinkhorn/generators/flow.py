@@ -1,0 +1,117 @@
+"""A flow from noise to images, by a small U-Net that knows the class.
+
+An image is where a point of normal noise z has got to at time 1 when it moves with velocity v(x, t). The
+network learns v by flow matching: on the way x_t = (1 - t) z + t x from noise to an image x the velocity is
+x - z.
+
+Nothing in the network mixes images, and all of its parameters are weights and biases of convolutions and
+linear layers: so `mechanisms.shared.record_gradients` can have each record's gradient by itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpsinkhorn.generators.base import Generator
+from dpsinkhorn.generators.configs import FlowConfig
+
+_FREQUENCIES = 32  # of the time, from 1 to 1,000
+_STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
+
+
+class Flow(Generator):
+    """Moves normal noise to images along the velocity that a U-Net gives; see `FlowConfig`."""
+
+    config: FlowConfig
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__(config)
+        channels, width = config.channels, 2 * config.channels
+        pixels = 4 * config.image_shape[0]  # of a block of 2 x 2, which the network works on
+        self.time = nn.Linear(2 * _FREQUENCIES, width)
+        self.label = nn.Linear(max(1, config.classes), width, bias=False)
+        self.condition = nn.Linear(width, width)
+        self.first = nn.Conv2d(pixels, channels, 3, padding=1)
+        self.down = nn.ModuleList([_Block(channels, channels, width) for _ in range(2)])
+        self.middle = nn.ModuleList(
+            [_Block(channels, 2 * channels, width)]
+            + [_Block(2 * channels, 2 * channels, width) for _ in range(2)]
+        )
+        self.up = nn.ModuleList(
+            [_Block(3 * channels, channels, width), _Block(2 * channels, channels, width)]
+        )
+        self.last = nn.Conv2d(channels, pixels, 3, padding=1)
+        _silence(self.last)
+
+    def velocity(self, images: Tensor, times: Tensor, labels: Tensor | None) -> Tensor:
+        """Return the velocity (n, channels, height, width) of points at times (n,), of classes (n,)."""
+        height, width = images.shape[2:]
+        even = functional.pad(images, (0, width % 2, 0, height % 2))
+        condition = self._condition(times, labels)
+        fine = [self.first(functional.pixel_unshuffle(even, 2))]
+        for block in self.down:
+            fine.append(block(fine[-1], condition))
+        hidden = functional.avg_pool2d(fine.pop(), 2, ceil_mode=True)
+        for block in self.middle:
+            hidden = block(hidden, condition)
+        hidden = functional.interpolate(hidden, size=fine[-1].shape[2:], mode="nearest")
+        for block in self.up:
+            hidden = block(torch.cat([hidden, fine.pop()], 1), condition)
+        return functional.pixel_shuffle(self.last(functional.silu(_normed(hidden))), 2)[:, :, :height, :width]
+
+    def _condition(self, times: Tensor, labels: Tensor | None) -> Tensor:
+        """Return what the blocks are told of time and class, (n, 2 channels)."""
+        rates = torch.logspace(0, 3, _FREQUENCIES, device=times.device, dtype=times.dtype)
+        angles = times.unsqueeze(1) * rates
+        if labels is None:
+            labels = torch.zeros(len(times), dtype=torch.int64, device=times.device)
+        kinds = functional.one_hot(labels, self.label.in_features).to(times.dtype)
+        hidden = self.time(torch.cat([angles.sin(), angles.cos()], 1)) + self.label(kinds)
+        return functional.silu(self.condition(functional.silu(hidden)))
+
+    def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
+        """Integrate from time 0 to 1 by Heun's method, with `evaluations` calls of the network."""
+        inside = latents.clamp(_STEP, 1 - _STEP)
+        images = (math.sqrt(2) * torch.erfinv(2 * inside - 1)).view(-1, *self.config.image_shape)
+        intervals = self.config.evaluations // 2
+        length = 1 / intervals
+        for interval in range(intervals):
+            begin = images.new_full((len(images),), interval * length)
+            slope = self.velocity(images, begin, labels).to(images.dtype)
+            ahead = self.velocity(images + length * slope, begin + length, labels).to(images.dtype)
+            images = images + length / 2 * (slope + ahead)
+        return images.clamp(-1, 1)
+
+
+class _Block(nn.Module):
+    """Two convolutions with a shortcut; between them channels are scaled and shifted by the condition."""
+
+    def __init__(self, before: int, after: int, condition: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, padding=1)
+        self.modulation = nn.Linear(condition, 2 * after)
+        self.second = nn.Conv2d(after, after, 3, padding=1)
+        self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1)
+        _silence(self.second)
+
+    def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
+        scale, shift = self.modulation(condition)[:, :, None, None].chunk(2, 1)
+        inner = _normed(self.first(functional.silu(_normed(hidden)))) * (1 + scale) + shift
+        changed: Tensor = self.second(functional.silu(inner)) + self.shortcut(hidden)
+        return changed
+
+
+def _normed(hidden: Tensor) -> Tensor:
+    """Normalize the channels of every pixel: no number of one image depends on another."""
+    last = hidden.permute(0, 2, 3, 1)
+    return functional.layer_norm(last, last.shape[-1:]).permute(0, 3, 1, 2)
+
+
+def _silence(layer: nn.Conv2d) -> None:
+    """Let a layer begin with an output of 0."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
