@@ -30,6 +30,27 @@ class Flow(Generator):
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__(config)
+        self.network = Velocity(config)
+
+    def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
+        """Integrate from time 0 to 1 by Heun's method, with `evaluations` calls of the network."""
+        inside = latents.clamp(_STEP, 1 - _STEP)
+        images = (math.sqrt(2) * torch.erfinv(2 * inside - 1)).view(-1, *self.config.image_shape)
+        intervals = self.config.evaluations // 2
+        length = 1 / intervals
+        for interval in range(intervals):
+            begin = images.new_full((len(images),), interval * length)
+            slope = self.network(images, begin, labels)
+            ahead = self.network(images + length * slope, begin + length, labels)
+            images = images + length / 2 * (slope + ahead)
+        return images.clamp(-1, 1)
+
+
+class Velocity(nn.Module):
+    """The U-Net. It computes in the type of its weights, and takes and returns what the images are in."""
+
+    def __init__(self, config: FlowConfig) -> None:
+        super().__init__()
         channels, width = config.channels, 2 * config.channels
         pixels = 4 * config.image_shape[0]  # of a block of 2 x 2, which the network works on
         self.time = nn.Linear(2 * _FREQUENCIES, width)
@@ -47,12 +68,12 @@ class Flow(Generator):
         self.last = nn.Conv2d(channels, pixels, 3, padding=1)
         _silence(self.last)
 
-    def velocity(self, images: Tensor, times: Tensor, labels: Tensor | None) -> Tensor:
+    def forward(self, images: Tensor, times: Tensor, labels: Tensor | None) -> Tensor:
         """Return the velocity (n, channels, height, width) of points at times (n,), of classes (n,)."""
         height, width = images.shape[2:]
-        even = functional.pad(images, (0, width % 2, 0, height % 2))
+        blocks = functional.pixel_unshuffle(functional.pad(images, (0, width % 2, 0, height % 2)), 2)
         condition = self._condition(times, labels)
-        fine = [self.first(functional.pixel_unshuffle(even, 2))]
+        fine = [self.first(blocks.to(condition.dtype))]
         for block in self.down:
             fine.append(block(fine[-1], condition))
         hidden = functional.avg_pool2d(fine.pop(), 2, ceil_mode=True)
@@ -61,7 +82,8 @@ class Flow(Generator):
         hidden = functional.interpolate(hidden, size=fine[-1].shape[2:], mode="nearest")
         for block in self.up:
             hidden = block(torch.cat([hidden, fine.pop()], 1), condition)
-        return functional.pixel_shuffle(self.last(functional.silu(_normed(hidden))), 2)[:, :, :height, :width]
+        changed = functional.pixel_shuffle(self.last(functional.silu(_normed(hidden))), 2)
+        return changed[:, :, :height, :width].to(images.dtype)
 
     def _condition(self, times: Tensor, labels: Tensor | None) -> Tensor:
         """Return what the blocks are told of time and class, (n, 2 channels)."""
@@ -69,22 +91,10 @@ class Flow(Generator):
         angles = times.unsqueeze(1) * rates
         if labels is None:
             labels = torch.zeros(len(times), dtype=torch.int64, device=times.device)
-        kinds = functional.one_hot(labels, self.label.in_features).to(times.dtype)
-        hidden = self.time(torch.cat([angles.sin(), angles.cos()], 1)) + self.label(kinds)
+        dtype = self.condition.weight.dtype
+        kinds = functional.one_hot(labels, self.label.in_features).to(dtype)
+        hidden = self.time(torch.cat([angles.sin(), angles.cos()], 1).to(dtype)) + self.label(kinds)
         return functional.silu(self.condition(functional.silu(hidden)))
-
-    def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """Integrate from time 0 to 1 by Heun's method, with `evaluations` calls of the network."""
-        inside = latents.clamp(_STEP, 1 - _STEP)
-        images = (math.sqrt(2) * torch.erfinv(2 * inside - 1)).view(-1, *self.config.image_shape)
-        intervals = self.config.evaluations // 2
-        length = 1 / intervals
-        for interval in range(intervals):
-            begin = images.new_full((len(images),), interval * length)
-            slope = self.velocity(images, begin, labels).to(images.dtype)
-            ahead = self.velocity(images + length * slope, begin + length, labels).to(images.dtype)
-            images = images + length / 2 * (slope + ahead)
-        return images.clamp(-1, 1)
 
 
 class _Block(nn.Module):

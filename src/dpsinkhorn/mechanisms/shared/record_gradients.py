@@ -11,16 +11,16 @@ rounded to multiples of a public step, so coarse that float64 holds every sum ex
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dpsinkhorn.generators.flow import Flow
-from dpsinkhorn.kernels.grid_sums import add_on_grid
+from dpsinkhorn.kernels.record_sums import add_on_grid, products
 
 __all__ = ["RecordGradients", "flow_loss"]
 
@@ -30,18 +30,27 @@ _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings of a norm and of scaling by it
 
 
-def flow_loss(network: Flow, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> Tensor:
+def flow_loss(
+    velocity: Callable[..., Tensor], images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor
+) -> Tensor:
     """Return the squared error of the velocity of every image, (n,), the mean over pixels."""
-    at = times.view(-1, 1, 1, 1)
-    velocity = network.velocity(torch.lerp(noises, images, at), times, labels)
-    return (velocity.float() - (images - noises)).square().mean((1, 2, 3))
+    found = velocity(torch.lerp(noises, images, times.view(-1, 1, 1, 1)), times, labels)
+    return (found - (images - noises)).square().mean((1, 2, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradients:
+    """Gradients of some records, (b, numbers), parameter by parameter, and their squared norms, (b,)."""
+
+    parts: dict[Tensor, Tensor]
+    squares: Tensor
 
 
 class RecordGradients:
-    """Sums of clipped per-record gradients in all parameters of a network.
+    """Sums of clipped per-record gradients in all parameters of a flow.
 
     Args:
-        network: whose parameters are all weights and biases of convolutions and linear layers.
+        flow: whose network has no other parameters than weights and biases of convolutions and linear layers.
         clip: C, the norm of what a record adds at most.
         most_records: for as many records sums are exact.
         draws: K, how many images, times and noises a record's loss is the mean of.
@@ -51,7 +60,7 @@ class RecordGradients:
 
     def __init__(
         self,
-        network: Flow,
+        flow: Flow,
         clip: float,
         most_records: int,
         *,
@@ -59,153 +68,122 @@ class RecordGradients:
         chunk: int,
         precision: torch.dtype = torch.float32,
     ) -> None:
-        self._network, self._draws, self._chunk, self._precision = network, draws, chunk, precision
-        self._layers = [part for part in network.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
+        self._flow, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
+        self._layers = [part for part in flow.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
         bits = _DIGITS - 1 - most_records.bit_length()
         self._step = clip * 2.0**-bits
-        parameters = sum(parameter.numel() for parameter in network.parameters())
-        self._bound = clip * (1 - math.sqrt(parameters) * 2.0 ** -(bits + 1) - _SLACK)
+        self._bound = clip * (1 - math.sqrt(flow.config.parameters) * 2.0 ** -(bits + 1) - _SLACK)
 
     def clipped_sum(
         self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor, weights: Tensor
     ) -> Tensor:
-        """Return the sum over records, (P,), in float64, on the grid.
+        """Return the sum over records, (P,), in float64, on the grid, in the order of the parameters.
 
         Args:
-            images: (b, K, channels, height, width), for b a multiple of the chunk; labels, times: (b, K).
+            images: (b, K, channels, height, width), for b a multiple of the chunk.
+            labels: (b, K), or none.
+            times: (b, K).
             noises: as the images.
             weights: (b,): 1, or 0 for a place that no record takes.
         """
-        totals = {layer: self._zeros(layer) for layer in self._layers}
+        totals: dict[Tensor, Tensor] = {
+            parameter: torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)
+            for parameter in self._flow.parameters()
+        }
         for begin in range(0, len(images), self._chunk):
             rows = slice(begin, begin + self._chunk)
-            kinds = None if labels is None else labels[rows].flatten()
-            parts = self._gradients(
-                images[rows].flatten(0, 1), kinds, times[rows].flatten(), noises[rows].flatten(0, 1)
+            found = self._gradients(
+                images[rows], None if labels is None else labels[rows], times[rows], noises[rows]
             )
-            squares = sum(
-                torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square()
-                for of_layer in parts.values()
-                for part in of_layer
-            )
-            assert isinstance(squares, Tensor)
-            factors = (self._bound / squares.sqrt()).clamp_(max=1.0).mul_(weights[rows])
-            factors = torch.where(squares.isfinite(), factors, 0.0)  # what overflows adds nothing
-            for layer, of_layer in parts.items():
-                for total, part in zip(totals[layer], of_layer, strict=True):
-                    add_on_grid(total, part, factors, self._step)
-        return self._flat(totals)
+            factors = (self._bound / found.squares.sqrt()).clamp_(max=1.0).mul_(weights[rows])
+            factors = torch.where(found.squares.isfinite(), factors, 0.0)  # what overflows adds nothing
+            for parameter, part in found.parts.items():
+                add_on_grid(totals[parameter], part, factors, self._step)
+        return torch.cat([_as_stored(total, parameter) for parameter, total in totals.items()])
 
     def check_places(self) -> None:
         """Refuse a device on which a record's gradient depends on its place, or on the others in a chunk.
 
         The proof rests on it that it does not. This tries it on made-up images, in the shapes of a training.
         """
-        config, device, count = self._network.config, self._step_device, self._chunk
+        config, device = self._flow.config, next(self._flow.parameters()).device
         random = torch.Generator(device).manual_seed(0)
-        shape = (count, self._draws, *config.image_shape)
+        shape = (self._chunk, self._draws, *config.image_shape)
         images, noises = (torch.randn(shape, generator=random, device=device).clamp_(-1, 1) for _ in range(2))
         times = torch.rand(shape[:2], generator=random, device=device)
         labels = torch.randint(max(1, config.classes), shape[:2], generator=random, device=device)
-        order = torch.randperm(count, generator=random, device=device)
-        others = images.clone()
-        others[count // 2 :] = -1.0
 
-        def gradients(images: Tensor, rows: Tensor | slice) -> list[Tensor]:
-            parts = self._gradients(
-                images[rows].flatten(0, 1),
-                labels[rows].flatten() if config.classes else None,
-                times[rows].flatten(),
-                noises[rows].flatten(0, 1),
-            )
-            return [part for of_layer in parts.values() for part in of_layer]
+        def parts(images: Tensor, rows: Tensor) -> list[Tensor]:
+            kinds = labels[rows] if config.classes else None
+            return list(self._gradients(images[rows], kinds, times[rows], noises[rows]).parts.values())
 
-        found, every = gradients(images, slice(None)), slice(None, count // 2)
-        moved = all(torch.equal(a[order], b) for a, b in zip(found, gradients(images, order), strict=True))
-        kept = all(
-            torch.equal(a[every], b[every])
-            for a, b in zip(found, gradients(others, slice(None)), strict=True)
-        )
-        if not moved or not kept:
-            raise ValueError(
-                "on this device a record's gradient depends on its place among the others, so that nothing "
-                "could be guaranteed; choose another size of chunks, a multiple of 32"
-            )
+        every, half = torch.arange(self._chunk, device=device), self._chunk // 2
+        order = torch.randperm(self._chunk, generator=random, device=device)
+        others = torch.where(every.view(-1, 1, 1, 1, 1) < half, images, -1.0)
+        for found, moved, beside in zip(
+            parts(images, every), parts(images, order), parts(others, every), strict=True
+        ):
+            if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
+                raise ValueError(
+                    "on this device a record's gradient depends on its place among the others, so that "
+                    "nothing could be guaranteed; choose another size of chunks, a multiple of 32"
+                )
 
-    @property
-    def _step_device(self) -> torch.device:
-        return next(self._network.parameters()).device
+    def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:
+        weights = {
+            name: parameter.detach().to(self._precision)
+            for name, parameter in self._flow.network.named_parameters()
+        }
 
-    def _gradients(
-        self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor
-    ) -> dict[Layer, list[Tensor]]:
-        """Return the gradients of every record, (b, numbers), in the weights and the biases of each layer."""
+        def velocity(*given: Tensor | None) -> Tensor:
+            found: Tensor = torch.func.functional_call(self._flow.network, weights, given)
+            return found
+
         with torch.enable_grad(), self._watched() as seen:
-            reduced = self._precision != torch.float32
-            with torch.autocast(images.device.type, self._precision, enabled=reduced):
-                losses = flow_loss(self._network, images, labels, times, noises)
-            outputs = [output for _, output in seen.values()]
-            slopes = torch.autograd.grad(losses.sum() / self._draws, outputs)
-        parts = {}
-        for (layer, (inputs, _)), slope in zip(list(seen.items()), slopes, strict=True):
-            parts[layer] = _products(layer, inputs.detach(), slope, self._draws)
-        return parts
+            losses = flow_loss(
+                velocity,
+                images.flatten(0, 1),
+                None if labels is None else labels.flatten(),
+                times.flatten(),
+                noises.flatten(0, 1),
+            )
+            slopes = torch.autograd.grad(losses.sum() / self._draws, [output for _, output in seen.values()])
+        parts: dict[Tensor, Tensor] = {}
+        squares = torch.zeros(len(images), dtype=torch.float64, device=images.device)
+        for (layer, (inputs, _)), slope in zip(seen.items(), slopes, strict=True):
+            inputs, slope = _by_pixel(inputs.detach()), _by_pixel(slope)
+            side = 1 if isinstance(layer, nn.Linear) else layer.kernel_size[0]
+            parts[layer.weight], own = products(inputs, slope, len(images), side)
+            squares += own
+            if layer.bias is not None:
+                part = slope.reshape(len(images), -1, slope.shape[-1]).sum(1, dtype=torch.float32)
+                squares += torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square()
+                parts[layer.bias] = part
+        return _Gradients(parts, squares)
 
     @contextmanager
     def _watched(self) -> Iterator[dict[Layer, tuple[Tensor, Tensor]]]:
         """Within it, inputs and outputs of the layers are kept, and gradients end at the outputs."""
         seen: dict[Layer, tuple[Tensor, Tensor]] = {}
 
-        def keep(layer: Layer, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-            if not output.requires_grad:  # nothing before it does
-                output.requires_grad_()
+        def keep(layer: Layer, inputs: tuple[Tensor], output: Tensor) -> None:
+            output.requires_grad_()  # the first ones depend on nothing that does
             seen[layer] = inputs[0], output
-            return output
 
-        trained = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
         with ExitStack() as stack:
             for layer in self._layers:
                 stack.callback(layer.register_forward_hook(keep).remove)
-            for parameter in trained:
-                stack.callback(parameter.requires_grad_, True)
-                parameter.requires_grad_(False)
             yield seen
 
-    def _zeros(self, layer: Layer) -> list[Tensor]:
-        return [
-            torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)
-            for parameter in layer.parameters()
-        ]
 
-    def _flat(self, totals: dict[Layer, list[Tensor]]) -> Tensor:
-        """Return sums of all layers in the order of the network's parameters, flattened."""
-        by_parameter: dict[nn.Parameter, Tensor] = {}
-        for layer, of_layer in totals.items():
-            for parameter, total in zip(layer.parameters(), of_layer, strict=True):
-                if parameter.ndim == 4:
-                    out, into, height, width = parameter.shape
-                    total = total.view(out, height, width, into).permute(0, 3, 1, 2)
-                by_parameter[parameter] = total.reshape(-1)
-        return torch.cat([by_parameter[parameter] for parameter in self._network.parameters()])
+def _by_pixel(values: Tensor) -> Tensor:
+    """Return (n, height, width, channels) of what a convolution or a linear layer, (n, channels), has."""
+    return values[:, None, None] if values.ndim == 2 else values.permute(0, 2, 3, 1)
 
 
-def _products(layer: Layer, inputs: Tensor, slopes: Tensor, draws: int) -> list[Tensor]:
-    """Return each record's gradients, (b, numbers), in weights, as (out, height, width, in), and biases."""
-    if isinstance(layer, nn.Conv2d):
-        inputs, slopes = _windows(inputs, layer), slopes.permute(0, 2, 3, 1)
-    inputs = inputs.to(slopes.dtype).reshape(len(inputs) // draws, -1, inputs.shape[-1])
-    slopes = slopes.reshape(len(inputs), -1, slopes.shape[-1])
-    products = [torch.bmm(slopes.mT, inputs).flatten(1)]
-    if layer.bias is not None:
-        products.append(slopes.sum(1, dtype=torch.float32))
-    return products
-
-
-def _windows(inputs: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Return what each output of a convolution of stride 1 sees, (n, height, width, kernel and channels)."""
-    rows, columns = layer.kernel_size
-    assert not isinstance(layer.padding, str)
-    down, across = layer.padding
-    last = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, across, across, down, down))
-    windows = last.unfold(1, rows, 1).unfold(2, columns, 1)  # (n, height, width, channels, rows, columns)
-    return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
+def _as_stored(total: Tensor, parameter: Tensor) -> Tensor:
+    """Return a sum (out, height, width, in) of a convolution's weights in their own order, flattened."""
+    if parameter.ndim < 4:
+        return total
+    out, into, height, width = parameter.shape
+    return total.view(out, height, width, into).permute(0, 3, 1, 2).reshape(-1)

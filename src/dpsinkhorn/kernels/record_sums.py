@@ -1,0 +1,158 @@
+"""Gradients of each record in a layer's weights, and their sum on a grid, on which float64 sums are exact."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_of_2
+
+__all__ = ["add_on_grid", "products"]
+
+_AT_ONCE = 2**22  # numbers in float64, where there is no kernel
+_TILE, _PIXELS = 64, 64  # of a record's products: outputs or inputs, and pixels at a time
+_COLUMNS, _ROWS = 1024, 64  # that a program adds up
+
+if AVAILABLE:
+    from dpsinkhorn.kernels.launch import tl, triton
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _products_kernel(  # type: ignore[no-untyped-def]
+        inputs,
+        slopes,
+        out,
+        squares,
+        height,
+        width,
+        pixels,
+        channels,
+        outputs,
+        SIDE: tl.constexpr,
+        OUTPUTS: tl.constexpr,
+        CHANNELS: tl.constexpr,
+        PIXELS: tl.constexpr,
+        EXACT: tl.constexpr,
+    ):
+        """A tile of a record's products: some outputs, some inputs, one place of the kernel."""
+        record, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+        down, across = tile // SIDE % SIDE, tile % SIDE
+        blocks = tl.cdiv(channels, CHANNELS)
+        o = tile // (SIDE * SIDE) // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
+        c = tile // (SIDE * SIDE) % blocks * CHANNELS + tl.arange(0, CHANNELS)
+        total = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
+        for begin in range(0, pixels, PIXELS):
+            p = begin + tl.arange(0, PIXELS)
+            y, x = p // width % height + down - SIDE // 2, p % width + across - SIDE // 2
+            seen = (p < pixels) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+            at = record * pixels + p
+            slope = tl.load(
+                slopes + at[:, None] * outputs + o[None, :],
+                mask=(p < pixels)[:, None] & (o < outputs)[None, :],
+                other=0.0,
+            )
+            at += (down - SIDE // 2) * width + across - SIDE // 2
+            entry = tl.load(
+                inputs + at[:, None] * channels + c[None, :],
+                mask=seen[:, None] & (c < channels)[None, :],
+                other=0.0,
+            )
+            precision: tl.constexpr = "ieee" if EXACT else "tf32"
+            total = tl.dot(tl.trans(slope), entry, total, input_precision=precision)
+        kept = total.to(out.dtype.element_ty)
+        at = ((record * outputs + o[:, None]) * SIDE * SIDE + down * SIDE + across) * channels + c[None, :]
+        tl.store(out + at, kept, mask=(o < outputs)[:, None] & (c < channels)[None, :])
+        wide = kept.to(tl.float64)
+        tl.store(squares + record * tl.num_programs(0) + tile, tl.sum(wide * wide))
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _sum_kernel(  # type: ignore[no-untyped-def]
+        total, values, factors, step, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    ):
+        at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        first = tl.program_id(1) * ROWS
+        inside = at < columns
+        entries = tl.zeros([COLUMNS], dtype=tl.float64)
+        place = values + first.to(tl.int64) * columns + at
+        for row in range(ROWS):
+            factor = tl.load(factors + first + row, mask=first + row < rows, other=0.0)
+            entry = tl.load(place, mask=inside & (first + row < rows), other=0.0)
+            entries += tl.where(factor > 0, tl.floor(entry.to(tl.float64) * factor + 0.5), 0.0)
+            place += columns
+        # exact, so it does not matter who comes first
+        tl.atomic_add(total + at, entries * step, mask=inside)
+
+
+def products(inputs: Tensor, slopes: Tensor, records: int, side: int) -> tuple[Tensor, Tensor]:
+    """Return each record's gradient in a layer's weights, and its squared norm, in float64.
+
+    Args:
+        inputs: (n, height, width, channels), what the layer saw: a convolution of stride 1 that keeps the
+            size, or with height and width 1 a linear layer. A record has n / records images.
+        slopes: (n, height, width, outputs), gradients at the layer's outputs.
+        side: of the convolution's kernel, 1 or 3.
+
+    Returns:
+        (records, outputs * side * side * channels), in the type of the slopes, and (records,).
+
+    >>> pixels = torch.ones(4, 1, 1, 2)
+    >>> products(pixels, pixels, records=2, side=1)
+    (tensor([[2., 2., 2., 2.],
+            [2., 2., 2., 2.]]), tensor([16., 16.], dtype=torch.float64))
+    """
+    (_, height, width, channels), outputs = inputs.shape, slopes.shape[-1]
+    if not available(inputs.device):
+        windows = functional.pad(inputs, (0, 0, *(side // 2,) * 4)).unfold(1, side, 1).unfold(2, side, 1)
+        seen = windows.permute(0, 1, 2, 4, 5, 3).reshape(records, -1, side * side * channels)
+        found = torch.bmm(slopes.reshape(records, -1, outputs).mT, seen).flatten(1)
+        return found, torch.linalg.vector_norm(found, dim=1, dtype=torch.float64).square()
+    found = slopes.new_empty(records, outputs * side * side * channels)
+    pixels = len(inputs) // records * height * width
+    of_outputs, of_channels = (min(_TILE, max(16, power_of_2(size))) for size in (outputs, channels))
+    tiles = side * side * ceil_div(outputs, of_outputs) * ceil_div(channels, of_channels)
+    squares = torch.empty(records, tiles, dtype=torch.float64, device=inputs.device)
+    with on(inputs.device):
+        _products_kernel[(tiles, records)](
+            inputs.contiguous(),
+            slopes.contiguous(),
+            found,
+            squares,
+            height,
+            width,
+            pixels,
+            channels,
+            outputs,
+            SIDE=side,
+            OUTPUTS=of_outputs,
+            CHANNELS=of_channels,
+            PIXELS=min(_PIXELS, max(16, power_of_2(pixels))),
+            EXACT=slopes.dtype == torch.float32,
+        )
+    return found, squares.sum(1)
+
+
+def add_on_grid(total: Tensor, values: Tensor, factors: Tensor, step: float) -> None:
+    """Add to `total`, (p,), float64, the rows of `values`, (b, p), times `factors`, (b,), float64.
+
+    Each product is rounded to a multiple of `step`; a row whose factor is 0 is left out, whatever it holds.
+    Where sums are below 2^53 steps they are exact, and the same in any order.
+
+    >>> total = torch.zeros(2, dtype=torch.float64)
+    >>> rows = torch.tensor([[1.0, 2.0], [0.3, float("nan")]])
+    >>> add_on_grid(total, rows, torch.tensor([0.5, 0.0], dtype=torch.float64), 0.25)
+    >>> total
+    tensor([0.5000, 1.0000], dtype=torch.float64)
+    """
+    scaled = factors / step
+    rows, columns = values.shape
+    if available(values.device):
+        grid = (ceil_div(columns, _COLUMNS), ceil_div(rows, _ROWS))
+        with on(values.device):
+            _sum_kernel[grid](
+                total, values.contiguous(), scaled, step, rows, columns, ROWS=_ROWS, COLUMNS=_COLUMNS
+            )
+        return
+    kept = scaled > 0
+    parts = (torch.split(part, max(1, _AT_ONCE // columns)) for part in (values[kept], scaled[kept]))
+    for some, by in zip(*parts, strict=True):
+        total += (some.double() * by.unsqueeze(1) + 0.5).floor_().sum(0) * step
