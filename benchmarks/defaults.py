@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=["rule"], help="rule, a recipe, or K=8,m=16,T=6")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cpu", help="the default plan on a GPU is another")
     parser.add_argument("--test", action="store_true", help="the test split: for figures, never for choices")
     parser.add_argument(
         "--expect", action="store_true", help="print what is there by ε and records of a class"
@@ -64,7 +65,7 @@ def main() -> None:
     for source in arguments.data:
         name, _, path = source.rpartition("=")
         for side in numbers(arguments.sides):
-            judge = Judge(name or path, path, int(side), arguments.test)
+            judge = Judge(name or path, path, int(side), arguments.test, arguments.device)
             cells = (
                 numbers(arguments.records),
                 numbers(arguments.epsilons),
@@ -105,7 +106,8 @@ def changes(setting: str) -> Row:
 class Judge:
     """A data set at one size, divided, and the network whose features are compared."""
 
-    def __init__(self, name: str, path: str, side: int, tested: bool) -> None:
+    def __init__(self, name: str, path: str, side: int, tested: bool, device: str) -> None:
+        self.device = device
         self.name = f"{name}, test split" if tested else name
         whole = load_dataset(path, size=side)
         held = np.arange(whole.records) // 2 % 6 == 5
@@ -130,13 +132,13 @@ class Judge:
             value_range=data.value_range,
             classes=data.classes,
             random_state=wanted["seed"],
-            device="cpu",
+            device=self.device,
             anyway=True,
             **changes(wanted["setting"]),
         ).fit(np.asarray(data.images), data.labels)
         seconds = time.monotonic() - started
         release = model.release_
-        images, labels = release.sample(COUNT, seed=wanted["seed"], variation=Variation())
+        images, labels = release.sample(COUNT, random_state=wanted["seed"], variation=Variation())
         assert labels is not None
         plan = model.plan_
         return {
