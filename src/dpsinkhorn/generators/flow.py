@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from dpsinkhorn.generators.base import Generator
 from dpsinkhorn.generators.configs import FlowConfig
+from dpsinkhorn.kernels.pixel_norm import normed_silu
 
 _FREQUENCIES = 32  # of the time, from 1 to 1,000
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
@@ -82,7 +83,7 @@ class Velocity(nn.Module):
         hidden = functional.interpolate(hidden, size=fine[-1].shape[2:], mode="nearest")
         for block in self.up:
             hidden = block(torch.cat([hidden, fine.pop()], 1), condition)
-        changed = functional.pixel_shuffle(self.last(functional.silu(_normed(hidden))), 2)
+        changed = functional.pixel_shuffle(self.last(normed_silu(hidden)), 2)
         return changed[:, :, :height, :width].to(images.dtype)
 
     def _condition(self, times: Tensor, labels: Tensor | None) -> Tensor:
@@ -109,16 +110,9 @@ class _Block(nn.Module):
         _silence(self.second)
 
     def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
-        scale, shift = self.modulation(condition)[:, :, None, None].chunk(2, 1)
-        inner = _normed(self.first(functional.silu(_normed(hidden)))) * (1 + scale) + shift
-        changed: Tensor = self.second(functional.silu(inner)) + self.shortcut(hidden)
+        inner = normed_silu(self.first(normed_silu(hidden)), self.modulation(condition))
+        changed: Tensor = self.second(inner) + self.shortcut(hidden)
         return changed
-
-
-def _normed(hidden: Tensor) -> Tensor:
-    """Normalize the channels of every pixel: no number of one image depends on another."""
-    last = hidden.permute(0, 2, 3, 1)
-    return functional.layer_norm(last, last.shape[-1:]).permute(0, 3, 1, 2)
 
 
 def _silence(layer: nn.Conv2d) -> None:
