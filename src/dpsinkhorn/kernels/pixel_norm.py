@@ -108,7 +108,7 @@ def normed_silu(hidden: Tensor, changes: Tensor | None = None) -> Tensor:
     tensor([ 0.7311, -0.2689])
     """
     if available(hidden.device):
-        fused: Tensor = _NormedSilu.apply(hidden, changes)
+        fused: Tensor = _NormedSilu.apply(hidden, changes)  # type: ignore[no-untyped-call]
         return fused
     last = hidden.permute(0, 2, 3, 1)
     normed = functional.layer_norm(last, last.shape[-1:], eps=_EPSILON).permute(0, 3, 1, 2)
