@@ -23,7 +23,7 @@ __all__ = ["TrainOptions", "parse_changes"]
 # Options that a run may be resumed with; all others are settled when it begins.
 _ANY_TIME = (
     *("data", "out", "device", "resume", "dry_run", "anyway"),
-    *("checkpoint_every", "picture_every", "as_json"),
+    *("checkpoint_every", "picture_every", "rank_timeout", "as_json"),
     "reading",  # of which those given are looked at one by one
 )
 
@@ -136,6 +136,14 @@ class TrainOptions:
             "--picture-every", min=0, help="Steps between pictures of samples, at least; 0 for none."
         ),
     ] = 500
+    rank_timeout: Annotated[
+        float,
+        typer.Option(
+            "--rank-timeout",
+            min=1,
+            help="Under torchrun: seconds that a rank may keep the others waiting, before the run ends.",
+        ),
+    ] = 600
     as_json: JsonOption = False
 
     def settled(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from dpsinkhorn.data import Dataset, check_every_class
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared.base import Sample, tidy
+from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.mechanisms.shared.fixed import Drawn
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts
 
-__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room"]
+__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room", "records_of"]
 
 _AT_ONCE = 2**14  # records that are converted together
 _NUMBERS = 2**22  # pixels that go through together when all records do
@@ -101,7 +102,7 @@ class Drawable(Protocol):
         """All of them, ready for steps in fixed shapes, where that can be."""
         ...
 
-    def every(self) -> Iterator[Sample]:
+    def every(self) -> Iterable[Sample]:
         """All of them, some at a time."""
         ...
 
@@ -138,7 +139,10 @@ class Records:
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units, each with probability `rate`: all records of those taken."""
-        units = poisson_sample(self._units, rate, noise, device=self._device)
+        return self.sample_of(poisson_sample(self._units, rate, noise, device=self._device))
+
+    def sample_of(self, units: Tensor) -> Sample:
+        """All records of these units."""
         return self._sample(units if self._groups is None else self._rows_of(units))
 
     def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
@@ -174,9 +178,10 @@ class Records:
             parts = torch.split(self._order, _whole_persons(self._counts, many))
         yield from map(self._sample, parts)
 
-    def labels(self) -> tuple[Tensor | None, Tensor | None]:
-        """All labels and groups, for a release of class frequencies."""
-        return self._labels, self._groups
+    def labels(self) -> Labels:
+        """All labels and persons, for a release of class frequencies."""
+        assert self._labels is not None
+        return [(self._labels, self._groups)]
 
     def _sample(self, rows: Tensor) -> Sample:
         return Sample(
@@ -212,3 +217,8 @@ def _whole_persons(counts: Tensor, many: int) -> list[int]:
             lengths.append(0)
         lengths[-1] += count
     return lengths
+
+
+def records_of(dataset: Dataset, device: torch.device) -> Records:
+    """The records of a data set, ready to be drawn from."""
+    return Records(dataset, device)

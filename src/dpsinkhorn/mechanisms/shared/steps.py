@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.ranks import Ranks
 
 __all__ = ["AllRecords", "Learner", "Sample", "Steps"]
 
@@ -23,11 +24,13 @@ class Sample:
         labels: ``(b,)``, whole numbers; ``None`` where there are no classes.
         groups: ``(b,)``, whole numbers: rows of one person share a number, and the sample holds all of a
             person's rows or none. ``None``: every row is a unit of privacy by itself.
+        ranks: where these are the records of one of several ranks, whom to ask for those of the others.
     """
 
     points: Tensor
     labels: Tensor | None = None
     groups: Tensor | None = None
+    ranks: Ranks | None = None
 
 
 class Steps(Protocol):
@@ -53,7 +56,7 @@ class Steps(Protocol):
 class AllRecords(Protocol):
     """Records that can be read through."""
 
-    def every(self) -> Iterator[Sample]:
+    def every(self) -> Iterable[Sample]:
         """Hand out all of them, some at a time."""
         ...
 
