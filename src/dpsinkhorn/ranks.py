@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from dpsinkhorn.errors import RankLostError
 
-__all__ = ["SECONDS", "Ranks", "joined", "over_ranks"]
+__all__ = ["SECONDS", "Others", "Ranks", "joined", "over_ranks"]
 
 SECONDS = 600.0
 """A rank that keeps the others waiting for longer counts as stalled."""
@@ -182,11 +183,20 @@ def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
             dist.destroy_process_group()
 
 
+@dataclass(frozen=True)
+class Others:
+    """The other ranks, as a holder of private records that they hold too."""
+
+    ranks: Ranks
+    what: str
+    """By which name they know what is held: a sample, say."""
+
+
 def over_ranks(method: F) -> F:
     """Let a method that sums over records sum over those of all ranks.
 
-    Its first argument, besides `self`, are private records. Where these say, by an attribute `ranks`, that
-    other ranks hold records too, all ranks are asked for the same sum, with the other arguments, which are
+    Its first argument, besides `self`, are private records. Where these say, by an attribute `others`, that
+    other ranks hold more of them, all ranks are asked for the same sum, with the other arguments, which are
     public, and what they have is added up.
     """
     signature = inspect.signature(method)
@@ -194,11 +204,11 @@ def over_ranks(method: F) -> F:
 
     @functools.wraps(method)
     def summed(*arguments: Any, **named: Any) -> Any:
-        ranks: Ranks | None = getattr(arguments[place], "ranks", None)
-        if ranks is None:
+        others: Others | None = getattr(arguments[place], "others", None)
+        if others is None:
             return method(*arguments, **named)
         public = list(signature.bind(*arguments, **named).arguments.items())[place + 1 :]
-        ranks.ask(method.__name__, dict(public))
-        return ranks.added_up(method(*arguments, **named))
+        others.ranks.ask(f"{others.what}.{method.__name__}", dict(public))
+        return others.ranks.added_up(method(*arguments, **named))
 
     return cast(F, summed)

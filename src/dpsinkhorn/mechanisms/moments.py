@@ -109,7 +109,7 @@ class Moments(TrainingMechanism):
     steps_are_costly = True
     sums_over_records = True
     audit_recipe = "mixture"
-    unused_settings = frozenset({"loss", "optimizer"})
+    unused_settings = frozenset({"loss", "optimizer", "flow"})
 
     mechanism: MomentsMechanism
 

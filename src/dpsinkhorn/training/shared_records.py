@@ -16,14 +16,16 @@ import torch
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.class_counts import Labels, clipped_counts
+from dpsinkhorn.mechanisms.shared import class_counts
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism
+from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.ranks import Ranks
+from dpsinkhorn.ranks import Others, Ranks
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords, records_of
+from dpsinkhorn.training.state import TrainingState
 
 __all__ = ["SharedRecords", "answer"]
 
@@ -31,13 +33,17 @@ _MOST_RANKS = 64  # whose sums may be added up in any order: docs/proofs/record-
 
 
 class _Part:
-    """The records that one rank holds."""
+    """The records that one rank holds, and the mechanism that sums over them."""
 
     def __init__(self, dataset: Dataset, device: torch.device, ranks: Ranks, plan: Plan) -> None:
         own, self._first = dataset.part(ranks.rank, ranks.count)
-        self.records = records_of(own, device)
+        self.plan, self.records, self._ranks = plan, records_of(own, device), ranks
         self._every, self._own, self._device = dataset.units, own.units, device
-        self._ranks, self._joint = ranks, not plan.kind.sums_over_records
+        self._mechanism, self._drawn = build_mechanism(plan), None  # type: TrainingMechanism, Sample | None
+
+    def check_device(self) -> None:
+        """Refuse a device that the mechanism refuses; rank 0 sees to its own by itself."""
+        self._mechanism.check_device(TrainingState(self.plan, self._device))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units here; at rank 0 of all units, where it takes the whole sample.
@@ -52,9 +58,20 @@ class _Part:
             sample = self.records.sample_of(units[(units >= 0) & (units < self._own)])
         if sample.groups is not None:
             sample = dataclasses.replace(sample, groups=sample.groups + self._first)
-        if not self._joint:
-            return dataclasses.replace(sample, ranks=self._ranks)
-        # parts follow each other as units do, so this is the order in which one rank alone has them
+        self._drawn = sample if self.plan.kind.sums_over_records else self._gathered(sample)
+        return self._drawn
+
+    def sum(self, what: str, method: str, public: dict[str, Any]) -> Any:
+        """What the records here add to a sum that rank 0 asks for."""
+        records: Any = self._drawn
+        if what != "sample":
+            records = self.records.every() if what == "every" else self.records.labels()
+        owners = (*self._mechanism.summing, class_counts)
+        with torch.no_grad():
+            return next(getattr(each, method) for each in owners if hasattr(each, method))(records, **public)
+
+    def _gathered(self, sample: Sample) -> Sample:
+        """Parts follow each other as units do, so this is the order in which one rank alone has them."""
         present = [each for each in (sample.points, sample.labels, sample.groups) if each is not None]
         whole = iter(self._ranks.gathered(present))
         return Sample(
@@ -69,7 +86,7 @@ class _OfAllRanks:
     """What one rank has of something that all have."""
 
     own: Iterable[Any]
-    ranks: Ranks
+    others: Others
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.own)
@@ -83,7 +100,7 @@ class SharedRecords:
             raise TrainingError(
                 f"the mechanism {plan.kind.name} is proved for at most {_MOST_RANKS} ranks, not {ranks.count}"
             )
-        self._ranks = ranks
+        self._ranks, self._sums = ranks, plan.kind.sums_over_records
         ranks.ask("hold", {"plan": plan.to_json(), "same": dataset.layout_digest()})
         self._part = _Part(dataset, device, ranks, plan)
 
@@ -91,7 +108,8 @@ class SharedRecords:
         """A Poisson sample."""
         state = noise.state() if isinstance(noise, SeededNoise) else None
         self._ranks.ask("draw", {"rate": rate, "state": state})
-        return self._part.draw(rate, noise)
+        sample = self._part.draw(rate, noise)
+        return dataclasses.replace(sample, others=Others(self._ranks, "sample")) if self._sums else sample
 
     def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
         """No rank holds all of them."""
@@ -99,11 +117,11 @@ class SharedRecords:
 
     def every(self) -> Iterable[Sample]:
         """Those of rank 0, and whom to ask for the others."""
-        return _OfAllRanks(self._part.records.every(), self._ranks)
+        return _OfAllRanks(self._part.records.every(), Others(self._ranks, "every"))
 
     def labels(self) -> Labels:
         """Those of rank 0, and whom to ask for the others."""
-        return _OfAllRanks(self._part.records.labels(), self._ranks)
+        return _OfAllRanks(self._part.records.labels(), Others(self._ranks, "labels"))
 
 
 def answer(
@@ -117,33 +135,26 @@ def answer(
     Returns:
         The plan of the training, and what rank 0 gave out at the end.
     """
-    plan = mechanism = None
+    part: _Part | None = None
     while True:
         question, values = ranks.asked(device)
         if question == "end":
-            return plan, values
+            return None if part is None else part.plan, values
         if question == "load":
             assert not isinstance(data, Dataset)
             data = data(values["source"])
         elif question == "hold":
-            plan = Plan.from_json(values["plan"])
             assert isinstance(data, Dataset)
             if data.layout_digest() != values["same"]:
                 raise TrainingError(
                     "the data read here are not those of rank 0; all ranks read the same data, of which "
                     "each takes its part by itself"
                 )
-            mechanism, part = build_mechanism(plan), _Part(data, device, ranks, plan)
-        elif question == "draw":
+            part = _Part(data, device, ranks, Plan.from_json(values["plan"]))
+            part.check_device()
+        elif part is not None and question == "draw":
             state = values["state"]
-            noise = SecureNoise() if state is None else SeededNoise.restore(state)
-            sample = part.draw(values["rate"], noise)
-        elif question == clipped_counts.__name__:
-            ranks.added_up(clipped_counts(part.records.labels(), **values))
-        else:
-            assert plan is not None
-            records = (
-                dataclasses.replace(sample, ranks=None) if plan.kind.takes_samples else part.records.every()
-            )
-            with torch.no_grad():
-                ranks.added_up(getattr(mechanism, question)(records, **values))
+            part.draw(values["rate"], SecureNoise() if state is None else SeededNoise.restore(state))
+        elif part is not None:
+            what, _, method = question.partition(".")
+            ranks.added_up(part.sum(what, method, values))
