@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from support.processes import _CONTEXT, _child
 
 
 def _rank(rank: int, count: int, port: int, work: Callable[..., Any], arguments: Sequence[Any]) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1")
-    os.environ["MASTER_PORT"] = str(port)
-    os.environ["DPSINKHORN_USED_DATA"] = "off"
+    os.environ.update(MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True", DPSINKHORN_USED_DATA="off")
     import torch
 
     torch.set_num_threads(1)
@@ -31,9 +31,9 @@ class Group:
     """`work(rank, *arguments)` in as many processes as there are ranks."""
 
     def __init__(self, count: int, work: Callable[..., Any], *arguments: Any) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        # torchrun, too, keeps it outside of the ranks
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = self._store.port
         self.processes = [
             _CONTEXT.Process(target=_rank, args=(rank, count, port, work, arguments)) for rank in range(count)
         ]
