@@ -248,8 +248,7 @@ def check_every_class(dataset: Dataset) -> None:
     """
     if dataset.classes_stated or dataset.labels is None:
         return
-    occurring = set(np.unique(dataset.labels).tolist())
-    empty = [str(k) for k in range(dataset.classes) if k not in occurring]
+    empty = [str(k) for k, count in enumerate(dataset.found_counts()) if not count]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         some = f"classes {', '.join(empty[:5])}{more} have" if len(empty) > 1 else f"class {empty[0]} has"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpsinkhorn.data import Dataset, check_every_class
+from dpsinkhorn.data import Dataset, ShardedDataset, check_every_class
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared.base import Sample, tidy
 from dpsinkhorn.mechanisms.shared.class_counts import Labels
@@ -24,6 +25,7 @@ from dpsinkhorn.training.plan import Facts
 __all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room", "records_of"]
 
 _AT_ONCE = 2**14  # records that are converted together
+_LABELS = 2**20  # that are counted together
 _NUMBERS = 2**22  # pixels that go through together when all records do
 _FLOAT32_BITS = 23  # a grid as coarse as this is exact in float32
 
@@ -219,6 +221,44 @@ def _whole_persons(counts: Tensor, many: int) -> list[int]:
     return lengths
 
 
+class StreamedRecords(Records):
+    """Records in shards, read as steps ask for them: memory does not grow with their number."""
+
+    def __init__(self, dataset: ShardedDataset, device: torch.device) -> None:
+        self._dataset: ShardedDataset = dataset
+        self._device, self._units = device, dataset.units
+
+    def sample_of(self, units: Tensor) -> Sample:
+        return self._read(self._dataset.rows_of(units.cpu().numpy()))
+
+    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+        return None
+
+    def every(self) -> Iterator[Sample]:
+        for rows in self._dataset.stretches(at_a_time(self._dataset.image_shape)):
+            yield self._read(np.arange(rows.start, rows.stop))
+
+    def labels(self) -> Labels:
+        for rows in self._dataset.stretches(_LABELS):
+            labels = self._some(self._dataset.labels, rows)
+            assert labels is not None
+            yield labels, self._some(self._dataset.groups, rows)
+
+    def _read(self, rows: npt.NDArray[np.int64]) -> Sample:
+        return Sample(
+            self._dataset.points(rows).to(self._device),
+            self._some(self._dataset.labels, rows),
+            self._some(self._dataset.groups, rows),
+        )
+
+    def _some(
+        self, values: npt.NDArray[np.int64] | None, rows: slice | npt.NDArray[np.int64]
+    ) -> Tensor | None:
+        return None if values is None else torch.from_numpy(values[rows]).to(self._device)
+
+
 def records_of(dataset: Dataset, device: torch.device) -> Records:
     """The records of a data set, ready to be drawn from."""
+    if isinstance(dataset, ShardedDataset):
+        return StreamedRecords(dataset, device)
     return Records(dataset, device)

@@ -17,7 +17,7 @@ import torch
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared import class_counts
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -39,7 +39,8 @@ class _Part:
         own, self._first = dataset.part(ranks.rank, ranks.count)
         self.plan, self.records, self._ranks = plan, records_of(own, device), ranks
         self._every, self._own, self._device = dataset.units, own.units, device
-        self._mechanism, self._drawn = build_mechanism(plan), None  # type: TrainingMechanism, Sample | None
+        self._mechanism = build_mechanism(plan)
+        self._drawn: Sample | None = None
 
     def check_device(self) -> None:
         """Refuse a device that the mechanism refuses; rank 0 sees to its own by itself."""
