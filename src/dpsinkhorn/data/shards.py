@@ -30,7 +30,7 @@ __all__ = ["ShardedDataset", "is_sharded", "read_shards", "write_shards"]
 
 _INDEX = "index.json"
 _FORMAT = "dpsinkhorn shards, version 1"
-_BYTES = 2**26  # of images in a shard, about, by default
+_BYTES, _LEAST_SHARDS = 2**26, 64  # of images in a shard at most; by default
 _AT_ONCE = 2**20  # bytes of a file that are hashed together
 _LARGEST = 1e30  # of values
 
@@ -209,7 +209,7 @@ def write_shards(dataset: Dataset, folder: Path, records: int | None = None) -> 
     if records is not None and records < 1:
         raise DataError(f"a shard has 1 record or more, not {records}")
     size = math.prod(dataset.images.shape[1:]) * dataset.images.dtype.itemsize
-    many = max(1, _BYTES // size) if records is None else records
+    many = min(max(1, _BYTES // size), -(-dataset.records // _LEAST_SHARDS)) if records is None else records
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
