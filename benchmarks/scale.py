@@ -89,10 +89,11 @@ def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
         lines = [json.loads(line) for line in Path(place, "run", "statistics.jsonl").read_text().splitlines()]
         seconds = [1 / line["steps_per_second"] for line in lines]
         used = [json.loads(path.read_text()) for path in Path(place, "run").glob("used*.json")]
+    peak, cpu = (max(each[name] for each in used) for name in ("peak", "cpu"))
     print(
         f"{mechanism}  {records:>11,} records  {ranks} ranks  {np.median(seconds):8.3f} s a step "
-        f"(all {', '.join(f'{s:.2f}' for s in seconds[:8])})  a process {max(each['peak'] for each in used):.0f} "
-        f"MiB, {max(each['cpu'] for each in used):.0f} s of CPU; load {os.getloadavg()[0]:.1f}",
+        f"(all {', '.join(f'{s:.2f}' for s in seconds[:8])})  a process {peak:.0f} MiB, {cpu:.0f} s of CPU; "
+        f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
 

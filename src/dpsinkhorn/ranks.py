@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from dpsinkhorn.errors import RankLostError
 
@@ -28,7 +30,8 @@ __all__ = ["SECONDS", "Others", "Ranks", "joined", "over_ranks"]
 SECONDS = 600.0
 """A rank that keeps the others waiting for longer counts as stalled."""
 _GOES_ON = "what was spent stays on the ledger, and --resume goes on from the last checkpoint"
-_WORD = "failed"
+_TRIES = 5  # of gloo to connect to a rank that has just died, each for a whole time-out
+_trainings = itertools.count()  # of this process, in step with those of the other ranks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,10 +44,11 @@ class Ranks:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._seconds = seconds
         self._store = dist.distributed_c10d._get_default_store()
+        self._word = f"dpsinkhorn training {next(_trainings)} failed"
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with self._one_line():
-            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
-        self._word = f"{_WORD} {self._group.group_name}"
+            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds / _TRIES))
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self._group)
 
     def device(self, device: torch.device) -> torch.device:
         """Return the GPU of this rank, where there is one for each on a machine."""
@@ -165,7 +169,7 @@ def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
         return
     if own:
         try:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+            _meet(seconds)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise RankLostError(f"the ranks did not find each other: {reason}; start them anew") from error
@@ -181,6 +185,16 @@ def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
         ranks.close()
         if own:
             dist.destroy_process_group()
+
+
+def _meet(seconds: float) -> None:
+    """Wait until all ranks are there, then connect them."""
+    store, rank, count = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    if store.add("dpsinkhorn ranks here", 1) == count:
+        store.set("dpsinkhorn all here", "")
+    store.wait(["dpsinkhorn all here"], timedelta(seconds=seconds))
+    at_most = timedelta(seconds=seconds / _TRIES)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=at_most)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def small_plan(data, mechanism, **options):
             flow={"components": 3, "frequencies": 4, "sketch_steps": 4, "updates": 2},
         )
     else:
-        return tiny_plan(data, mechanism, steps=6, **options)
+        return tiny_plan(data, mechanism, **{"steps": 6, **options})
     return make_plan(recipe, facts_of(data), accountant="rdp", **{"seed": 3, **options})
 
 
@@ -208,7 +208,7 @@ class TestSamples:
                 assert np.array_equal(same, part.groups)
 
 
-STEPS = ("--data", "digits", "--mechanism", "record", "--noise-multiplier", "2", "--sampling-rate", "0.02")
+STEPS = ("--data", "digits", "--mechanism", "record", "--noise-multiplier", "1.2", "--sampling-rate", "0.02")
 LONG = ("train", *STEPS, "--steps", "300", "--rank-timeout", "3", "--checkpoint-every", "0")
 
 

@@ -252,7 +252,7 @@ def shard_command(
     to: Annotated[Path, typer.Option("--to", help="The folder of the shards, new or empty.")],
     records: Annotated[
         int | None,
-        typer.Option("--records", min=1, help="Of a shard, about; by default 64 MiB of images, or a 64th of all."),
+        typer.Option("--records", min=1, help="Of a shard; by default 64 MiB of images, or a 64th of all."),
     ] = None,
     split: Annotated[SplitName, typer.Option("--split", help="Which part of the data.")] = SplitName.train,
     reading: DataOptions,
