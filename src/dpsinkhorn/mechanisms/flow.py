@@ -31,7 +31,7 @@ from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 
 _CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
-_LEAST_CHUNK = 4
+_LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
@@ -98,7 +98,7 @@ class Flow(TrainingMechanism):
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped gradient of full norm."""
-        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=8)
+        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
         terms = Terms(
             Facts((1, 1, 1), 0, 1, 1),
             _WORST_CLIP,
@@ -127,7 +127,7 @@ class Flow(TrainingMechanism):
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         return {
             "privacy": {"sampling_rate": min(1.0, 2 / records), "batch": None, "steps": 4, "clip": 1e-3},
-            "generator": {"channels": 8},
+            "generator": {"channels": 4},
             "optimizer": {"learning_rate": 1e-3, "warm_up": 0},
             "flow": {"share": 0.2, "components": 3, "frequencies": 4, "sketch_steps": 5, "updates": 2},
         }

@@ -72,8 +72,8 @@ class RecordGradients:
         self.network, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
         self._layers = [part for part in flow.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
         bits = _DIGITS - 1 - most_records.bit_length()
-        self._step = clip * 2.0**-bits
-        self._bound = clip * (1 - math.sqrt(flow.config.parameters) * 2.0 ** -(bits + 1) - _SLACK)
+        self._step = 2.0 ** (math.frexp(clip)[1] - bits)  # a power of two: else its multiples would round
+        self._bound = clip * (1 - _SLACK) - math.sqrt(flow.config.parameters) * self._step / 2
 
     def clipped_sum(self, images: Tensor, labels: Tensor | None, drawn: Drawn, noises: Tensor) -> Tensor:
         """Return the sum over units, (P,), in float64, on the grid, in the order of the parameters.
@@ -130,7 +130,7 @@ class RecordGradients:
             if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
                 raise ValueError(
                     "on this device a record's gradient depends on its place among the others, so that "
-                    "nothing could be guaranteed; choose another size of chunks, a multiple of 32"
+                    "nothing could be guaranteed; train on another one, or by another mechanism"
                 )
 
     def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:
