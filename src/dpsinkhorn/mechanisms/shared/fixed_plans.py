@@ -8,17 +8,28 @@ and so a part of exactly 0 in every sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.plans import annealing
 
-__all__ = ["Held", "Softmin", "softmin", "solve_fixed", "stopped_plans", "uniform", "within_classes"]
+__all__ = [
+    "Held",
+    "Iterate",
+    "iterate",
+    "softmin",
+    "solve_fixed",
+    "stopped_plans",
+    "uniform",
+    "within_classes",
+]
 
-Softmin = Callable[..., Tensor]
+Softmin: TypeAlias = Callable[..., Tensor]
+Iterate: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 
 # How plans converge: so many iterations, of which so many until λ is reached, each update over-relaxed by as
 # much as stays stable far from the solution.
@@ -92,17 +103,40 @@ def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor,
     return Held(torch.where(same, costs, math.inf), rows.log(), columns.log())
 
 
+def iterate(
+    costs: Tensor,
+    log_rows: Tensor,
+    log_columns: Tensor,
+    epsilons: Sequence[float],
+    *,
+    averaged: bool,
+    extra: float,
+    penalty: float | None,
+    softmin: Softmin = softmin,
+) -> tuple[Tensor, Tensor]:
+    """Potentials of rows, ``(2, n)``, and of columns, ``(2, width)``, after an iteration for each ε.
+
+    Either both are averaged with their transforms at a time, or they are transformed in turn, over-relaxed by
+    ``extra``. The first time they are transformed alone.
+    """
+    f, g = torch.zeros_like(log_rows), torch.zeros_like(log_columns)
+    turned = costs.mT.contiguous()
+    for step, e in enumerate(epsilons):
+        move = {} if not step else {"share": 0.5} if averaged else {"extra": extra}
+        before, f = f, softmin(costs, g, log_columns, f, e, penalty=penalty, **move)
+        damping = 1.0 if penalty is None else penalty / (penalty + e)
+        g = softmin(turned, before if averaged else f, log_rows, g, e, damping=damping, **move)
+    return f, g
+
+
 def stopped_plans(
-    held: Held, regularization: float, diameter: float, iterations: int, softmin: Softmin = softmin
+    held: Held, regularization: float, diameter: float, iterations: int, iterate: Iterate = iterate
 ) -> tuple[Tensor, Tensor]:
     """As `annealed_plans`: both plans of both problems, ``(2, n, width)``."""
-    costs, turned = held.costs, held.costs.mT.contiguous()
-    a, b = held.log_rows, held.log_columns
-    f, g = torch.zeros_like(a), torch.zeros_like(b)
-    f, g = softmin(costs, g, b, f, diameter), softmin(turned, f, a, g, diameter)
-    for e in annealing(regularization, diameter, iterations):
-        f, g = softmin(costs, g, b, f, e, share=0.5), softmin(turned, f, a, g, e, share=0.5)
-    columns = _shares(turned, f, a, regularization).mT * torch.exp(b)[:, None]
+    costs, a, b = held.costs, held.log_rows, held.log_columns
+    epsilons = [diameter, *annealing(regularization, diameter, iterations)]
+    f, g = iterate(costs, a, b, epsilons, averaged=True, extra=0.0, penalty=None)
+    columns = _shares(costs.mT, f, a, regularization).mT * torch.exp(b)[:, None]
     return _shares(costs, g, b, regularization) * torch.exp(a)[..., None], columns.contiguous()
 
 
@@ -111,23 +145,20 @@ def solve_fixed(
     regularization: float,
     largest: float,
     penalty: float | None = None,
-    softmin: Softmin = softmin,
+    iterate: Iterate = iterate,
 ) -> Tensor:
     """Plans ``(2, n, width)`` that keep the rows' weights, and the columns' as far as there is time.
 
     With a ``penalty`` ρ the columns' weights are held by ρ KL alone. ``largest``, a public number, is a bound
     on costs between two points: the regularization falls from a fiftieth of that.
     """
-    costs, turned = held.costs, held.costs.mT.contiguous()
-    a, b = held.log_rows, held.log_columns
-    f, g = torch.zeros_like(a), torch.zeros_like(b)
-    start, extra = max(regularization, largest / 50), 0.0
-    for step in range(0 if penalty == 0 else _ITERATIONS):
-        e = max(regularization, start * (regularization / start) ** (step / _STAGES))
-        f = softmin(costs, g, b, f, e, extra=extra, penalty=penalty)
-        damping = 1.0 if penalty is None else penalty / (penalty + e)
-        g = softmin(turned, f, a, g, e, extra=extra, damping=damping)
-        extra = _EXTRA
+    costs, a, b = held.costs, held.log_rows, held.log_columns
+    start = max(regularization, largest / 50)
+    fall = (regularization / start) ** (1 / _STAGES)
+    epsilons = [max(regularization, start * fall**step) for step in range(_ITERATIONS)]
+    g = torch.zeros_like(b)
+    if penalty != 0:
+        g = iterate(costs, a, b, epsilons, averaged=False, extra=_EXTRA, penalty=penalty)[1]
     return _shares(costs, g, b, regularization) * torch.exp(a)[..., None]
 
 

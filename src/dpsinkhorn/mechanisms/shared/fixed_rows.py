@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ _LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 class FixedRows(FixedStep):
     """A step of the Sinkhorn loss: costs, plans and gradient by kernels, or on a CPU by the same arithmetic.
 
-    Small balanced problems are solved by a program each, all others transform by transform. The kernels
+    Small problems are solved by a program each, others transform by transform. The kernels
     compute in float32, and plans that are to converge are stopped at a marginal error that the ordinary
     solver goes below. That makes another function of the records, close to the same; the clipping, which is
     done here in float64 as ever, bounds it all the same.
@@ -96,7 +97,9 @@ class FixedRows(FixedStep):
     def _by_kernels(self, step: Step) -> Tensor:
         costs, out = step.buffer(), torch.empty_like(step.x)
         step.costs(costs)
-        rows, columns = self._plans(step, costs, fused.softmin)
+        small = fused.holds(step.rows, step.width)
+        iterate = fused.iterate if small else partial(plans.iterate, softmin=fused.softmin)
+        rows, columns = self._plans(step, costs, iterate)
         step.gradient(rows, out, columns[1])
         return out
 
@@ -112,14 +115,14 @@ class FixedRows(FixedStep):
         costs[1, :, :n] = cost.pairwise(x[:n], x[extra:])
         if step.classes:
             costs += step.label_cost * self._differences(step)
-        rows, columns = self._plans(step, costs, plans.softmin)
+        rows, columns = self._plans(step, costs, plans.iterate)
         gradient = torch.zeros_like(x)
         gradient[:n] = 2 * cost.gradient(x[:n], y, rows[0, :, : len(y)].contiguous())
         gradient[:n] -= cost.gradient(x[:n], x[extra:], rows[1, :, :n].contiguous())
         gradient[extra:] -= cost.gradient_y(x[:n], x[extra:], columns[1, :, :n].contiguous())
         return gradient
 
-    def _plans(self, step: Step, costs: Tensor, softmin: plans.Softmin) -> tuple[Tensor, Tensor]:
+    def _plans(self, step: Step, costs: Tensor, iterate: plans.Iterate) -> tuple[Tensor, Tensor]:
         """Plans of both problems for the gradients in their rows and in their columns."""
         barrier = self._barrier
         there, marginals = self._there(step), barrier.marginals
@@ -132,10 +135,10 @@ class FixedRows(FixedStep):
         d = step.x.shape[1]
         if barrier.iterations is not None:
             diameter = barrier.diameter(d)
-            return plans.stopped_plans(held, barrier.regularization, diameter, barrier.iterations, softmin)
+            return plans.stopped_plans(held, barrier.regularization, diameter, barrier.iterations, iterate)
         penalty = None if isinstance(marginals, str) else marginals
         largest = d * self._cost.of_difference(2.0)
-        found = plans.solve_fixed(held, barrier.regularization, largest, penalty, softmin)
+        found = plans.solve_fixed(held, barrier.regularization, largest, penalty, iterate)
         return found, found
 
     @staticmethod
