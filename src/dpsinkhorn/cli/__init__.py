@@ -12,18 +12,8 @@ from dpsinkhorn.cli import _output
 __all__ = ["main"]
 
 _COMMANDS = (
-    *(
-        "data",
-        "privacy",
-        "transport",
-        "train",
-        "sample",
-        "evaluate",
-        "export",
-        "report",
-        "audit",
-        "reproduce",
-    ),
+    *("data", "privacy", "transport", "train", "sample"),
+    *("evaluate", "export", "report", "audit", "reproduce"),
 )
 
 

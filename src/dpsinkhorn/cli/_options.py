@@ -1,4 +1,4 @@
-"""Options that travel together: a dataclass, in which each is spelled once for all commands."""
+"""Options of the commands: each has its help beside it, and those that travel together are a dataclass."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ReleaseArgument = Annotated[
+    Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)
+]
+
+
+def group(summary: str) -> typer.Typer:
+    """Return an application for the commands of a group."""
+    return typer.Typer(help=summary, no_args_is_help=True, rich_markup_mode="markdown")
+
 
 def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command for typer take dataclasses, of which every field is an option of its own.
+    """Let a command for typer take options by their help alone, and dataclasses of them.
 
-    A field is declared as an option of a command is: `Annotated[..., typer.Option(...)] = default`. It may be
+    `size: Annotated[int, "In bytes."] = 8` is the option `--size` with this help; what typer is to know
+    besides is said by its own `typer.Option` or `typer.Argument`. Of a dataclass every field is an option, or
     a dataclass in turn. Fields to `leave_out` are no options of this command.
     """
 
@@ -25,9 +39,14 @@ def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...,
         return [own[name].replace(annotation=hints[name], kind=_KEYWORD) for name in names]
 
     def options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-        if not dataclasses.is_dataclass(parameter.annotation):
+        kind = parameter.annotation
+        if dataclasses.is_dataclass(kind):
+            return [option for field in fields(kind) for option in options(field)]
+        text = getattr(kind, "__metadata__", (None,))[0]
+        if not isinstance(text, str):
             return [parameter]
-        return [option for field in fields(parameter.annotation) for option in options(field)]
+        option = typer.Option("--" + parameter.name.replace("_", "-"), help=text)
+        return [parameter.replace(annotation=Annotated[kind.__origin__, option])]
 
     def value(parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
         kind = parameter.annotation

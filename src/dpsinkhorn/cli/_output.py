@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 from dpsinkhorn.errors import DPSinkhornError
@@ -87,6 +88,13 @@ def print_table(title: str, rows: Sequence[tuple[str, str]], sentences: Sequence
     console.print(table)
     for sentence in sentences:
         console.print(sentence, soft_wrap=False)
+
+
+def bars(*columns: ProgressColumn, quiet: bool) -> Progress:
+    """Progress bars on stderr, each with its name in front, where that is a terminal."""
+    console = Console(stderr=True)
+    shown = (TextColumn("{task.description}"), *columns) if columns else ()
+    return Progress(*shown, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
 def printable(text: str) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpsinkhorn.cli._options import JsonOption
 from dpsinkhorn.cli._output import BadInputError
 from dpsinkhorn.cli.data import DataOptions
-from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, JsonOption, parse_rate
+from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, parse_rate
 
 if TYPE_CHECKING:
     from dpsinkhorn.release import About
@@ -33,108 +34,56 @@ class TrainOptions:
     """All options of `dpsinkhorn train`; None where one was not given."""
 
     data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", help="A name (digits, mnist, ...) or a path: idx folder, .npz, images, CSV, parquet."
-        ),
+        str | None, "A name (digits, mnist, ...) or a path: idx folder, .npz, images, CSV, parquet."
     ] = None
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="The budget; the noise follows from it.")
-    ] = None
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run: new, or with --resume.")] = (
+    epsilon: Annotated[float | None, "The budget; the noise follows from it."] = None
+    out: Annotated[Path | None, "Folder of the run: new, or with --resume."] = None
+    delta: Annotated[float | None, "Probability added to what epsilon allows; 1e-5 by default."] = None
+    mechanism: Annotated[AnyMechanism | None, "Where the privacy barrier stands; default: the recipe's."] = (
         None
     )
-    delta: Annotated[
-        float | None,
-        typer.Option("--delta", help="Probability added to what epsilon allows; 1e-5 by default."),
-    ] = None
-    mechanism: Annotated[
-        AnyMechanism | None,
-        typer.Option("--mechanism", help="Where the privacy barrier stands; default: the recipe's."),
-    ] = None
     recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe", help="A recipe by name, or a .toml file; default: by what is public of the data."
-        ),
+        str | None, "A recipe by name, or a .toml file; default: by what is public of the data."
     ] = None
-    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.")] = None
-    sampling_rate: Annotated[
-        str | None,
-        typer.Option("--sampling-rate", help="Chance of a record to be in a batch: 0.2 or 1/1200."),
-    ] = None
-    clip: Annotated[float | None, typer.Option("--clip", help="Clipping bound.")] = None
-    noise_multiplier: Annotated[
-        float | None, typer.Option("--noise-multiplier", help="Noise / sensitivity, in place of --epsilon.")
-    ] = None
-    generator: Annotated[
-        str | None,
-        typer.Option("--generator", help="dcgan, biggan, mlp or mixture, in place of the recipe's."),
-    ] = None
+    steps: Annotated[int | None, "Training steps."] = None
+    sampling_rate: Annotated[str | None, "Chance of a record to be in a batch: 0.2 or 1/1200."] = None
+    clip: Annotated[float | None, "Clipping bound."] = None
+    noise_multiplier: Annotated[float | None, "Noise / sensitivity, in place of --epsilon."] = None
+    generator: Annotated[str | None, "dcgan, biggan, mlp or mixture, in place of the recipe's."] = None
     reading: DataOptions
-    title: Annotated[str | None, typer.Option("--title", help="Of the release: public, in its card.")] = None
-    description: Annotated[
-        str | None, typer.Option("--description", help="What the release is, in a line for strangers.")
-    ] = None
-    purpose: Annotated[str | None, typer.Option("--purpose", help="What it is released for.")] = None
-    contact: Annotated[str | None, typer.Option("--contact", help="Where questions about it go.")] = None
+    title: Annotated[str | None, "Of the release: public, in its card."] = None
+    description: Annotated[str | None, "What the release is, in a line for strangers."] = None
+    purpose: Annotated[str | None, "What it is released for."] = None
+    contact: Annotated[str | None, "Where questions about it go."] = None
     labels: Annotated[
-        str | None,
-        typer.Option(
-            "--labels", help="Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
-        ),
+        str | None, "Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
     ] = None
     records: Annotated[
-        int | None,
-        typer.Option(
-            "--records", help="Public number of records (persons, with --groups) where theirs is not."
-        ),
+        int | None, "Public number of records (persons, with --groups) where theirs is not."
     ] = None
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Ledger shared by all runs on these data.")
-    ] = None
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="Epsilon of all runs on a new --ledger; default: that of this run."),
-    ] = None
-    accountant: Annotated[
-        AccountantName | None, typer.Option("--accountant", help="pld (default) is the tightest.")
-    ] = None
+    ledger: Annotated[Path | None, "Ledger shared by all runs on these data."] = None
+    budget: Annotated[float | None, "Epsilon of all runs on a new --ledger; default: that of this run."] = (
+        None
+    )
+    accountant: Annotated[AccountantName | None, "pld (default) is the tightest."] = None
     set: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            metavar="SECTION.NAME=VALUE",
-            help="Change the recipe: --set optimizer.learning_rate=1e-3.",
+            metavar="SECTION.NAME=VALUE", help="Change the recipe: --set optimizer.learning_rate=1e-3."
         ),
     ] = None
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Replay bit for bit. Such a run is NOT for release.")
-    ] = None
-    anyway: Annotated[
-        bool,
-        typer.Option("--anyway", help="Train even where public numbers say that nothing can come of it."),
-    ] = False
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")] = (
-        None
-    )
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan: nothing is trained, written or spent.")
-    ] = False
+    seed: Annotated[int | None, "Replay bit for bit. Such a run is NOT for release."] = None
+    anyway: Annotated[bool, "Train even where public numbers say that nothing can come of it."] = False
+    device: Annotated[str | None, "cpu or cuda; a GPU where there is one."] = None
+    resume: Annotated[bool, "Go on with the run in --out."] = False
+    dry_run: Annotated[bool, "Print the plan: nothing is trained, written or spent."] = False
     checkpoint_every: Annotated[
         float | None,
-        typer.Option(
-            "--checkpoint-every",
-            min=0,
-            help="Seconds between checkpoints; by default they take 3 % of the time.",
-        ),
+        typer.Option(min=0, help="Seconds between checkpoints; by default they take 3 % of the time."),
     ] = None
     picture_every: Annotated[
         int,
-        typer.Option(
-            "--picture-every", min=0, help="Steps between pictures of samples, at least; 0 for none."
-        ),
+        typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none."),
     ] = 500
     as_json: JsonOption = False
 

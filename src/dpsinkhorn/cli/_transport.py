@@ -20,13 +20,18 @@ _SEEDED = "made with a seed, which whoever knows it can undo: not for release"
 
 
 def read(x: Path, y: Path, support: Path | None, columns: list[str] | None) -> tuple[Any, Any, Any]:
-    """The points of the files, of these columns or of all, coordinates in one order; None for no support."""
+    """The points of both files, of these columns or of all, coordinates in one order; and of the support."""
     from dpsinkhorn.transport import read_together
 
     names = [name.strip() for part in columns or () for name in part.split(",")]
-    files = [x, y] if support is None else [x, y, support]
-    first, second, *rest = read_together(files, names)
+    first, second, *rest = read_together([x, y] if support is None else [x, y, support], names)
     return first, second, rest[0] if rest else None
+
+
+def keywords(asked: Any, **changed: Any) -> dict[str, Any]:
+    """Options by their names, but for those that a function takes in another form."""
+    given = {name: value for name, value in vars(asked).items() if name not in ("l1_weight", "output")}
+    return {**given, "cost": cost_of(asked.cost, asked.l1_weight), **changed}
 
 
 def cost_of(name: str, l1_weight: float) -> Cost:
@@ -73,12 +78,6 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
                 np.savez(stream, **{name: array for name, array in arrays.items() if array is not None})
 
         yield write
-
-
-def check_budget(budget: float | None, ledger: Path | None) -> None:
-    """Refuse a budget without a ledger to begin."""
-    if budget is not None and ledger is None:
-        raise BadInputError("--budget is that of a new ledger; name it by --ledger")
 
 
 @contextmanager

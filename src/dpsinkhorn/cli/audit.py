@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import enum
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
+from dpsinkhorn.cli._options import JsonOption, takes_options
+from dpsinkhorn.cli._output import BadInputError, bars, check_plot_path, print_json, print_table
 from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
-    JsonOption,
     NoiseOption,
     PrivateMechanism,
     RateOption,
@@ -51,8 +47,7 @@ class Claim(str, enum.Enum):
 def audit(
     *,
     mechanism: Annotated[
-        PrivateMechanism | None,
-        typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
+        PrivateMechanism | None, "Where clipping and noise stand. [default: record; for replay all]"
     ] = None,
     noise_multiplier: NoiseOption = None,
     sampling_rate: RateOption = None,
@@ -61,36 +56,19 @@ def audit(
     rows: RowsOption = None,
     game: Annotated[
         Game,
-        typer.Option(
-            "--game",
-            help="step: a worst-case record in single steps; run: canaries in a training; replay: recorded "
-            "on the data and replayed on neighbours, with all noise frozen.",
-        ),
+        "step: a worst-case record in single steps; run: canaries in a training; replay: recorded "
+        "on the data and replayed on neighbours, with all noise frozen.",
     ] = Game.step,
-    repetitions: Annotated[
-        int | None, typer.Option("--repetitions", help="Releases of each data set, for step. [default: 1000]")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="A name or a path, for run and replay. [default: digits]")
-    ] = None,
+    repetitions: Annotated[int | None, "Releases of each data set, for step. [default: 1000]"] = None,
+    data: Annotated[str | None, "A name or a path, for run and replay. [default: digits]"] = None,
     reading: DataOptions,
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
-    ] = None,
-    canaries: Annotated[
-        int | None, typer.Option("--canaries", help="Made-up records, or persons, for run. [default: 1000]")
-    ] = None,
-    claim: Annotated[
-        Claim, typer.Option("--claim", help="The epsilon to hold against: ours, or the paper's for image.")
-    ] = Claim.sound,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of each bound.")] = 0.95,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Replayable noise in place of secure noise.")
-    ] = None,
+    epsilon: Annotated[float | None, "For run, in place of --noise-multiplier."] = None,
+    canaries: Annotated[int | None, "Made-up records, or persons, for run. [default: 1000]"] = None,
+    claim: Annotated[Claim, "The epsilon to hold against: ours, or the paper's for image."] = Claim.sound,
+    confidence: Annotated[float, "Of each bound."] = 0.95,
+    seed: Annotated[int | None, "Replayable noise in place of secure noise."] = None,
     as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw scores and bounds into this .png file.")
-    ] = None,
+    plot: Annotated[Path | None, "Draw scores and bounds into this .png file."] = None,
 ) -> None:
     """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
 
@@ -121,7 +99,7 @@ def audit(
             "plot": plot,
         }
         _refuse_others(game, others)
-        with _progress(as_json) as progress:
+        with bars(quiet=as_json) as progress:
             clean = audit_replay(data or "digits", reading, mechanism, as_json, progress)
         if not clean:
             raise typer.Exit(EXCEEDED)
@@ -136,7 +114,7 @@ def audit(
     from dpsinkhorn.training import choose_recipe, facts_of
     from dpsinkhorn.training.auditing import audit_run, audit_step
 
-    with _progress(as_json) as progress:
+    with bars(quiet=as_json) as progress:
         task = progress.add_task("releases" if game is Game.step else "training steps", total=None)
         common: dict[str, Any] = {
             "delta": delta,
@@ -216,7 +194,3 @@ def _refuse_others(game: Game, given: dict[str, Any]) -> None:
         if value is not None:
             flag = "--" + name.replace("_", "-")
             raise BadInputError(f"{flag} has no meaning for --game {game.value}; leave it out")
-
-
-def _progress(quiet: bool) -> Progress:
-    return Progress(console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())

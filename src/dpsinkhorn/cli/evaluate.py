@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from dpsinkhorn.cli._evaluate_output import progress_bars, show_evaluation
-from dpsinkhorn.cli._options import takes_options
+from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
 from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
-from dpsinkhorn.cli.data import DataOptions, JsonOption, SplitName
+from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import new_file
 
@@ -35,81 +33,45 @@ _LONG_NAME = 200  # letters of a class name in a release, at most
 @takes_options(leave_out=("groups",))
 def evaluate(
     *,
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
+    folder: ReleaseArgument,
     data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            help="A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, "
-            ".parquet.",
-        ),
+        str, "A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, .parquet."
     ],
     split: Annotated[
-        SplitName | None,
-        typer.Option("--split", help="Part of the data to test on: test, unless the file has no parts."),
+        SplitName | None, "Part of the data to test on: test, unless the file has no parts."
     ] = None,
-    train_data: Annotated[
-        str | None,
-        typer.Option("--train-data", help="Real training images; by default the train part of --data."),
-    ] = None,
+    train_data: Annotated[str | None, "Real training images; by default the train part of --data."] = None,
     protocol: Annotated[
         ProtocolName,
-        typer.Option(
-            "--protocol",
-            help="quick: a minute for 28 x 28 on two cores. paper: as the papers say. authors: the "
-            "classifiers of their released code. The last two take a GPU, or hours.",
-        ),
+        "quick: a minute for 28 x 28 on two cores. paper: as the papers say. authors: the "
+        "classifiers of their released code. The last two take a GPU, or hours.",
     ] = "quick",
-    count: Annotated[
-        int | None,
-        typer.Option("--count", help="Synthetic images in a set: 10000, or 60000 as the papers have it."),
-    ] = None,
+    count: Annotated[int | None, "Synthetic images in a set: 10000, or 60000 as the papers have it."] = None,
     sets: Annotated[
-        int | None,
-        typer.Option(
-            "--sets", help="Sets drawn afresh, each trains every classifier once: 1, or the papers' 5."
-        ),
+        int | None, "Sets drawn afresh, each trains every classifier once: 1, or the papers' 5."
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only",
-            help="Parts to carry out, with commas between: logistic, forest, mlp, cnn, real (the same "
-            "trained on real images), frechet, precision-recall; all unless said.",
-        ),
+        "Parts to carry out, with commas between: logistic, forest, mlp, cnn, real (the same "
+        "trained on real images), frechet, precision-recall; all unless said.",
     ] = None,
-    vary: Annotated[
-        bool,
-        typer.Option("--vary", help="Measure images with the release's own variation, and not plain ones."),
-    ] = False,
+    vary: Annotated[bool, "Measure images with the release's own variation, and not plain ones."] = False,
     features: Annotated[
         FeaturesName,
-        typer.Option(
-            "--features",
-            help="For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
-            "auto is inception on a GPU if its weights are here, else cnn.",
-        ),
+        "For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
+        "auto is inception on a GPU if its weights are here, else cnn.",
     ] = "auto",
-    inception_weights: Annotated[
-        Path | None, typer.Option("--inception-weights", help="File of the standard Inception weights.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write the result to FILE.json.")] = None,
+    inception_weights: Annotated[Path | None, "File of the standard Inception weights."] = None,
+    output: Annotated[Path | None, "Write the result to FILE.json."] = None,
     neighbours: Annotated[
         Path | None,
-        typer.Option(
-            "--neighbours",
-            help="Draw synthetic images beside the nearest training images into this .png; "
-            "CURATOR-ONLY is added to its name.",
-        ),
+        "Draw synthetic images beside the nearest training images into this .png; "
+        "CURATOR-ONLY is added to its name.",
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same figures.")] = 0,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
-    ] = None,
+    seed: Annotated[int, "The same seed gives the same figures."] = 0,
+    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
     reading: DataOptions,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace what --output and --neighbours name.")
-    ] = False,
+    force: Annotated[bool, "Replace what --output and --neighbours name."] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the images of a release on real data: classifiers, Frechet distance, precision and recall.

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
 from dpsinkhorn.cli._output import print_json, warn
 
 
@@ -17,12 +18,13 @@ class Format(str, Enum):
     ONNX = "onnx"
 
 
+@takes_options()
 def export(
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="FILE.onnx.", show_default=False)],
+    folder: ReleaseArgument,
+    output: Annotated[Path, typer.Option(help="FILE.onnx.", show_default=False)],
     form: Annotated[Format, typer.Option("--format", help="The form.")] = Format.ONNX,  # noqa: ARG001
-    force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    force: Annotated[bool, "Replace what --output names."] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a release's generator as a file that ONNX runtimes read.
 

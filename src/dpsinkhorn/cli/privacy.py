@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from dpsinkhorn.cli._options import takes_options
+from dpsinkhorn.cli._options import JsonOption, group, takes_options
 from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
     from dpsinkhorn.privacy import Accountant, Charge, ImageMechanism
 
-app = typer.Typer(
-    help="What training costs in privacy (epsilon), and what a budget allows (calibrate).",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
+app = group("What training costs in privacy (epsilon), and what a budget allows (calibrate).")
 
 _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 
@@ -39,36 +34,16 @@ if TYPE_CHECKING:
 else:  # the choices that the command line shows
     PrivateMechanism = Literal[private_names()]
     AnyMechanism = Literal[mechanism_names()]
-MechanismOption = Annotated[
-    PrivateMechanism, typer.Option("--mechanism", help="Where clipping and noise stand.")
-]
-NoiseOption = Annotated[
-    float | None,
-    typer.Option(
-        "--noise-multiplier", help="Noise / sensitivity; for image that of one row, as in the papers."
-    ),
-]
-RateOption = Annotated[
-    str | None,
-    typer.Option("--sampling-rate", help="Chance of a record to be in a step's sample: 0.01 or 1/1200."),
-]
-BatchSizeOption = Annotated[
-    float | None, typer.Option("--batch-size", help="Expected batch; with --records, in place of the rate.")
-]
-RecordsOption = Annotated[int | None, typer.Option("--records", help="Number of private records.")]
-StepsOption = Annotated[int | None, typer.Option("--steps", help="Number of training steps.")]
-DeltaOption = Annotated[
-    float, typer.Option("--delta", help="Probability added to what epsilon allows; well below 1/records.")
-]
-RowsOption = Annotated[
-    int | None,
-    typer.Option("--rows", help="Separately clipped rows of a step; for image, and required there."),
-]
-AccountantOption = Annotated[AccountantName, typer.Option("--accountant", help="pld is the tightest.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", help="Draw epsilon against steps into this .png file.")
-]
+MechanismOption = Annotated[PrivateMechanism, "Where clipping and noise stand."]
+NoiseOption = Annotated[float | None, "Noise / sensitivity; for image that of one row, as in the papers."]
+RateOption = Annotated[str | None, "Chance of a record to be in a step's sample: 0.01 or 1/1200."]
+BatchSizeOption = Annotated[float | None, "Expected batch; with --records, in place of the rate."]
+RecordsOption = Annotated[int | None, "Number of private records."]
+StepsOption = Annotated[int | None, "Number of training steps."]
+DeltaOption = Annotated[float, "Probability added to what epsilon allows; well below 1/records."]
+RowsOption = Annotated[int | None, "Separately clipped rows of a step; for image, and required there."]
+AccountantOption = Annotated[AccountantName, "pld is the tightest."]
+PlotOption = Annotated[Path | None, "Draw epsilon against steps into this .png file."]
 
 
 @dataclass(frozen=True)
@@ -319,6 +294,7 @@ def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
 
 
 @app.command("ledger")
+@takes_options()
 def ledger_command(
     file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
     accountant: AccountantOption = AccountantName.pld,
