@@ -114,7 +114,7 @@ class TrainOptions:
             generator=self.generator,
             labels=_shares(self.labels or "uniform"),
             records=self.records,
-            accountant=(self.accountant or AccountantName.pld).value,
+            accountant=self.accountant or "pld",
             seed=self.seed,
             quick=quick,
             anyway=self.anyway or self.dry_run,

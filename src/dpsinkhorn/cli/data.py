@@ -5,13 +5,12 @@ Commands that take data share `DataOptions`, which says how these are read.
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -40,12 +39,7 @@ _COUNTED = 40  # classes whose records are counted in the table; --json has them
 _FEW = 50  # records of a class, below which noise hides what they have in common
 
 
-class SplitName(str, enum.Enum):
-    train = "train"
-    test = "test"
-    valid = "valid"
-
-
+SplitName = Literal["train", "test", "valid"]
 FolderOption = Annotated[Path | None, "The data folder, in place of DPSINKHORN_DATA."]
 
 
@@ -90,13 +84,13 @@ class DataOptions:
             name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
         }
 
-    def load(self, source: str, *, split: SplitName = SplitName.train, quiet: bool) -> Dataset:
+    def load(self, source: str, *, split: SplitName = "train", quiet: bool) -> Dataset:
         """Read a data set, with a progress bar on stderr while pictures are decoded."""
         from dpsinkhorn.data import load_dataset
 
         with _bar(BarColumn(), MofNCompleteColumn(), quiet=quiet) as progress:
             pictures = functools.partial(progress, "reading pictures")
-            data = load_dataset(source, split=split.value, progress=pictures, **self.parsed())
+            data = load_dataset(source, split=split, progress=pictures, **self.parsed())
         if data.skipped_files:
             warn(printable(data.skipped_sentence()))
         return data
@@ -222,7 +216,7 @@ def get_command(
 def show_command(
     *,
     source: Annotated[str, typer.Argument(help="A name or a path.")],
-    split: Annotated[SplitName, "Which part of the data."] = SplitName.train,
+    split: Annotated[SplitName, "Which part of the data."] = "train",
     reading: DataOptions,
     as_json: JsonOption = False,
 ) -> None:

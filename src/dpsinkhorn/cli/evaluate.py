@@ -105,7 +105,7 @@ def evaluate(
         public = data in KNOWN and (train_data is None or train_data in KNOWN)
         if not public:
             warn("evaluating on private data is not itself private: these figures are for the curator alone")
-        trained_on = None if source is None else source.holds(data, part.value, reading.image, test)
+        trained_on = None if source is None else source.holds(data, part, reading.image, test)
         if trained_on:
             warn(
                 "these are the images it was trained on: the figures say little of new ones; "
@@ -177,12 +177,12 @@ def _real_images(
     from dpsinkhorn.data import has_parts
 
     parts = has_parts(source)
-    part = split or (SplitName.test if parts else SplitName.train)
+    part = split or ("test" if parts else "train")
     test = reading.load(source, split=part, quiet=quiet)
     if train_source is not None:
         return test, reading.load(train_source, quiet=quiet), part
     # an array named by --image is the same for every part: it cannot be what to compare with
-    if part == SplitName.train or not parts or reading.image is not None:
+    if part == "train" or not parts or reading.image is not None:
         return test, None, part
     try:
         return test, reading.load(source, quiet=quiet), part

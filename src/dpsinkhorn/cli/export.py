@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,17 +11,11 @@ from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
 from dpsinkhorn.cli._output import print_json, warn
 
 
-class Format(str, Enum):
-    """What a release can be exported to."""
-
-    ONNX = "onnx"
-
-
 @takes_options()
 def export(
     folder: ReleaseArgument,
     output: Annotated[Path, typer.Option(help="FILE.onnx.", show_default=False)],
-    form: Annotated[Format, typer.Option("--format", help="The form.")] = Format.ONNX,  # noqa: ARG001
+    form: Annotated[Literal["onnx"], typer.Option("--format", help="The form.")] = "onnx",  # noqa: ARG001
     force: Annotated[bool, "Replace what --output names."] = False,
     as_json: JsonOption = False,
 ) -> None:

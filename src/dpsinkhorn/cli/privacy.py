@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,7 @@ app = group("What training costs in privacy (epsilon), and what a budget allows 
 _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 
 
-class AccountantName(str, enum.Enum):
-    pld = "pld"
-    rdp = "rdp"
-    rdp_classic = "rdp-classic"
-
+AccountantName = Literal["pld", "rdp", "rdp-classic"]
 
 if TYPE_CHECKING:
     PrivateMechanism: TypeAlias = str
@@ -58,7 +53,7 @@ class TrainingOptions:
     steps: StepsOption = None
     delta: DeltaOption = 1e-5
     rows: RowsOption = None
-    accountant: AccountantOption = AccountantName.pld
+    accountant: AccountantOption = "pld"
     as_json: JsonOption = False
     plot: PlotOption = None
 
@@ -76,9 +71,7 @@ class TrainingOptions:
     def setting(self, noise_multiplier: float, sampling_rate: float, steps: int) -> Setting:
         """Return the run with these numbers, all of it checked."""
         rows, name = self._rows(), self.accountant
-        setting = Setting(
-            self.mechanism, noise_multiplier, sampling_rate, steps, self.delta, rows, name.value
-        )
+        setting = Setting(self.mechanism, noise_multiplier, sampling_rate, steps, self.delta, rows, name)
         setting.check()
         return setting
 
@@ -297,7 +290,7 @@ def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
 @takes_options()
 def ledger_command(
     file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
-    accountant: AccountantOption = AccountantName.pld,
+    accountant: AccountantOption = "pld",
     as_json: JsonOption = False,
 ) -> None:
     """What a ledger allows, what is spent, and by which runs. It is checked and left as it is.
@@ -310,4 +303,4 @@ def ledger_command(
     """
     from dpsinkhorn.cli._ledger import show_ledger
 
-    show_ledger(file, accountant.value, as_json)
+    show_ledger(file, accountant, as_json)

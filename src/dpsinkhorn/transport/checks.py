@@ -110,20 +110,6 @@ def widened(sensitivity: float, *, multiplier: float, largest: float) -> float:
     return max(sensitivity, largest / (_REACH * multiplier))
 
 
-def laplace_multiplier(epsilon: float) -> float:
-    """Return 1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
-
-    `add_laplace` enlarges its noise by far more than this rounding.
-
-    >>> 1 / (1 / 49) > 49 >= 1 / laplace_multiplier(49)
-    True
-    """
-    multiplier = 1 / epsilon
-    while 1 / multiplier > epsilon:
-        multiplier = math.nextafter(multiplier, math.inf)
-    return multiplier
-
-
 @contextmanager
 def noise_that_fits() -> Iterator[None]:
     """Around a noise scale that is computed while planning: settings beyond the lattice are bad input."""

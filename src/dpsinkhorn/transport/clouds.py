@@ -19,6 +19,7 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, Problem, SquaredEuclidean, as_cost, native
 from dpsinkhorn.ot.costs import PixelCost
+from dpsinkhorn.ot.problem import Flipped
 from dpsinkhorn.transport.checks import check_count, check_flag, check_positive, shown
 
 # Coordinates beyond these count as these, so that no square of a difference overflows.
@@ -195,23 +196,12 @@ class Clouds:
         side: dict[PublicSide | None, PublicSide | None] = {"x": "y", "y": "x", None: None}
         old = self.setting
         setting = dataclasses.replace(old, n=old.m, m=old.n, public=side[old.public])
-        base = self.cost.base if self.cost.symmetric else _Flipped(self.cost.base)
+        base = self.cost.base if self.cost.symmetric else Flipped(self.cost.base)
         return Clouds(self.y, self.x, CappedCost(base, old.bound), setting)
 
     def costs(self) -> Tensor:
         """Return the matrix of capped costs, ``(n, m)``."""
         return self.cost.pairwise(self.x, self.y)
-
-
-@dataclass(frozen=True)
-class _Flipped(Cost):
-    """A cost that is not symmetric, seen from the other side."""
-
-    base: Cost
-    symmetric = False
-
-    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.base.pairwise(y, x).mT
 
 
 def checked_points(name: str, values: Points) -> Tensor:

@@ -14,18 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
-from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
+from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_positive,
-    check_regularization,
-    laplace_multiplier,
-    noise_that_fits,
-    widened,
-)
+from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization, noise_that_fits
 from dpsinkhorn.transport.clouds import Clouds, Setting
+from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
 
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
@@ -44,7 +37,7 @@ def cost_sensitivity(setting: Setting, quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True)
-class DirectMechanism:
+class DirectMechanism(LaplaceRelease):
     """What is settled before any point is looked at.
 
     Attributes:
@@ -96,20 +89,7 @@ class DirectMechanism:
     def sensitivity(self) -> float:
         """Of the value as computed."""
         exact = cost_sensitivity(self.setting, self.quantity) + self.gap + 2 * self.rounding
-        return widened(exact, multiplier=laplace_multiplier(self.epsilon), largest=2 * self.setting.bound)
-
-    @property
-    def mechanism(self) -> LaplaceMechanism:
-        return LaplaceMechanism(self.sensitivity, laplace_multiplier(self.epsilon), Adjacency.REPLACE_ONE)
-
-    @property
-    def charge(self) -> Charge:
-        return self.mechanism.charge()
-
-    @property
-    def scale(self) -> float:
-        """Of the Laplace noise, which is also its mean absolute value."""
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(exact, largest=2 * self.setting.bound)
 
     @property
     def predicted_error(self) -> float:
@@ -147,5 +127,4 @@ class DirectMechanism:
 
     def noised(self, value: float, noise: NoiseSource) -> float:
         """Return what `value` returned, with its noise."""
-        exact = torch.tensor(value, dtype=torch.float64)
-        return float(add_laplace(exact, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(torch.tensor(value, dtype=torch.float64), noise))

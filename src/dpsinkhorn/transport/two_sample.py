@@ -23,8 +23,8 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
-from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace, compose
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells, laplace_scale
+from dpsinkhorn.privacy import Adjacency, Charge, compose
+from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
 from dpsinkhorn.transport.certified import exact_value, rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
@@ -33,13 +33,12 @@ from dpsinkhorn.transport.checks import (
     check_count,
     check_fraction,
     check_positive,
-    laplace_multiplier,
     noise_or_secure,
     noise_that_fits,
-    widened,
 )
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.direct import DirectMechanism
+from dpsinkhorn.transport.laplace import LaplaceRelease
 
 Statistic: TypeAlias = Literal["mmd", "exact"]
 StatisticChoice: TypeAlias = Literal["auto", "mmd", "exact"]
@@ -91,7 +90,7 @@ class PrivateTest:
 
 
 @dataclass(frozen=True)
-class TwoSampleMechanism:
+class TwoSampleMechanism(LaplaceRelease):
     """What is settled before any point is looked at.
 
     Attributes:
@@ -157,18 +156,7 @@ class TwoSampleMechanism:
         """Of the statistic less the noised threshold, on the lattice of the noise."""
         lattice = 1 - min(0.5, 2.0 ** (2 - LATTICE_BITS) / self.epsilon)  # both are rounded to it
         largest = 2.0 * (self.setting.bound if self.statistic == "exact" else 1.0)
-        multiplier = laplace_multiplier(self.epsilon)
-        return widened(2 * self.moves / lattice, multiplier=multiplier, largest=largest)
-
-    @property
-    def charge(self) -> Charge:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
-
-    @property
-    def scale(self) -> float:
-        """Of the Laplace noise on the statistic, and on each of those it is compared with."""
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(2 * self.moves / lattice, largest=largest)
 
     @property
     def step(self) -> float:
@@ -211,7 +199,7 @@ class TwoSampleMechanism:
 
     def margin(self, excess: Tensor, noise: NoiseSource) -> float:
         """Return what `excess` returned, with the statistic's own noise; charge `charge` first."""
-        return float(add_laplace(excess, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(excess, noise))
 
     def rejects(self, margin: float) -> bool:
         """Return whether the noised statistic is above the threshold; equal ones, at half a step, are not."""
@@ -315,7 +303,7 @@ def private_test(
 
 
 @dataclass(frozen=True)
-class _Effect:
+class _Effect(LaplaceRelease):
     """The statistic of the data as they are, with Laplace noise of its own."""
 
     plan: TwoSampleMechanism
@@ -328,19 +316,10 @@ class _Effect:
     @property
     def sensitivity(self) -> float:
         largest = 2.0 * (self.plan.setting.bound if self.plan.statistic == "exact" else 1.0)
-        return widened(self.plan.moves, multiplier=laplace_multiplier(self.epsilon), largest=largest)
-
-    @property
-    def charge(self) -> Charge:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
-
-    @property
-    def scale(self) -> float:
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(self.plan.moves, largest=largest)
 
     def noised(self, value: Tensor, noise: NoiseSource) -> float:
-        return float(add_laplace(value, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(value, noise))
 
     def interval(self, released: float, confidence: float) -> tuple[float, float]:
         reach = self.scale * math.log(1 / (1 - confidence)) + self.plan.rounding

@@ -28,12 +28,12 @@ from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.checks import (
     check_fraction,
     check_positive,
-    laplace_multiplier,
     noise_or_secure,
     noise_that_fits,
     widened,
 )
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
+from dpsinkhorn.transport.laplace import laplace_multiplier
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 
