@@ -65,9 +65,6 @@ class PixelCost:
     """``squared * |x - y|^2 + absolute * |x - y|_1``: what loops and kernels know of a built-in cost.
 
     Labels are coordinates too (:func:`with_labels`): between two classes, two differ by the label weight.
-
-    >>> PixelCost.of(L1L2(2.0))
-    PixelCost(squared=True, absolute=2.0)
     """
 
     squared: bool

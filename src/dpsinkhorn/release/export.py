@@ -192,9 +192,6 @@ def folder_names(class_names: Sequence[str], count: int) -> list[str]:
     """Return a different, safe name of a folder for each of `count` classes: its name, else its number.
 
     Names come from a file that a stranger may have written.
-
-    >>> folder_names(["well", "ill/..", ""], 3)
-    ['well', 'ill_', '2']
     """
     numbers = [f"{label:0{len(str(max(count - 1, 0)))}d}" for label in range(count)]
     if len(class_names) != count:

@@ -109,12 +109,7 @@ class Plot:
 
 
 def line_plot(x: Sequence[float], y: Sequence[float], limit: float | None = None) -> Plot:
-    """A line from the origin on, with round ticks, and a limit that it should not pass.
-
-    >>> plot = line_plot([0, 50, 100], [0.0, 3.0, 4.0], limit=5.0)
-    >>> [text for _, text in plot.x_ticks], [text for _, text in plot.y_ticks]
-    (['0', '20', '40', '60', '80', '100'], ['0', '1', '2', '3', '4', '5'])
-    """
+    """A line from the origin on, with round ticks, and a limit that it should not pass."""
     x_top, highest = max(x), max(*y, limit or 0.0)
     x_step, y_step = _round_step(x_top), _round_step(highest)
     y_top = math.ceil(highest / y_step - 1e-9) * y_step

@@ -65,9 +65,6 @@ def theorem1(
 
     It does not hold everywhere: its proof counts the noise of 2n coordinates as that of one, and takes the
     strong convexity for the smoothness (see docs/transport.md for a map).
-
-    >>> round(theorem1(0.5, 1, bound=1.0, regularization=1.0, floor=0.1), 6)
-    0.500062
     """
     rate = theorem1_rate(bound, regularization, adaptive=adaptive)
     _, convex = lemma2(bound, regularization)
@@ -92,12 +89,7 @@ def theorem2(
 def theorem2_noise(
     epsilon: float, delta: float, iterations: int, n: int, bound: float, regularization: float
 ) -> float:
-    """Return M for which Theorem 2 gives ε in K steps.
-
-    >>> floor = theorem2_noise(1.0, 1e-5, 3, 100, 1.0, 1.0)
-    >>> round(theorem2(3, 1e-5, n=100, bound=1.0, regularization=1.0, floor=floor), 9)
-    1.0
-    """
+    """Return M for which Theorem 2 gives ε in K steps."""
     check_positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     root = 2 * epsilon / (math.sqrt(log) + math.sqrt(log + 4 * epsilon))
@@ -281,12 +273,7 @@ def equation13(
 def regularization_by_equation13(
     epsilon2: float, delta: float, *, n: int, bound: float, initial_gap: float, suboptimality: float
 ) -> float:
-    """Return η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄.
-
-    >>> eta = regularization_by_equation13(1.0, 1e-5, n=100, bound=1.0, initial_gap=1.0, suboptimality=0.1)
-    >>> eta > 1
-    True
-    """
+    """Return η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄."""
     grid = bound * np.geomspace(1e-2, 1e2, 401)
     values = [
         equation13(

@@ -153,11 +153,7 @@ class HistogramMechanism(LaplaceRelease):
 
 
 def project_to_simplex(values: _Array) -> _Array:
-    """Return the nearest weights that are not negative and sum to one.
-
-    >>> project_to_simplex(np.array([0.75, 0.5, -0.25]))
-    array([0.625, 0.375, 0.   ])
-    """
+    """Return the nearest weights that are not negative and sum to one."""
     ordered = np.sort(values)[::-1]
     excess = (np.cumsum(ordered) - 1) / np.arange(1, len(values) + 1)
     level = excess[np.nonzero(ordered > excess)[0][-1]]

@@ -46,11 +46,7 @@ _LARGEST_EPSILON = 1e6  # there is no privacy left long before
 
 @cache
 def gaussian_multiplier(target: float, delta: float, uses: int) -> float:
-    """The least noise multiplier for which `uses` Gaussian mechanisms are (target, δ)-DP under replace-one.
-
-    >>> round(gaussian_multiplier(1.0, 1e-5, 1), 2)
-    3.73
-    """
+    """The least noise multiplier for which `uses` Gaussian mechanisms are (target, δ)-DP, replacing one."""
     check_positive(epsilon=target, delta=delta)
     if target > _LARGEST_EPSILON:
         raise TransportError(
