@@ -11,6 +11,7 @@ from torch import Tensor
 from dpsinkhorn.evaluation.classifiers import Classifier
 from dpsinkhorn.evaluation.diversity import precision_recall
 from dpsinkhorn.evaluation.features import FeatureNetwork
+from dpsinkhorn.evaluation.networks import Lesson
 
 __all__ = ["seconds_of_classifiers", "seconds_of_comparing", "seconds_of_features"]
 
@@ -26,7 +27,7 @@ def seconds_of_classifiers(
     found = {}
     for name, spec in specs.items():
         short = spec.shortened()
-        seconds = _timed(lambda short=short: short.classify(x, y, classes, x[:1], 0))  # type: ignore[misc]
+        seconds = _timed(lambda short=short: short.classify(Lesson(x, y, classes, x[:1], 0)))  # type: ignore[misc]
         found[name] = sum(seconds * spec.work(count) / short.work(len(x)) for count in counts)
     return found
 

@@ -8,8 +8,8 @@ import jinja2
 
 from dpsinkhorn.generators import CustomConfig
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.release.about import TRUST
 from dpsinkhorn.release.release import Release
+from dpsinkhorn.release.statement import TRUST
 
 __all__ = ["model_card", "warning_of"]
 

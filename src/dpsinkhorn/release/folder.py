@@ -35,11 +35,10 @@ from dpsinkhorn.release._files import (
     read_json_bytes,
     refuse_existing,
 )
-from dpsinkhorn.release.about import About
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release, printable
-from dpsinkhorn.release.statement import PrivacyStatement
+from dpsinkhorn.release.statement import About, PrivacyStatement
 
 __all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
 

@@ -29,8 +29,7 @@ from dpsinkhorn.generators import (
     draw_latents,
     frozen_copy,
 )
-from dpsinkhorn.release.about import LABEL_SOURCES, About
-from dpsinkhorn.release.statement import PrivacyStatement
+from dpsinkhorn.release.statement import LABEL_SOURCES, About, PrivacyStatement
 
 __all__ = ["Release", "to_uint8"]
 

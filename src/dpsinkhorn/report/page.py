@@ -20,9 +20,8 @@ from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.release import TRUST, USUAL_TITLE
 from dpsinkhorn.report.curve import line_plot, spending_curve
-from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
 from dpsinkhorn.report.gather import Findings, gather
-from dpsinkhorn.report.guarantee import explain
+from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
 from dpsinkhorn.report.settings import (
     data_line,
@@ -32,7 +31,6 @@ from dpsinkhorn.report.settings import (
     recipe_rows,
     value_in_words,
 )
-from dpsinkhorn.report.status import cautions, status_of
 from dpsinkhorn.report.verify import own_checks, with_ledger
 
 __all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
@@ -85,6 +83,8 @@ def write_report(
     found = gather(folder, generator)
     tables = None
     if evaluation is not None:
+        from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
+
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
         figures = read_evaluation(evaluation, found.release)
