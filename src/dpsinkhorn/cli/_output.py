@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.progress import Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 from dpsinkhorn.errors import DPSinkhornError
+from dpsinkhorn.files import failing_as
 
 BAD_INPUT = 2
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
@@ -111,6 +112,12 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def draw_plot(path: Path, draw: Callable[[Path], None]) -> None:
+    """Draw a picture of `--plot`."""
+    with failing_as(BadInputError, f"cannot write --plot {path}", "; name another file"):
+        draw(path)
 
 
 def check_plot_path(path: Path | None) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dpsinkhorn.mechanisms import find_mechanism
@@ -30,7 +29,6 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
     spent = [epsilon(each.charge, each.delta, each.accountant) for each in settings]
 
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(counts, spent, marker=".", label=f"epsilon ({setting.accountant})")
     axes.margins(y=0.12)
@@ -45,9 +43,7 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
         published = [each.published for each in settings]
         axes.plot(counts, published, linestyle="--", label="as published (not a guarantee)")
         axes.set_yscale("log")
-    axes.set_xscale("log")
-    axes.set_xlabel("steps")
-    axes.set_ylabel(f"epsilon at delta = {setting.delta:g}")
+    axes.set(xscale="log", xlabel="steps", ylabel=f"epsilon at delta = {setting.delta:g}")
     axes.set_title(
         f"{setting.mechanism}: noise multiplier {setting.noise_multiplier:.4g}, "
         f"sampling rate {setting.sampling_rate:.4g}",
@@ -70,24 +66,21 @@ def draw_audit(
 ) -> None:
     """The scores of both worlds, and the bounds as bars below the lines of what is claimed."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     # the outermost scores would leave everything else in one bin
     low, high = np.quantile(np.concatenate(list(scores.values())), [0.002, 0.998])
     bins = np.linspace(low, max(high, low + 1e-9), _BINS)
     for name, values in scores.items():
         left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name)
-    left.set_xlabel("score")
-    left.set_ylabel(counted)
-    left.set_yscale("log")
+    left.set(xlabel="score", ylabel=counted, yscale="log")
     left.legend(fontsize="small")
     names = [name.replace(" on ", "\non ") for name in bounds]
     bars = right.bar(names, list(bounds.values()), width=0.5, color="tab:green")
     right.bar_label(bars, fmt="%.3g", padding=2)
     for (name, value), style in zip(claims.items(), ("-", "--"), strict=False):
         right.axhline(value, linestyle=style, color="tab:red", label=f"{name}: {value:.4g}")
-    right.set_ylim(0, 1.15 * max(*bounds.values(), *claims.values()))
-    right.set_ylabel(f"epsilon at delta = {delta:g}")
+    top = 1.15 * max(*bounds.values(), *claims.values())
+    right.set(ylim=(0, top), ylabel=f"epsilon at delta = {delta:g}")
     right.set_title("lower bounds, and what is claimed", fontsize="medium")
     right.legend(fontsize="small")
     left.set_title(title, fontsize="medium")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsinkhorn.cli._output import BadInputError, check_file, print_json, print_table, warn
+from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.ot import Cost
@@ -66,8 +67,6 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
     """
     import numpy as np
 
-    from dpsinkhorn.files import new_file
-
     check_file(path, ".npz", "--output")
     if os.path.lexists(path):
         raise BadInputError(f"--output {path} exists already; name another")
@@ -84,11 +83,10 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
 def one_line() -> Iterator[None]:
     """Trouble with memory or a file, as one line."""
     try:
-        yield
+        with failing_as(BadInputError, "cannot read or write"):
+            yield
     except MemoryError as error:
         raise BadInputError("these points do not fit into memory; give fewer rows") from error
-    except OSError as error:
-        raise BadInputError(f"cannot read or write: {error.strerror or error}") from error
 
 
 def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: bool) -> None:

@@ -12,7 +12,7 @@ from rich.progress import Progress, TaskID
 from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import RunResult, StepResult
 from dpsinkhorn.cli._options import JsonOption, takes_options
-from dpsinkhorn.cli._output import BadInputError, bars, check_plot_path, print_json, print_table
+from dpsinkhorn.cli._output import BadInputError, bars, check_plot_path, draw_plot, print_json, print_table
 from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
@@ -170,10 +170,7 @@ def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, 
 def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:
     exceeded = result.bound > result.claimed
     if plot is not None:
-        try:
-            result.draw(plot)
-        except OSError as error:
-            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+        draw_plot(plot, result.draw)
     if as_json:
         print_json({**result.to_json(), "exceeds_claim": exceeded})
     else:

@@ -15,7 +15,7 @@ from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printa
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError
-from dpsinkhorn.files import new_file
+from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
@@ -264,8 +264,5 @@ def _to_json(
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    try:
-        with new_file(path) as draft:
-            draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror or error}") from error
+    with failing_as(BadInputError, f"cannot write {path}"), new_file(path) as draft:
+        draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from dpsinkhorn.cli._options import JsonOption, group, takes_options
-from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
+from dpsinkhorn.cli._output import BadInputError, check_plot_path, draw_plot, print_json, print_table, warn
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
@@ -239,10 +240,7 @@ def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
     if plot is not None:
         from dpsinkhorn.cli._plots import draw_epsilon_against_steps
 
-        try:
-            draw_epsilon_against_steps(setting, plot)
-        except OSError as error:
-            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+        draw_plot(plot, functools.partial(draw_epsilon_against_steps, setting))
     if given.as_json:
         result: dict[str, Any] = {
             "epsilon": spent,

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dpsinkhorn.data.pictures import check_fits
 from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
+from dpsinkhorn.files import failing_as
 
 __all__ = ["UNREADABLE", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
 
@@ -56,7 +57,7 @@ def _array_beside(path: Path, given: str | None, what: str) -> npt.NDArray[Any] 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """The array of a .npy file as a read-only memory map: nothing is read before it is used."""
-    try:
+    with failing_as(DataError, f"cannot read {path}"):
         with path.open("rb") as stream:
             shape, fortran, dtype = _npy_header(stream, path)
             start = stream.tell()
@@ -67,8 +68,6 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         if present < length:
             raise DataError(f"{path} declares {length} bytes of values but holds {present}; write it again")
         return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def read_npz_set(path: Path, asked: Request) -> Content:

@@ -11,6 +11,7 @@ from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, is_dicom
 from dpsinkhorn.data.request import Request
 from dpsinkhorn.errors import DataError
+from dpsinkhorn.files import failing_as
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
 _SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
@@ -97,10 +98,8 @@ def _files_within(folder: Path) -> list[Path]:
 
 
 def _visible(folder: Path) -> Sequence[Path]:
-    try:
+    with failing_as(DataError, f"cannot read the folder {folder}"):
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from error
 
 
 def _is_picture(path: Path) -> bool:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dpsinkhorn.data.pictures import check_fits
 from dpsinkhorn.errors import DataError
+from dpsinkhorn.files import failing_as
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
@@ -31,10 +32,8 @@ def is_idx_name(name: str) -> bool:
 
 def has_idx(folder: Path) -> bool:
     """Return whether a folder holds such files."""
-    try:
+    with failing_as(DataError, f"cannot read the folder {folder}"):
         return any(is_idx_name(entry.name) for entry in folder.iterdir())
-    except OSError as error:
-        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from error
 
 
 def find_idx(folder: Path, split: str) -> Path | None:
@@ -122,10 +121,8 @@ def read_cifar(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[
     parts = []
     for name in CIFAR_FILES[split]:
         path = folder / name
-        try:
+        with failing_as(DataError, f"cannot read {path}"):
             content = np.fromfile(path, np.uint8)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         if content.size == 0 or content.size % _ROW:
             raise DataError(f"{path} is {content.size} bytes long, no multiple of {_ROW}; fetch it again")
         parts.append(content.reshape(-1, _ROW))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import new_file
+from dpsinkhorn.files import failing_as, new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release.pictures import check_images
 
@@ -66,7 +66,7 @@ def write_samples(
     if class_names and labels is not None and labels.max() >= len(class_names):
         raise ReleaseError(f"there are {len(class_names)} class names, but a label {labels.max()}")
     report = progress or (lambda _: None)
-    try:
+    with failing_as(ReleaseError, f"cannot write {target}"):
         if target.suffix == ".npz":
             with new_file(target) as draft, open(draft, "wb") as file:
                 arrays = {"images": images} if labels is None else {"images": images, "labels": labels}
@@ -78,8 +78,6 @@ def write_samples(
         else:
             with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
                 _write_folder(draft, images, labels, class_names, report)
-    except OSError as error:
-        raise ReleaseError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

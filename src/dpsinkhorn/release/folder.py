@@ -15,7 +15,7 @@ import numpy as np
 
 from dpsinkhorn import _checks
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import write_synced
+from dpsinkhorn.files import failing_as, write_synced
 from dpsinkhorn.generators import (
     CustomConfig,
     Generator,
@@ -134,7 +134,7 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
-    try:
+    with failing_as(ReleaseError, f"cannot write the release {target}"):
         refuse_existing(target, may_replace)
         target.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(target, may_replace=may_replace) as draft:
@@ -142,8 +142,6 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
                 write_synced(draft / name, content, new=True)
             # what cannot be read back is not handed out
             load(draft, generator=release.generator.module_class)
-    except OSError as error:
-        raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
 
 def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None) -> Release:

@@ -1,4 +1,4 @@
-"""The guarantee in plain words, for someone who decides on it and never saw the project; the banner on top."""
+"""The guarantee in plain words, for someone who decides on it and never saw the project; and the banner."""
 
 from __future__ import annotations
 

@@ -167,11 +167,9 @@ def write_tradeoff(tradeoff: Tradeoff, path: Path) -> None:
 
 def draw_tradeoff(tradeoff: Tradeoff, path: Path, *, title: str = "") -> None:
     """Measured (solid) and predicted (dashed) errors against ε."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name in dict.fromkeys(row.method for row in tradeoff.rows):
         here = [row for row in tradeoff.rows if row.method == name]
@@ -180,10 +178,8 @@ def draw_tradeoff(tradeoff: Tradeoff, path: Path, *, title: str = "") -> None:
         axes.plot(
             at, [row.predicted_error for row in here], linestyle="--", color=line.get_color(), alpha=0.6
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("epsilon")
-    axes.set_ylabel("mean absolute error (dashed: predicted)")
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="epsilon", ylabel="mean absolute error (dashed: predicted)")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
