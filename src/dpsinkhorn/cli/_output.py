@@ -80,12 +80,13 @@ def print_json(result: Mapping[str, Any]) -> None:
     print(json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False))
 
 
-def print_table(title: str, rows: Sequence[tuple[str, str]], sentences: Sequence[str]) -> None:
-    """A small two-column table, and what it means in plain words."""
+def print_table(title: str, rows: Sequence[tuple[str, str | None]], sentences: Sequence[str]) -> None:
+    """A small two-column table, without rows whose value is None, and what it means in plain words."""
     console = Console(highlight=False)
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in rows:
-        table.add_row(name, value)
+        if value is not None:
+            table.add_row(name, value)
     console.print(table)
     for sentence in sentences:
         console.print(sentence, soft_wrap=False)

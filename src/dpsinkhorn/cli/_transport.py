@@ -128,18 +128,17 @@ def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
     def between(ends: tuple[float, float]) -> str:
         return f"{100 * found.confidence:g} %: {ends[0]:.4g} to {ends[1]:.4g}"
 
+    sample, populations = found.effect_interval, found.population_interval
     rows = [
         ("one distribution", "rejected" if found.rejected else "not rejected"),
         ("p-value, at most", f"{found.p_value:g}"),
         ("statistic", found.statistic),
         ("above its threshold by", f"{found.margin:.4g} ({between(found.margin_interval)})"),
+        ("effect, these samples", sample and f"{found.effect:.4g} ({between(sample)})"),
+        ("effect, populations", populations and between(populations)),
         ("epsilon", format_epsilon(found.epsilon)),
         ("adjacency", found.adjacency),
     ]
-    if found.effect is not None and found.effect_interval is not None:
-        rows.insert(4, ("effect, these samples", f"{found.effect:.4g} ({between(found.effect_interval)})"))
-    if found.population_interval is not None:
-        rows.insert(5, ("effect, populations", between(found.population_interval)))
     sentences = [
         f"If both data sets come from one distribution, it is rejected with probability {found.level:g} at "
         "most. Not rejected does not mean that they are equal.",

@@ -10,7 +10,7 @@ import typer
 from rich.progress import Progress, TaskID
 
 from dpsinkhorn.cli._audit_replay import audit_replay
-from dpsinkhorn.cli._audit_results import RunResult, StepResult
+from dpsinkhorn.cli._audit_results import Told, told_of_run, told_of_step
 from dpsinkhorn.cli._options import JsonOption, takes_options
 from dpsinkhorn.cli._output import BadInputError, bars, check_plot_path, draw_plot, print_json, print_table
 from dpsinkhorn.cli.data import DataOptions
@@ -121,7 +121,7 @@ def audit(asked: AuditOptions) -> None:
     _report(result, asked.as_json, asked.plot)
 
 
-def _step(asked: AuditOptions, progress: Progress) -> StepResult:
+def _step(asked: AuditOptions, progress: Progress) -> Told:
     from dpsinkhorn.training.auditing import StepSetting, audit_step
 
     mechanism, settings = asked.mechanism or "record", asked.settings()
@@ -140,10 +140,10 @@ def _step(asked: AuditOptions, progress: Progress) -> StepResult:
     found = audit_step(
         StepSetting(mechanism, **settings), repetitions=count, **_common(asked, progress, task)
     )
-    return StepResult(found, asked.claim == "published")
+    return told_of_step(found, published=asked.claim == "published")
 
 
-def _run(asked: AuditOptions, progress: Progress) -> RunResult:
+def _run(asked: AuditOptions, progress: Progress) -> Told:
     from dpsinkhorn.training import choose_recipe, facts_of
     from dpsinkhorn.training.auditing import audit_run
 
@@ -155,7 +155,7 @@ def _run(asked: AuditOptions, progress: Progress) -> RunResult:
     task = progress.add_task("training steps", total=recipe.privacy.steps)
     count = _COUNT if asked.canaries is None else asked.canaries
     common = _common(asked, progress, task)
-    return RunResult(audit_run(data, recipe, epsilon=asked.epsilon, canaries=count, **common))
+    return told_of_run(audit_run(data, recipe, epsilon=asked.epsilon, canaries=count, **common))
 
 
 def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, Any]:
@@ -167,12 +167,12 @@ def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, 
     }
 
 
-def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:
+def _report(result: Told, as_json: bool, plot: Path | None) -> None:
     exceeded = result.bound > result.claimed
     if plot is not None:
         draw_plot(plot, result.draw)
     if as_json:
-        print_json({**result.to_json(), "exceeds_claim": exceeded})
+        print_json({**result.values, "exceeds_claim": exceeded})
     else:
         from dpsinkhorn.privacy import format_epsilon, format_lower_bound
 
@@ -182,7 +182,7 @@ def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) ->
             if exceeded
             else f"The bound {bound} is within epsilon {claimed}."
         )
-        print_table(result.title, result.rows(), [result.told(), verdict])
+        print_table(result.title, result.rows, [result.sentence, verdict])
         if plot is not None:
             typer.echo(f"Drawn: {plot}")
     if exceeded:

@@ -254,21 +254,18 @@ def show_command(
         )
         return
     channel_count, height, width = data.image_shape
+    unused = _some(data.unused_columns) or None
     rows = [
         ("records", f"{data.records:,}"),
         ("persons", "not named: each record counts on its own" if data.groups is None else f"{data.units:,}"),
         ("images", f"{height} x {width}, {'grey' if channel_count == 1 else 'colour'}"),
         ("values", f"{data.images.dtype}, {low:g} to {high:g} declared; found {found[0]:g} to {found[1]:g}"),
         ("classes", str(data.classes) if data.classes else "unlabelled"),
+        ("class names", _plain(", ".join(data.class_names)) or None),
+        ("records per class", _counts(data, range(data.classes), _COUNTED) or None),
+        ("classes without a record", ", ".join(str(k) for k in empty) or None),
+        ("columns not used", unused and f"{unused} (--label, --groups name them)"),
     ]
-    if data.class_names:
-        rows.append(("class names", _plain(", ".join(data.class_names))))
-    if counts:
-        rows.append(("records per class", _counts(data, range(data.classes), _COUNTED)))
-    if empty:
-        rows.append(("classes without a record", ", ".join(str(k) for k in empty)))
-    if data.unused_columns:
-        rows.append(("columns not used", f"{_some(data.unused_columns)} (--label, --groups name them)"))
     sentences = ["Counts and values found are those of the private data: for the curator's eyes only."]
     if few := [k for k in sorted(range(len(counts)), key=lambda k: counts[k]) if 0 < counts[k] < _FEW]:
         sentences.append(

@@ -265,16 +265,16 @@ def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
         ("delta", f"{setting.delta:g}"),
         ("mechanism", setting.mechanism),
         ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
+        ("rows", str(setting.rows) if is_image else None),
+        ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}" if is_image else None),
         ("sampling rate", f"{setting.sampling_rate:.5g}"),
         ("steps", f"{setting.steps:,}"),
         ("accountant", setting.accountant),
         ("adjacency", charge.adjacency.value),
+        ("published epsilon (not a guarantee)", None if published is None else format_epsilon(published)),
     ]
     sentences = [meaning(spent, setting.delta)]
-    if is_image and published is not None:
-        rows.insert(4, ("rows", str(setting.rows)))
-        rows.insert(5, ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}"))
-        rows.append(("published epsilon (not a guarantee)", format_epsilon(published)))
+    if published is not None:
         sentences.append(
             f"The papers count {setting.rows} separately sampled queries a step and arrive at epsilon "
             f"{format_epsilon(published)}; all rows share one sample, so that this is not a valid guarantee."

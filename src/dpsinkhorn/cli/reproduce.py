@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -152,7 +153,7 @@ def _to_json(found: Reproduction, protocol: str) -> dict[str, Any]:
         "scale": found.scale,
         "protocol": protocol,
         "rows": [_finite(line.values()) for line in found.lines],
-        "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
+        "gradients": {name: [asdict(p) for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],
     }
 

@@ -27,10 +27,6 @@ class PrecisionRecall:
     recall: float
     neighbours: int
 
-    def to_json(self) -> dict[str, float | int]:
-        """Plain values."""
-        return {"precision": self.precision, "recall": self.recall, "neighbours": self.neighbours}
-
 
 def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) -> PrecisionRecall:
     """Precision and recall of synthetic features (n, d) with regard to real ones (m, d).

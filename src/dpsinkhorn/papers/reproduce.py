@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +206,7 @@ class _Call:
         for done, row in enumerate(self.wanted):
             self.progress(f"{row.data}: {row.method}", done, len(self.wanted))
             spreads[row.series] = self._spread(row)
-        table = [{"generator": name, **p.to_json()} for name, points in spreads.items() for p in points]
+        table = [{"generator": name, **asdict(p)} for name, points in spreads.items() for p in points]
         picture = self._path("png")
         draw_gradients(spreads, self._note(), picture)
         return self._finished([picture, self._write("csv", csv_of(table))], spreads=spreads)
@@ -220,7 +220,7 @@ class _Call:
         plan = self.runner.plan(row, source, seed)
         generator = release.generator.to(self.runner.device)
         points = gradient_spread(generator, plan, source.training, batches=batches, seed=seed)
-        replace_file(kept, json.dumps([point.to_json() for point in points], indent=1).encode())
+        replace_file(kept, json.dumps([asdict(point) for point in points], indent=1).encode())
         return points
 
     def _line(self, row: Row) -> Line:
