@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.privacy.audit import Replayed
 
-__all__ = ["audit_replay"]
-
 _CLOUD = 30  # points of either side
 _SHOWN = 20  # violations that the table is followed by; --json has them all
 

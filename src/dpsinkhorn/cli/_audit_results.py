@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.privacy.audit import OneRunBound
     from dpsinkhorn.training.auditing import RunAudit, StepAudit
 
-__all__ = ["Told", "told_of_run", "told_of_step"]
-
 
 @dataclass(frozen=True)
 class Told:

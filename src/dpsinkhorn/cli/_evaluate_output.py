@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.evaluation import Evaluation, Likeness, Utility
     from dpsinkhorn.release import Release
 
-__all__ = ["progress_bars", "show_evaluation"]
-
 _SHOWN = 20  # classes in the table, the worst served first if there are more
 _UNLIKE = 0.1  # of a class's share: where synthetic and real labels differ by more, it is said
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training.run import Progress
     from dpsinkhorn.training.shared_ledger import SharedBudget
 
-__all__ = ["show_end", "show_plan", "show_progress", "warn_about"]
-
 _MANY_STEPS = 1000
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
 

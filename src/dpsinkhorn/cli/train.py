@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training import Plan, Request, Run
     from dpsinkhorn.training.run import Progress
 
-__all__ = ["TrainOptions", "parse_changes", "train"]
-
 # Options that a run may be resumed with; all others are settled when it begins.
 _ANY_TIME = (
     *("data", "out", "device", "resume", "dry_run", "anyway"),

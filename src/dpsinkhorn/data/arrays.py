@@ -19,8 +19,6 @@ from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as
 
-__all__ = ["UNREADABLE", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
-
 # Ways to name the parts of a file: plain, Keras (mnist.npz), MedMNIST. {} stands for the split.
 _IMAGES = ("{}_images", "x_{}", "X_{}", "images", "x", "X")
 _LABELS = ("{}_labels", "y_{}", "Y_{}", "labels", "y", "Y")

@@ -13,8 +13,6 @@ from dpsinkhorn.data.dataset import Dataset, from_arrays
 from dpsinkhorn.data.pictures import Pixels, Progress, decode_all, fit_array
 from dpsinkhorn.errors import DataError
 
-__all__ = ["Content", "Request"]
-
 
 @dataclass(frozen=True)
 class Content:

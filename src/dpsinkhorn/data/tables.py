@@ -26,8 +26,6 @@ from dpsinkhorn.data.columns import (
 from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
 
-__all__ = ["is_row_number", "read_table"]
-
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixels")
 _LABEL_NAMES = ("label", "class")
 _GROUP_NAMES = ("groups",)

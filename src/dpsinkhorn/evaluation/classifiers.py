@@ -14,8 +14,6 @@ from torch.nn import functional
 
 from dpsinkhorn.evaluation.networks import Lesson, Report, pixels, silent
 
-__all__ = ["Classifier", "Forest", "Logistic"]
-
 _TOLERANCE = 1e-4  # scikit-learn's: largest entry of the gradient of the mean loss
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = ["PrecisionRecall", "precision_recall"]
-
 _CELLS = 2**24  # distances at a time
 
 

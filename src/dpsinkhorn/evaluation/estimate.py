@@ -13,8 +13,6 @@ from dpsinkhorn.evaluation.diversity import precision_recall
 from dpsinkhorn.evaluation.features import FeatureNetwork
 from dpsinkhorn.evaluation.networks import Lesson
 
-__all__ = ["seconds_of_classifiers", "seconds_of_comparing", "seconds_of_features"]
-
 _TRIED = 1024  # images
 
 

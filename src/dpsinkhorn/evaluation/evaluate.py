@@ -26,8 +26,6 @@ from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_p
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "check_parts", "evaluate_images"]
-
 NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
     "covered by the privacy guarantee of the release."

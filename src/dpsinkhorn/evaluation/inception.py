@@ -14,8 +14,6 @@ from dpsinkhorn.data.named import RemoteFile, download_file
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.files import failing_as
 
-__all__ = ["INCEPTION_WEIGHTS", "fetch_inception_weights", "find_inception_weights", "load_inception"]
-
 INCEPTION_WEIGHTS = RemoteFile(
     name="weights-inception-2015-12-05-6726825d.pth",
     urls=(

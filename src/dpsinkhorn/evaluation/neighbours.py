@@ -21,8 +21,6 @@ from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.files import failing_as
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["MARK", "Neighbours", "nearest_neighbours", "neighbours_path", "neighbours_picture"]
-
 MARK = "CURATOR-ONLY"
 _WARNING = (
     "PRIVATE RECORDS: for the curator's eyes only, do not pass on.",

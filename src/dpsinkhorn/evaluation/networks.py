@@ -17,11 +17,6 @@ from torch.nn import functional
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = [
-    "Fit", "Lesson", "Network", "Report", "authors_cnn", "cnn", "fit_network", "linear", "mlp", "pixels",
-    "probabilities", "silent",
-]  # fmt: skip
-
 _BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
 _EVALUATED = 8192  # images per pass without gradients
 _SMALLEST = 20  # images, so that a tenth of them says something

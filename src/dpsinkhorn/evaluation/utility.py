@@ -17,8 +17,6 @@ from dpsinkhorn.evaluation.networks import Lesson
 from dpsinkhorn.evaluation.protocols import CLASSIFIERS, Protocol, find_protocol
 from dpsinkhorn.generators import choose_device
 
-__all__ = ["ClassifierScore", "Utility", "downstream_utility"]
-
 
 @dataclass(frozen=True)
 class ClassifierScore:

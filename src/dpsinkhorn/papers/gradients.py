@@ -92,7 +92,7 @@ def _gradients(
 
     def in_points(times: int, against: Tensor) -> Tensor:
         value = times * transport_loss(x[:n], against, regularization, cost=cost, tolerance=_TOLERANCE)
-        (gradient,) = torch.autograd.grad(value, points, retain_graph=True)
+        gradient: Tensor = torch.autograd.grad(value, points, retain_graph=True)[0]
         return gradient
 
     cross, parameters = in_points(2, y), list(generator.parameters())

@@ -11,8 +11,6 @@ from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release.release import Release
 from dpsinkhorn.release.statement import TRUST
 
-__all__ = ["model_card", "warning_of"]
-
 
 def warning_of(release: Release) -> str | None:
     """Say why this must not be passed on, in a sentence, or return `None`."""

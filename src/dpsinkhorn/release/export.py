@@ -22,8 +22,6 @@ from dpsinkhorn.files import failing_as, new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release.pictures import check_images
 
-__all__ = ["check_samples_path", "write_samples"]
-
 _ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
 _PICTURE = re.compile(r"\d{6,}\.png")
 _LIST = "labels.csv"

@@ -40,8 +40,6 @@ from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release, printable
 from dpsinkhorn.release.statement import About, PrivacyStatement
 
-__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
-
 VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
 

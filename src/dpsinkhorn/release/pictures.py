@@ -15,8 +15,6 @@ from PIL import Image, ImageDraw, ImageFont
 from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.files import failing_as, new_file
 
-__all__ = ["check_images", "grid_image", "grid_picture"]
-
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
 _SMALLEST_TILE = 84  # pixels; smaller images are enlarged until they can be seen

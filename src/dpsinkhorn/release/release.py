@@ -31,8 +31,6 @@ from dpsinkhorn.generators import (
 )
 from dpsinkhorn.release.statement import LABEL_SOURCES, About, PrivacyStatement
 
-__all__ = ["Release", "to_uint8"]
-
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _SHOWN = 20  # names of classes in a message
 _LONGEST_NAME = 200

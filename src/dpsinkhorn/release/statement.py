@@ -26,8 +26,6 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.release._files import check_keys
 
-__all__ = ["LABEL_SOURCES", "TRUST", "USUAL_TITLE", "About", "PrivacyStatement"]
-
 USUAL_TITLE = "Private image generator"  # of a release that was given none
 TRUST = (
     "Whoever trained it is trusted with the data: the records were read, and the noise added, on their "

@@ -13,8 +13,6 @@ from dpsinkhorn.privacy import Accountant, Adjacency, Charge, compose, epsilon
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Curve", "Plot", "line_plot", "spending_curve", "steps_of"]
-
 _POINTS = 12
 
 

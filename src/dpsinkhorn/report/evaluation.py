@@ -14,8 +14,6 @@ from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
 from dpsinkhorn.report.pictures import class_title
 
-__all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
-
 _SHOWN = 20  # classes, the worst served first if there are more
 _CLASSIFIERS = {
     "logistic": "logistic regression",

@@ -9,8 +9,6 @@ from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsil
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Status", "cautions", "decimal", "explain", "status_of"]
-
 _STRONG, _BORDER, _WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
 _FEW = 100  # units below which noise that hides one of them hides nearly all there is to see
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))

@@ -33,8 +33,6 @@ from dpsinkhorn.report.settings import (
 )
 from dpsinkhorn.report.verify import own_checks, with_ledger
 
-__all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
-
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
 

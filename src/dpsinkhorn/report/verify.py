@@ -12,8 +12,6 @@ from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.curve import steps_of
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["Check", "own_checks", "with_ledger"]
-
 
 class Check(NamedTuple):
     """Something to run, and what it should print."""

@@ -31,15 +31,6 @@ from dpsinkhorn.privacy.audit.one_run import (
 )
 from dpsinkhorn.privacy.charges import Charge, flatten
 
-__all__ = [
-    "GAUSSIAN_NOISE",
-    "TradeOff",
-    "curve_p_value",
-    "f_dp_bound",
-    "f_dp_gaussian_bound",
-    "pair_p_value",
-]
-
 GAUSSIAN_NOISE = "Gaussian noise of unknown size"
 
 _HALVINGS = 40
