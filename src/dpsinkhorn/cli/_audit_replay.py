@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dpsinkhorn.cli._output import print_json, printable
+from dpsinkhorn.cli._shared import print_json, printable
 from dpsinkhorn.cli.data import DataOptions
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without

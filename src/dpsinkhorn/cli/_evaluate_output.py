@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dpsinkhorn.cli._output import bars, duration
+from dpsinkhorn.cli._shared import bars, duration
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset

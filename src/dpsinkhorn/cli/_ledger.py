@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table
+from dpsinkhorn.cli._shared import BadInputError, print_json, print_table
 
 if TYPE_CHECKING:
     from dpsinkhorn.privacy import Accountant

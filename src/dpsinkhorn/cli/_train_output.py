@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpsinkhorn.cli._output import duration, print_json, print_table, printable, warn
+from dpsinkhorn.cli._shared import duration, print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError, check_file, print_json, print_table, warn
+from dpsinkhorn.cli._shared import BadInputError, check_file, print_json, print_table, warn
 from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without

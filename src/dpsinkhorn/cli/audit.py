@@ -11,8 +11,16 @@ from rich.progress import Progress, TaskID
 
 from dpsinkhorn.cli._audit_replay import audit_replay
 from dpsinkhorn.cli._audit_results import Told, told_of_run, told_of_step
-from dpsinkhorn.cli._options import JsonOption, takes_options
-from dpsinkhorn.cli._output import BadInputError, bars, check_plot_path, draw_plot, print_json, print_table
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    bars,
+    check_plot_path,
+    draw_plot,
+    print_json,
+    print_table,
+    takes_options,
+)
 from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,

@@ -25,8 +25,17 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dpsinkhorn.cli._options import JsonOption, group, takes_options
-from dpsinkhorn.cli._output import BadInputError, bars, print_json, print_table, printable, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    bars,
+    group,
+    print_json,
+    print_table,
+    printable,
+    takes_options,
+    warn,
+)
 
 if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpsinkhorn.cli._evaluate_output import progress_bars, show_evaluation
-from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
-from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    ReleaseArgument,
+    check_file,
+    print_json,
+    printable,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
-from dpsinkhorn.cli._output import print_json, warn
+from dpsinkhorn.cli._shared import JsonOption, ReleaseArgument, print_json, takes_options, warn
 
 
 @takes_options()

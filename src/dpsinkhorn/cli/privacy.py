@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from dpsinkhorn.cli._options import JsonOption, group, takes_options
-from dpsinkhorn.cli._output import BadInputError, check_plot_path, draw_plot, print_json, print_table, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    check_plot_path,
+    draw_plot,
+    group,
+    print_json,
+    print_table,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without

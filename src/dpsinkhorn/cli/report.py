@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._options import JsonOption, takes_options
-from dpsinkhorn.cli._output import BadInputError, print_json
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, print_json, takes_options
 
 
 @takes_options()

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._options import JsonOption, takes_options
-from dpsinkhorn.cli._output import BadInputError, StoppedError, bars, print_json
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, bars, print_json, takes_options
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction

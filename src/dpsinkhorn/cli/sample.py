@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-from dpsinkhorn.cli._options import JsonOption, ReleaseArgument, takes_options
-from dpsinkhorn.cli._output import BadInputError, bars, check_file, print_json, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    ReleaseArgument,
+    bars,
+    check_file,
+    print_json,
+    takes_options,
+    warn,
+)
 
 if TYPE_CHECKING:
     from dpsinkhorn.release import Release

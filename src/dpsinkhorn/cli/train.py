@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._options import JsonOption, takes_options
-from dpsinkhorn.cli._output import BadInputError, StoppedError, warn
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, takes_options, warn
 from dpsinkhorn.cli._train_output import show_end, show_plan, show_progress, warn_about
 from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, parse_rate

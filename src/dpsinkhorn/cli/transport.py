@@ -9,8 +9,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dpsinkhorn.cli import _transport as shared
-from dpsinkhorn.cli._options import JsonOption, group, takes_options
-from dpsinkhorn.cli._output import BadInputError, check_file, check_plot_path, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    check_file,
+    check_plot_path,
+    group,
+    takes_options,
+    warn,
+)
 
 app = group("Private transport: a cost between two data sets, a test, potentials, and error against epsilon.")
 

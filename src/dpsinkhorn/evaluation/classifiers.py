@@ -44,15 +44,12 @@ class Logistic:
     """`auto` takes scikit-learn's on the processor."""
 
     def work(self, count: int) -> int:
-        """See `Classifier`."""
         return count * min(self.iterations, 300)
 
     def shortened(self) -> Logistic:
-        """See `Classifier`."""
         return replace(self, iterations=10)
 
     def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
         if self.solver == "torch" or (self.solver == "auto" and lesson.images.device.type != "cpu"):
             return self._torch(lesson), 0
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
@@ -95,15 +92,12 @@ class Forest:
     trees: int = 100
 
     def work(self, count: int) -> int:
-        """See `Classifier`."""
         return count * self.trees
 
     def shortened(self) -> Forest:
-        """See `Classifier`."""
         return Forest(16)
 
     def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
         from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
 
         model = RandomForestClassifier(self.trees, n_jobs=-1, random_state=lesson.seed % 2**32)

@@ -129,7 +129,6 @@ class Network:
         return replace(self, epochs=1, shown=None)
 
     def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
         data = lesson.images, lesson.labels, lesson.classes
         fit = fit_network(self, *data, seed=lesson.seed, report=report)
         return probabilities(fit.network, lesson.test, symmetric=self.symmetric), len(fit.history)

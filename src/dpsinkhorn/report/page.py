@@ -19,7 +19,7 @@ from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.release import TRUST, USUAL_TITLE
-from dpsinkhorn.report.curve import line_plot, spending_curve
+from dpsinkhorn.report.curve import line_plot, own_checks, spending_curve, with_ledger
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
@@ -31,7 +31,6 @@ from dpsinkhorn.report.settings import (
     recipe_rows,
     value_in_words,
 )
-from dpsinkhorn.report.verify import own_checks, with_ledger
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
