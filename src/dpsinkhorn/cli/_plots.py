@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from dpsinkhorn.mechanisms import find_mechanism
-from dpsinkhorn.privacy import epsilon, format_epsilon
-
-if TYPE_CHECKING:
-    from dpsinkhorn.cli.privacy import Setting
+from dpsinkhorn.privacy import Calibration, ImageMechanism, epsilon, format_epsilon, published_epsilon
 
 _POINTS = 12
 _BINS = 60
 
 
-def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
-    """ε against the number of steps, up to the setting's own, which is marked."""
-    first = max(1, setting.steps // 1000)
-    counts = np.unique(np.geomspace(first, setting.steps, _POINTS).round().astype(int))
-    settings = [dataclasses.replace(setting, steps=int(count)) for count in counts]
-    spent = [epsilon(each.charge, each.delta, each.accountant) for each in settings]
+def draw_epsilon_against_steps(found: Calibration, mechanism: str, path: Path) -> None:
+    """ε against the number of steps, up to the run's own, which is marked."""
+    first = max(1, found.steps // 1000)
+    counts = np.unique(np.geomspace(first, found.steps, _POINTS).round().astype(int)).tolist()
+    step = ImageMechanism(1.0, found.noise_multiplier, found.rows)
+    charges = [step.sampled(found.sampling_rate, count) for count in counts]
+    spent = [epsilon(charge, found.delta, found.accountant) for charge in charges]
 
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     axes = figure.subplots()
-    axes.plot(counts, spent, marker=".", label=f"epsilon ({setting.accountant})")
+    axes.plot(counts, spent, marker=".", label=f"epsilon ({found.accountant})")
     axes.margins(y=0.12)
     axes.annotate(
         format_epsilon(spent[-1], digits=3),
@@ -39,14 +35,14 @@ def draw_epsilon_against_steps(setting: Setting, path: Path) -> None:
         xytext=(-6, 6),
         ha="right",
     )
-    if find_mechanism(setting.mechanism).clips_rows:
-        published = [each.published for each in settings]
+    if find_mechanism(mechanism).clips_rows:
+        published = [published_epsilon(step, found.sampling_rate, count, found.delta) for count in counts]
         axes.plot(counts, published, linestyle="--", label="as published (not a guarantee)")
         axes.set_yscale("log")
-    axes.set(xscale="log", xlabel="steps", ylabel=f"epsilon at delta = {setting.delta:g}")
+    axes.set(xscale="log", xlabel="steps", ylabel=f"epsilon at delta = {found.delta:g}")
     axes.set_title(
-        f"{setting.mechanism}: noise multiplier {setting.noise_multiplier:.4g}, "
-        f"sampling rate {setting.sampling_rate:.4g}",
+        f"{mechanism}: noise multiplier {found.noise_multiplier:.4g}, "
+        f"sampling rate {found.sampling_rate:.4g}",
         fontsize="medium",
     )
     axes.grid(alpha=0.3)

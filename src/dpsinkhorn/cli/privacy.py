@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from dpsinkhorn.cli._shared import (
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
-    from dpsinkhorn.privacy import Accountant, Charge, ImageMechanism
+    from dpsinkhorn.privacy import Calibration
 
 app = group("What training costs in privacy (epsilon), and what a budget allows (calibrate).")
 
@@ -78,24 +78,28 @@ class TrainingOptions:
             )
         return 1.0
 
-    def setting(self, noise_multiplier: float, sampling_rate: float, steps: int) -> Setting:
-        """Return the run with these numbers, all of it checked."""
-        rows, name = self._rows(), self.accountant
-        setting = Setting(self.mechanism, noise_multiplier, sampling_rate, steps, self.delta, rows, name)
-        setting.check()
-        return setting
-
-    def _rows(self) -> int:
-        if not find_mechanism(self.mechanism).clips_rows:
-            if self.rows is not None:
-                raise BadInputError(f"--rows is for --mechanism image; leave it out for {self.mechanism}")
-            return 1
-        if self.rows is None:
+    def check(self, noise_multiplier: float, sampling_rate: float, steps: int) -> int:
+        """Refuse a run with these numbers where they make no sense; return its rows, 1 but for image."""
+        is_image = find_mechanism(self.mechanism).clips_rows
+        if self.rows is not None and not is_image:
+            raise BadInputError(f"--rows is for --mechanism image; leave it out for {self.mechanism}")
+        if self.rows is None and is_image:
             raise BadInputError(
                 f"--mechanism {self.mechanism} needs --rows, the number of generated images of a step"
             )
-        _check_count(self.rows, "--rows")
-        return self.rows
+        rows = 1 if self.rows is None else self.rows
+        _check_count(rows, "--rows")
+        if not 1e-50 <= noise_multiplier <= 1e50:
+            raise BadInputError(
+                f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {noise_multiplier}"
+            )
+        if not 0 < sampling_rate <= 1:
+            raise BadInputError(f"the sampling rate must be above 0 and at most 1, not {sampling_rate:g}")
+        _check_count(steps, "--steps")
+        if not 0 < self.delta < 1:
+            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
+        check_plot_path(self.plot)
+        return rows
 
 
 @app.command("epsilon")
@@ -107,18 +111,20 @@ def epsilon_command(*, given: TrainingOptions) -> None:
 
         dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
     """
-    from dpsinkhorn.privacy import epsilon
+    from dpsinkhorn.privacy import Calibration, epsilon
+    from dpsinkhorn.privacy.calibration import sampled_gaussian
 
-    rate = given.rate()
-    if given.noise_multiplier is None:
+    noise, rate, steps = given.noise_multiplier, given.rate(), given.steps
+    if noise is None:
         raise BadInputError("give --noise-multiplier")
-    if given.steps is None:
+    if steps is None:
         raise BadInputError("give --steps")
     if rate is None:
         raise BadInputError("give --sampling-rate, or --batch-size and --records")
-    setting = given.setting(given.noise_multiplier, rate, given.steps)
-    check_plot_path(given.plot)
-    _report(setting, epsilon(setting.charge, given.delta, setting.accountant), given)
+    delta, rows, name = given.delta, given.check(noise, rate, steps), given.accountant
+    charge = sampled_gaussian(noise, rate, steps, rows)
+    spent = epsilon(charge, delta, name)
+    _report(Calibration(spent, delta, noise, rate, steps, rows, name, charge), given)
 
 
 @app.command("calibrate")
@@ -142,66 +148,12 @@ def calibrate_command(
         )
     if not (target > 0 and math.isfinite(target)):
         raise BadInputError(f"--epsilon must be a positive number, not {target}")
-    tried = given.setting(
+    rows = given.check(
         1.0 if noise is None else noise, 1.0 if rate is None else rate, 1 if steps is None else steps
     )
-    check_plot_path(given.plot)
-    found = calibrate(
-        target,
-        given.delta,
-        noise_multiplier=noise,
-        sampling_rate=rate,
-        steps=steps,
-        rows=tried.rows,
-        accountant=tried.accountant,
-    )
-    setting = replace(
-        tried, noise_multiplier=found.noise_multiplier, sampling_rate=found.sampling_rate, steps=found.steps
-    )
-    _report(setting, found.epsilon, given)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A training run as the command line names it."""
-
-    mechanism: str
-    noise_multiplier: float
-    sampling_rate: float
-    steps: int
-    delta: float
-    rows: int
-    accountant: Accountant
-
-    def check(self) -> None:
-        if not 1e-50 <= self.noise_multiplier <= 1e50:
-            raise BadInputError(
-                f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {self.noise_multiplier}"
-            )
-        if not 0 < self.sampling_rate <= 1:
-            raise BadInputError(
-                f"the sampling rate must be above 0 and at most 1, not {self.sampling_rate:g}"
-            )
-        _check_count(self.steps, "--steps")
-        if not 0 < self.delta < 1:
-            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
-
-    @property
-    def image(self) -> ImageMechanism:
-        """The noise of a step. The clipping bound plays no part in ε; one row is `batch` and its like."""
-        from dpsinkhorn.privacy import ImageMechanism
-
-        return ImageMechanism(1.0, self.noise_multiplier, self.rows)
-
-    @property
-    def charge(self) -> Charge:
-        return self.image.sampled(self.sampling_rate, self.steps)
-
-    @property
-    def published(self) -> float:
-        from dpsinkhorn.privacy import published_epsilon
-
-        return published_epsilon(self.image, self.sampling_rate, self.steps, self.delta)
+    free = {"noise_multiplier": noise, "sampling_rate": rate, "steps": steps}
+    found = calibrate(target, given.delta, rows=rows, accountant=given.accountant, **free)  # type: ignore[arg-type]
+    _report(found, given)
 
 
 def _check_count(value: int, flag: str) -> None:
@@ -234,58 +186,60 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
     return None
 
 
-def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
-    from dpsinkhorn.privacy import event_to_json, format_epsilon, meaning
+def _report(found: Calibration, given: TrainingOptions) -> None:
+    from dpsinkhorn.privacy import ImageMechanism, event_to_json, format_epsilon, meaning, published_epsilon
 
-    charge = setting.charge
-    is_image = find_mechanism(setting.mechanism).clips_rows
-    published = setting.published if is_image else None
+    is_image = find_mechanism(given.mechanism).clips_rows
+    published = None
+    if is_image:  # the clipping bound plays no part in ε
+        image = ImageMechanism(1.0, found.noise_multiplier, found.rows)
+        published = published_epsilon(image, found.sampling_rate, found.steps, found.delta)
     records, plot = given.records, given.plot
-    if records is not None and setting.delta >= 1 / records:
+    if records is not None and found.delta >= 1 / records:
         warn(
-            f"delta {setting.delta:g} is not below 1/records = {1 / records:.2g}; "
+            f"delta {found.delta:g} is not below 1/records = {1 / records:.2g}; "
             "publishing a whole record picked at random would be allowed"
         )
     if plot is not None:
         from dpsinkhorn.cli._plots import draw_epsilon_against_steps
 
-        draw_plot(plot, functools.partial(draw_epsilon_against_steps, setting))
+        draw_plot(plot, functools.partial(draw_epsilon_against_steps, found, given.mechanism))
     if given.as_json:
         result: dict[str, Any] = {
-            "epsilon": spent,
-            "delta": setting.delta,
-            "noise_multiplier": setting.noise_multiplier,
-            "accountant": setting.accountant,
-            "adjacency": charge.adjacency.value,
-            "event": event_to_json(charge.event),
-            "mechanism": setting.mechanism,
-            "sampling_rate": setting.sampling_rate,
-            "steps": setting.steps,
+            "epsilon": found.epsilon,
+            "delta": found.delta,
+            "noise_multiplier": found.noise_multiplier,
+            "accountant": found.accountant,
+            "adjacency": found.charge.adjacency.value,
+            "event": event_to_json(found.charge.event),
+            "mechanism": given.mechanism,
+            "sampling_rate": found.sampling_rate,
+            "steps": found.steps,
         }
         if is_image:
-            result["rows"] = setting.rows
-            result["effective_noise_multiplier"] = setting.image.noise_multiplier
+            result["rows"] = found.rows
+            result["effective_noise_multiplier"] = found.effective_noise_multiplier
             result["published_epsilon"] = published
             result["published_epsilon_is_a_guarantee"] = False
         print_json(result)
         return
     rows = [
-        ("epsilon", format_epsilon(spent)),
-        ("delta", f"{setting.delta:g}"),
-        ("mechanism", setting.mechanism),
-        ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
-        ("rows", str(setting.rows) if is_image else None),
-        ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}" if is_image else None),
-        ("sampling rate", f"{setting.sampling_rate:.5g}"),
-        ("steps", f"{setting.steps:,}"),
-        ("accountant", setting.accountant),
-        ("adjacency", charge.adjacency.value),
+        ("epsilon", format_epsilon(found.epsilon)),
+        ("delta", f"{found.delta:g}"),
+        ("mechanism", given.mechanism),
+        ("noise multiplier", f"{found.noise_multiplier:.5g}"),
+        ("rows", str(found.rows) if is_image else None),
+        ("effective noise multiplier", f"{found.effective_noise_multiplier:.5g}" if is_image else None),
+        ("sampling rate", f"{found.sampling_rate:.5g}"),
+        ("steps", f"{found.steps:,}"),
+        ("accountant", found.accountant),
+        ("adjacency", found.charge.adjacency.value),
         ("published epsilon (not a guarantee)", None if published is None else format_epsilon(published)),
     ]
-    sentences = [meaning(spent, setting.delta)]
+    sentences = [meaning(found.epsilon, found.delta)]
     if published is not None:
         sentences.append(
-            f"The papers count {setting.rows} separately sampled queries a step and arrive at epsilon "
+            f"The papers count {found.rows} separately sampled queries a step and arrive at epsilon "
             f"{format_epsilon(published)}; all rows share one sample, so that this is not a valid guarantee."
         )
     print_table("Privacy of a training run", rows, sentences)

@@ -16,7 +16,7 @@ import torch
 
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization, noise_that_fits
+from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization
 from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
@@ -80,10 +80,7 @@ class DirectMechanism(LaplaceRelease):
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
         )
         gap = max(float(gap), reachable)
-        found = cls(setting, quantity, regularization, epsilon, gap, off)
-        with noise_that_fits():
-            _ = found.scale
-        return found
+        return cls(setting, quantity, regularization, epsilon, gap, off)
 
     @property
     def sensitivity(self) -> float:

@@ -22,7 +22,7 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport.certified import exact_value
-from dpsinkhorn.transport.checks import check_positive, noise_that_fits
+from dpsinkhorn.transport.checks import check_positive
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
 from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
@@ -80,10 +80,7 @@ class HistogramMechanism(LaplaceRelease):
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "
                 f"not {points.shape[1]}"
             )
-        found = cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
-        with noise_that_fits():
-            _ = found.scale
-        return found
+        return cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
 
     @property
     def sensitivity(self) -> float:

@@ -9,13 +9,17 @@ from torch import Tensor
 
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
-from dpsinkhorn.transport.checks import widened
+from dpsinkhorn.transport.checks import noise_that_fits, widened
 
 
 class LaplaceRelease(ABC):
     """One number, or several together, that leave the data with Laplace noise: ε-DP, replacing a point."""
 
     epsilon: float
+
+    def __post_init__(self) -> None:
+        with noise_that_fits():
+            _ = self.scale
 
     @property
     @abstractmethod

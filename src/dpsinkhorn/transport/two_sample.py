@@ -34,7 +34,6 @@ from dpsinkhorn.transport.checks import (
     check_fraction,
     check_positive,
     noise_or_secure,
-    noise_that_fits,
 )
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.direct import DirectMechanism
@@ -146,10 +145,7 @@ class TwoSampleMechanism(LaplaceRelease):
             sizes = Setting(setting.n, setting.m, 1.0, dimension=setting.dimension)
             gap, off = 0.0, math.sqrt(rounding(sizes, 0.0))
             moves = setting.worst(root2 / setting.n, root2 / setting.m) + 2 * off
-        found = cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off)
-        with noise_that_fits():
-            _ = found.scale
-        return found
+        return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off)
 
     @property
     def sensitivity(self) -> float:
@@ -308,10 +304,6 @@ class _Effect(LaplaceRelease):
 
     plan: TwoSampleMechanism
     epsilon: float
-
-    def __post_init__(self) -> None:
-        with noise_that_fits():
-            _ = self.scale
 
     @property
     def sensitivity(self) -> float:
