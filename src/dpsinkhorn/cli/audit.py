@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import Progress, TaskID
 
-from dpsinkhorn.cli._audit_replay import audit_replay
-from dpsinkhorn.cli._audit_results import Told, told_of_run, told_of_step
+from dpsinkhorn.cli._audit_output import Told, audit_replay, told_of_run, told_of_step
 from dpsinkhorn.cli._shared import (
     BadInputError,
     JsonOption,

@@ -27,7 +27,6 @@ from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
-    from dpsinkhorn.evaluation import Evaluation
     from dpsinkhorn.release import Release
 
 ProtocolName = Literal["quick", "paper", "authors"]
@@ -93,7 +92,16 @@ def evaluate(
         dpsinkhorn evaluate my-run --data mnist --only logistic,forest,real
     """
     from dpsinkhorn.data import KNOWN
-    from dpsinkhorn.evaluation import PARTS, check_parts, draw_images, evaluate_images, find_protocol
+    from dpsinkhorn.evaluation import (
+        PARTS,
+        check_parts,
+        draw_images,
+        evaluate_images,
+        find_protocol,
+        images_of,
+        nearest_neighbours,
+        neighbours_picture,
+    )
     from dpsinkhorn.release import load
 
     try:
@@ -139,11 +147,20 @@ def evaluate(
         result = replace(result, public=public, class_names=result.class_names or release.class_names)
         if picture is not None and training is not None:
             plain, _ = release.sample(_PAIRS, random_state=seed, device=device)
-            _draw(plain, training, picture, device)
+            nearest = images_of(training)
+            neighbours_picture(plain, nearest, nearest_neighbours(plain, nearest, device=device), picture)
     except MemoryError as error:
         raise BadInputError("so many images do not fit into memory; draw fewer (--count, --sets)") from error
+    privacy = release.privacy
     found = {
-        **_to_json(result, release, folder, count, seed, picture),
+        "release": str(folder),
+        "title": release.title,
+        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "delta": privacy.delta,
+        "count": count,
+        "seed": seed,
+        "neighbours": None if picture is None else str(picture),
+        **result.to_json(),
         "varied": vary,
         "trained_on": trained_on,
     }
@@ -246,29 +263,6 @@ def _differ(ours: str, theirs: str) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return printable(", ".join(names[:_SHOWN])) + more
-
-
-def _draw(images: Any, training: Dataset, path: Path, device: str | None) -> None:
-    from dpsinkhorn.evaluation import images_of, nearest_neighbours, neighbours_picture
-
-    chosen, real = images[:_PAIRS], images_of(training)
-    neighbours_picture(chosen, real, nearest_neighbours(chosen, real, device=device), path)
-
-
-def _to_json(
-    result: Evaluation, release: Release, folder: Path, count: int, seed: int, picture: Path | None
-) -> dict[str, Any]:
-    privacy = release.privacy
-    return {
-        "release": str(folder),
-        "title": release.title,
-        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
-        "delta": privacy.delta,
-        "count": count,
-        "seed": seed,
-        "neighbours": None if picture is None else str(picture),
-        **result.to_json(),
-    }
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
