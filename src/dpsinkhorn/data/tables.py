@@ -14,15 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 
-from dpsinkhorn.data.columns import (
-    check_names,
-    column_names,
-    decimals,
-    is_text,
-    read_columns,
-    separator_hint,
-    whole_pixels,
-)
+from dpsinkhorn.data import columns
 from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
 
@@ -53,11 +45,11 @@ def read_table(path: Path, asked: Request) -> Content:
     pixels are whole numbers from 0 to 255; with a stated range they are decimal numbers.
     """
     size, has_range = asked.size, asked.value_range is not None
-    names = column_names(path)
-    if is_text(path):
+    names = columns.column_names(path)
+    if columns.is_text(path):
         given = (asked.image, asked.label, asked.groups)
         stated = [name for name in given if name is not None and not _PIXEL.fullmatch(name)]
-        check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
+        columns.check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
     label_name = None if asked.unlabelled else _column(names, asked.label, _LABEL_NAMES, "label")
     group_name = _column(names, asked.groups, _GROUP_NAMES, "groups")
     image_name = _column(names, asked.image, _IMAGE_NAMES, "image")
@@ -68,7 +60,7 @@ def read_table(path: Path, asked: Request) -> Content:
         raise DataError(
             f"{path} has no column of images, and this is for images only, not for measurements. If it has "
             "pictures, name their column by image (--image); columns of pixels are called pixel0, pixel1, ..."
-            f"{separator_hint(path) if is_text(path) else ''}"
+            f"{columns.separator_hint(path) if columns.is_text(path) else ''}"
         )
     if image_name is None and size is None and _may_be_measurements(pixel_names):
         raise DataError(
@@ -78,7 +70,7 @@ def read_table(path: Path, asked: Request) -> Content:
     used = {*image_names, *taken, *(_LABEL_NAMES if asked.unlabelled else ())}
     unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
     others = sorted(name for name in taken if name is not None)
-    table = read_columns(path, [*image_names, *others])
+    table = columns.read_columns(path, [*image_names, *others])
     if table.num_rows == 0:
         raise DataError(f"the data set is empty: {path} has no rows")
     try:
@@ -87,8 +79,8 @@ def read_table(path: Path, asked: Request) -> Content:
     except ValueError as error:  # times to the nanosecond, which Python has no type for
         raise DataError(f"cannot read {path}: {error}; write labels and persons as text") from error
     if image_name is None:
-        columns = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
-        images = _shaped(np.stack(columns, axis=1), size, asked.channels, path)
+        stacked = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
+        images = _shaped(np.stack(stacked, axis=1), size, asked.channels, path)
     elif _is_list(table[image_name].type):
         images = _shaped(_pixel_lists(table[image_name], has_range, path), size, asked.channels, path)
     else:
@@ -176,10 +168,10 @@ def _pixel_lists(column: pa.ChunkedArray, has_range: bool, path: Path) -> npt.ND
 def _pixels(column: pa.ChunkedArray, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
     """Return numbers as they are where their range is stated, else in that of 8 bits or of their type."""
     if not has_range:
-        return whole_pixels(column, what, path)
+        return columns.whole_pixels(column, what, path)
     if pa.types.is_integer(column.type) and not column.null_count:
         return np.asarray(column.to_numpy())
-    return decimals(column, what, path)
+    return columns.decimals(column, what, path)
 
 
 def _shaped(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsinkhorn.errors import TransportError
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.algorithm import paper_sensitivity
-from dpsinkhorn.transport.checks import check_positive
 
 
 def _exp(x: float) -> float:
@@ -90,7 +90,7 @@ def theorem2_noise(
     epsilon: float, delta: float, iterations: int, n: int, bound: float, regularization: float
 ) -> float:
     """Return M for which Theorem 2 gives ε in K steps."""
-    check_positive(epsilon=epsilon, delta=delta)
+    checks.positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     root = 2 * epsilon / (math.sqrt(log) + math.sqrt(log + 4 * epsilon))
     return iterations * paper_sensitivity(n, bound, regularization) / 2 / root**2
@@ -103,7 +103,7 @@ def remark2(floor: float, adaptive: float, decay: float, iterations: int) -> flo
 
 def optimal_order(epsilon: float, delta: float) -> tuple[float, float]:
     """Return α with (α - 1)² = α log(1/δ)/ε, and the part log(1/δ)/(α - 1) of ε that the conversion takes."""
-    check_positive(epsilon=epsilon, delta=delta)
+    checks.positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     half = 1 + log / (2 * epsilon)
     order = half + math.sqrt(half**2 - 1)

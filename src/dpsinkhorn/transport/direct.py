@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.checks import check_choice, check_positive, check_regularization
 from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
@@ -63,10 +63,10 @@ class DirectMechanism(LaplaceRelease):
         gap: float | None = None,
     ) -> DirectMechanism:
         """Fix the gap, for the whole quantity: by default a hundredth of the sensitivity or of the noise."""
-        check_positive(epsilon=epsilon)
-        check_choice(("entropic", "exact", "divergence"), quantity=quantity)
+        checks.positive(epsilon=epsilon)
+        checks.choice(("entropic", "exact", "divergence"), quantity=quantity)
         if quantity != "exact":
-            check_regularization(regularization, setting.bound)
+            checks.regularization(regularization, setting.bound)
         epsilon, regularization = float(epsilon), float(regularization)
         times = 4 if quantity == "divergence" else 1
         largest = max(setting.n, setting.m)  # W(x, x) and W(y, y) have other sizes
@@ -74,7 +74,7 @@ class DirectMechanism(LaplaceRelease):
         off = times * rounding(sizes, regularization)
         if gap is None:
             gap = _GAP * cost_sensitivity(setting, quantity) / max(1.0, epsilon)
-        check_positive(gap=gap)
+        checks.positive(gap=gap)
         # Never so small that rounding, or a simplex's tolerance, could keep it from being reached.
         reachable = (
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound

@@ -21,8 +21,8 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_value
-from dpsinkhorn.transport.checks import check_positive
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
 from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
@@ -73,7 +73,7 @@ class HistogramMechanism(LaplaceRelease):
     @classmethod
     def plan(cls, clouds: Clouds, support: npt.ArrayLike | Tensor, *, epsilon: float) -> HistogramMechanism:
         """Of `clouds` only the setting and the cost are used."""
-        check_positive(epsilon=epsilon)
+        checks.positive(epsilon=epsilon)
         points = checked_points("support", support)
         if points.shape[1] != clouds.setting.dimension:
             raise TransportError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
-from dpsinkhorn.transport.checks import noise_that_fits, widened
+from dpsinkhorn.transport import checks
 
 
 class LaplaceRelease(ABC):
@@ -18,7 +18,7 @@ class LaplaceRelease(ABC):
     epsilon: float
 
     def __post_init__(self) -> None:
-        with noise_that_fits():
+        with checks.noise_that_fits():
             _ = self.scale
 
     @property
@@ -44,7 +44,7 @@ class LaplaceRelease(ABC):
 
     def _widened(self, sensitivity: float, *, largest: float) -> float:
         """The sensitivity, or a larger one where the noise's lattice could not hold values of `largest`."""
-        return widened(sensitivity, multiplier=laplace_multiplier(self.epsilon), largest=largest)
+        return checks.widened(sensitivity, multiplier=laplace_multiplier(self.epsilon), largest=largest)
 
     def _noised(self, values: Tensor, noise: NoiseSource) -> Tensor:
         return add_laplace(

@@ -20,14 +20,7 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.transport.checks import (
-    check_count,
-    check_flag,
-    check_fraction,
-    check_positive,
-    is_number,
-    shown,
-)
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.cost import quantity_of, regularization_of
 from dpsinkhorn.transport.direct import DirectMechanism
@@ -97,16 +90,18 @@ def measure_tradeoff(
     >>> sorted({row.method for row in found.rows})
     ['direct', 'noisy-sinkhorn', 'noisy-sinkhorn (paper, not a guarantee)', 'two-stage']
     """
-    check_count(runs=runs)
-    check_fraction(zero=True, delta=delta)
-    check_flag(debiased=debiased)
-    if isinstance(epsilons, str) or is_number(epsilons) or not len(epsilons):
-        raise TransportError(f"epsilons must be a list of numbers, at least one, not {shown(epsilons)}")
+    checks.count(runs=runs)
+    checks.fraction(zero=True, delta=delta)
+    checks.flag(debiased=debiased)
+    if isinstance(epsilons, str) or checks.is_number(epsilons) or not len(epsilons):
+        raise TransportError(
+            f"epsilons must be a list of numbers, at least one, not {checks.shown(epsilons)}"
+        )
     for each in epsilons:
-        check_positive(epsilon=each)
+        checks.positive(epsilon=each)
     epsilons, delta = [float(each) for each in epsilons], float(delta)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TransportError(f"seed must be a whole number, not {shown(seed)}")
+        raise TransportError(f"seed must be a whole number, not {checks.shown(seed)}")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)

@@ -26,15 +26,9 @@ from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
 from dpsinkhorn.privacy import Adjacency, Charge, compose
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_value, rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_count,
-    check_fraction,
-    check_positive,
-    noise_or_secure,
-)
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.laplace import LaplaceRelease
@@ -121,10 +115,10 @@ class TwoSampleMechanism(LaplaceRelease):
         permutations: int = 199,
     ) -> TwoSampleMechanism:
         """Fix sensitivity and rank from public numbers."""
-        check_positive(epsilon=epsilon)
-        check_fraction(level=level)
-        check_count(permutations=permutations)
-        check_choice(("mmd", "exact"), statistic=statistic)
+        checks.positive(epsilon=epsilon)
+        checks.fraction(level=level)
+        checks.count(permutations=permutations)
+        checks.choice(("mmd", "exact"), statistic=statistic)
         if setting.paired and setting.n != setting.m:
             raise TransportError(
                 f"paired: row i of x and row i of y must be one person's, but x has {setting.n} rows and y "
@@ -250,12 +244,12 @@ def private_test(
     >>> private_test(x, y + 0.3, epsilon=1, cost_bound=1.5, noise=SeededNoise(0)).rejected
     True
     """
-    check_positive(epsilon=epsilon)
-    check_fraction(confidence=confidence)
-    check_fraction(zero=True, effect_share=effect_share)
-    check_choice(("auto", "mmd", "exact"), statistic=statistic)
+    checks.positive(epsilon=epsilon)
+    checks.fraction(confidence=confidence)
+    checks.fraction(zero=True, effect_share=effect_share)
+    checks.choice(("auto", "mmd", "exact"), statistic=statistic)
     epsilon, share, confidence = float(epsilon), float(effect_share), float(confidence)
-    source = noise_or_secure(noise)
+    source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, paired=paired)
     known = _has_kernel(clouds.cost.base)
     if statistic == "mmd" and not known:
