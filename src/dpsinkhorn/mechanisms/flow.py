@@ -9,8 +9,8 @@ whole. Sketch and steps have one budget: docs/proofs/flow.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from dpsinkhorn.generators import Flow as FlowGenerator
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.draws import Drawn, StepDraws
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
@@ -32,8 +32,8 @@ from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 from dpsinkhorn.ranks import over_ranks
 
 _CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
-_LEAST_CHUNK = 4
-_UPDATE_BATCH = 512  # samples of the sketch in an update
+_LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
+_UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
 _WORST_CLIP = 1e-3
@@ -103,7 +103,7 @@ class Flow(TrainingMechanism):
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped gradient of full norm."""
-        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=8)
+        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
         terms = Terms(
             Facts((1, 1, 1), 0, 1, 1),
             _WORST_CLIP,
@@ -132,7 +132,7 @@ class Flow(TrainingMechanism):
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         return {
             "privacy": {"sampling_rate": min(1.0, 2 / records), "batch": None, "steps": 4, "clip": 1e-3},
-            "generator": {"channels": 8},
+            "generator": {"channels": 4},
             "optimizer": {"learning_rate": 1e-3, "warm_up": 0},
             "flow": {"share": 0.2, "components": 3, "frequencies": 4, "sketch_steps": 5, "updates": 2},
         }
@@ -176,7 +176,7 @@ class Flow(TrainingMechanism):
     ) -> Tensor:
         """Return what is noised, (P,), in float64. Private: for audits."""
         if sample.others is None:
-            return self._summed(network, sample, draws, reduced=reduced)
+            return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
         self._gradients(network, reduced=reduced)
         weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
         return self.sum_of_gradients(sample, weights, draws.state, reduced)
@@ -193,14 +193,18 @@ class Flow(TrainingMechanism):
         generator = torch.Generator(sample.points.device)
         generator.set_state(random.cpu())
         draws = StepDraws(self.terms.facts.image_shape, settings.draws, generator)
-        return self._summed(network, sample, draws, reduced=reduced)
+        return self.clipped(network, replace(sample, others=None), draws, reduced=reduced)
 
-    def _summed(self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool) -> Tensor:
-        gradients, shape = self._gradients(network, reduced=reduced), self.terms.facts.image_shape
+    def clipped_rows(
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
+    ) -> Tensor:
+        """Return what each unit adds to that, (b, P). Private: for audits."""
+        return self._gradients(network, reduced=reduced).clipped_rows(*self._inputs(sample, draws))
+
+    def _inputs(self, sample: Sample, draws: StepDraws) -> tuple[Tensor, Tensor | None, Drawn, Tensor]:
         known = _known(sample, self.terms.facts.classes)
-        drawn = draws(known)
-        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1).view(-1, *shape)
-        return gradients.clipped_sum(images, known.labels, drawn, draws.noises)
+        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1)
+        return images.view(-1, *self.terms.facts.image_shape), known.labels, draws(known), draws.noises
 
     def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
         if self._engine is None or self._engine.network is not network:
@@ -228,9 +232,12 @@ class _FlowSteps(Steps):
     def update(self, count: int) -> None:
         """Learn from samples of the sketch; after the last update the optimizer forgets their gradients."""
         learner = self._learner
-        for _ in range(count):
-            learner.update(self._update_rate(learner.updates), self._of_sketch())
-            learner.updates += 1
+        while count:
+            batches = min(count, _BATCHES_AT_ONCE)
+            for images, labels in self._of_sketch(batches):
+                learner.update(self._update_rate(learner.updates), self._gradients(images, labels))
+                learner.updates += 1
+            count -= batches
         if learner.updates == self.updates:
             learner.restart_optimizer()
 
@@ -241,7 +248,9 @@ class _FlowSteps(Steps):
         for _ in range(count):
             sample = self._records.draw(self._terms.sampling_rate, learner.noise)
             draws = StepDraws(facts.image_shape, self._terms.flow.draws, learner.random)
-            announce(learner.noise, weights=nn.utils.parameters_to_vector(learner.parameters).detach())
+            announce(
+                learner.noise, weights=torch.cat([each.detach().flatten() for each in learner.parameters])
+            )
             noised = barrier.released(network, sample, draws, learner.noise, reduced=learner.reduced)
             noised /= self._terms.sampling_rate * facts.units
             parts = torch.split(noised.float(), [parameter.numel() for parameter in learner.parameters])
@@ -251,20 +260,28 @@ class _FlowSteps(Steps):
             learner.update(learner.rate_at(learner.step, self._horizon), gradients)
             learner.step += 1
 
-    def _of_sketch(self) -> list[Tensor]:
-        """Return gradients of the loss of some samples of the sketch, whose classes are even."""
+    def _of_sketch(self, batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Hand out samples of the sketch, in batches, whose classes are even."""
         learner, classes = self._learner, self._terms.facts.classes
-        sketch, network, random, device = learner.sketch, _network(learner), learner.random, learner.device
-        assert sketch is not None
-        labels: Tensor | None = None
+        assert learner.sketch is not None
+        count, labels = batches * _UPDATE_BATCH, None
         if classes:
-            labels = torch.randint(classes, (_UPDATE_BATCH,), generator=random, device=device)
-        latents = draw_latents(_UPDATE_BATCH, self._barrier.sketch(self._terms).latent, random, device)
-        images = sketch(latents, labels)
-        times = torch.sigmoid(torch.randn(_UPDATE_BATCH, generator=random, device=device))
-        noises = torch.randn(images.shape, generator=random, device=device)
-        with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=learner.reduced):
-            loss = flow_loss(network.network, images, labels, times, noises).mean()
+            labels = torch.randint(classes, (count,), generator=learner.random, device=learner.device)
+        latent = self._barrier.sketch(self._terms).latent
+        images = learner.sketch(draw_latents(count, latent, learner.random, learner.device), labels)
+        for rows in torch.split(torch.arange(count, device=learner.device), _UPDATE_BATCH):
+            yield images[rows], None if labels is None else labels[rows]
+
+    def _gradients(self, images: Tensor, labels: Tensor | None) -> list[Tensor]:
+        """Return the gradients of the loss of some images, in the parameters."""
+        learner = self._learner
+        times = torch.sigmoid(torch.randn(len(images), generator=learner.random, device=learner.device))
+        noises = torch.randn(images.shape, generator=learner.random, device=learner.device)
+        with (
+            torch.enable_grad(),
+            torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.reduced),
+        ):
+            loss = flow_loss(_network(learner).network, images, labels, times, noises).mean()
         return list(torch.autograd.grad(loss, list(learner.parameters)))
 
     def _update_rate(self, update: int) -> float:

@@ -14,8 +14,6 @@ from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Plan, recipe_names
 
-__all__ = ["data_line", "data_rows", "labels_in_words", "plan_rows", "recipe_rows", "value_in_words"]
-
 Rows = list[tuple[str, str]]
 
 _ACCOUNTANTS = {
