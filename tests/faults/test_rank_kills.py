@@ -50,6 +50,15 @@ def plan_of(data, mechanism, seed):
     return small_plan(data, mechanism, seed=seed, **plan)
 
 
+def whole_life(folder):
+    """Seconds that a training takes here where nobody is killed."""
+    (folder / "first").mkdir()
+    for _ in range(2):  # the first one waits for the server that the others are forked from
+        started = time.monotonic()
+        assert Group(3, life, folder / "first" / str(started), "batch", 3).wait(300) == [0, 0, 0]
+    return time.monotonic() - started
+
+
 def campaign(folder, kills, seed):
     """Trainings whose ranks are killed, one life after the other, on another number of ranks each time."""
     rng, found, number = random.Random(seed), Counter(), 0
@@ -58,6 +67,7 @@ def campaign(folder, kills, seed):
         mechanism: bits(finished(folder / f"whole {mechanism}", plan_of(data, mechanism, 3), data).folder)
         for mechanism in ("moments", "batch")
     }
+    span = whole_life(folder)
     while found["kills"] < kills:
         mechanism, secure = rng.choice(list(STEPS)), rng.random() < 0.5
         secure |= mechanism == "record"  # which replays on the same number of ranks only
@@ -68,7 +78,7 @@ def campaign(folder, kills, seed):
         while not (place / "release").is_dir():
             count = rng.randint(2, 4)
             group = Group(count, life, place, mechanism, None if secure else 3)
-            victim, when = rng.randrange(count), rng.uniform(0, 1.2)
+            victim, when = rng.randrange(count), rng.uniform(0, 1.5 * span)
             group.processes[victim].join(when)
             killed = group.processes[victim].is_alive()
             group.send(victim, signal.SIGKILL)
