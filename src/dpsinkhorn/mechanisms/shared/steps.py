@@ -76,3 +76,11 @@ class Learner(Protocol):
     def parameters(self) -> Sequence[nn.Parameter]:
         """What is trained of it."""
         ...
+
+    def rate_at(self, step: int, horizon: int) -> float:
+        """Return the learning rate of a step of so many."""
+        ...
+
+    def update(self, rate: float | Tensor, gradients: Sequence[Tensor] | None = None) -> None:
+        """Take a step of the optimizer, by the parameters' own gradients or by those given."""
+        ...
