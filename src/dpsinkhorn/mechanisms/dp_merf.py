@@ -23,7 +23,7 @@ from torch import Tensor
 from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
@@ -76,6 +76,7 @@ class MeanEmbeddings(TrainingMechanism):
     steps_are_costly = True
     unused_settings = frozenset(
         {
+            "flow",
             "privacy.clip",
             "loss.cost",
             "loss.l1_weight",
@@ -149,7 +150,7 @@ class MeanEmbeddings(TrainingMechanism):
     def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:  # noqa: ARG002
         return {"embeddings": self.embeddings}
 
-    def own_steps(self, learner: Learner, records: AllRecords, *, horizon: int) -> Steps:  # noqa: ARG002
+    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:  # noqa: ARG002
         from dpsinkhorn.mechanisms.shared.embedding_steps import EmbeddingSteps
 
         return EmbeddingSteps(learner, records, self)

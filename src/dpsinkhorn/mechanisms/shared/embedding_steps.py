@@ -14,14 +14,14 @@ from torch.nn import functional
 from dpsinkhorn.generators import Generator, draw_latents
 from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, Embeddings, MeanEmbeddings
 from dpsinkhorn.mechanisms.shared.base import pulled_back
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 
 __all__ = ["EmbeddingSteps"]
 
 _LEAST_COUNT = 4.0  # of a class, in standard deviations of its noise
 
 
-class EmbeddingSteps:
+class EmbeddingSteps(Steps):
     """Takes the one step of a plan by `dp_merf`.
 
     Args:
@@ -30,10 +30,7 @@ class EmbeddingSteps:
         embedder: the noised sums.
     """
 
-    multiple = 1
-    way = "one by one"
-
-    def __init__(self, state: Learner, records: AllRecords, embedder: MeanEmbeddings) -> None:
+    def __init__(self, state: NetworkLearner, records: AllRecords, embedder: MeanEmbeddings) -> None:
         self._state, self._records, self._embedder = state, records, embedder
         scale = 2 * math.pi / 2**embedder.turn_bits
         self._radians = (embedder.frequencies * scale).float().to(state.device)
