@@ -22,6 +22,7 @@ _COMMANDS = (
         "export",
         "report",
         "audit",
+        "compare",
         "reproduce",
     ),
 )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dpsinkhorn._interrupt import stop_on_interrupt
+from dpsinkhorn.cli._bars import bar_of_trainings
 from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
 from dpsinkhorn.cli.data import JsonOption
 
@@ -80,7 +78,7 @@ def reproduce(
 
     place = choose_device(device, BadInputError)
     try:
-        with _bar(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
+        with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
 
             def watch(now: RunProgress) -> bool:
                 step(now)
@@ -173,32 +171,3 @@ def _to_json(found: Reproduction, protocol: str) -> dict[str, Any]:
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity: without privacy, ε is null, and so is it where nothing was run."""
     return {name: None if value == math.inf else value for name, value in values.items()}
-
-
-@contextmanager
-def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
-    """Rows done, and the step of the one in training."""
-    from dpsinkhorn.privacy import format_epsilon
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as progress:
-        task = progress.add_task("", total=None, detail="")
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total, detail="")
-
-        def step(now: RunProgress) -> None:
-            block = now.block
-            spent = format_epsilon(now.epsilon)
-            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {spent}")
-
-        yield show, step
