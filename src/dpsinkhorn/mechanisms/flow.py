@@ -9,7 +9,7 @@ whole. Sketch and steps have one budget: docs/proofs/flow.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 
 _CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
 _LEAST_CHUNK = 4
-_UPDATE_BATCH = 512  # samples of the sketch in an update
+_UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
 _WORST_CLIP = 1e-3
@@ -204,9 +204,12 @@ class _FlowSteps(Steps):
     def update(self, count: int) -> None:
         """Learn from samples of the sketch; after the last update the optimizer forgets their gradients."""
         learner = self._learner
-        for _ in range(count):
-            learner.update(self._update_rate(learner.updates), self._of_sketch())
-            learner.updates += 1
+        while count:
+            batches = min(count, _BATCHES_AT_ONCE)
+            for images, labels in self._of_sketch(batches):
+                learner.update(self._update_rate(learner.updates), self._gradients(images, labels))
+                learner.updates += 1
+            count -= batches
         if learner.updates == self.updates:
             learner.restart_optimizer()
 
@@ -217,7 +220,9 @@ class _FlowSteps(Steps):
         for _ in range(count):
             sample = self._records.draw(self._terms.sampling_rate, learner.noise)
             draws = StepDraws(facts.image_shape, self._terms.flow.draws, learner.random)
-            announce(learner.noise, weights=nn.utils.parameters_to_vector(learner.parameters).detach())
+            announce(
+                learner.noise, weights=torch.cat([each.detach().flatten() for each in learner.parameters])
+            )
             noised = barrier.released(network, sample, draws, learner.noise, reduced=learner.reduced)
             noised /= self._terms.sampling_rate * facts.units
             parts = torch.split(noised.float(), [parameter.numel() for parameter in learner.parameters])
@@ -227,20 +232,28 @@ class _FlowSteps(Steps):
             learner.update(learner.rate_at(learner.step, self._horizon), gradients)
             learner.step += 1
 
-    def _of_sketch(self) -> list[Tensor]:
-        """Return gradients of the loss of some samples of the sketch, whose classes are even."""
+    def _of_sketch(self, batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Hand out samples of the sketch, in batches, whose classes are even."""
         learner, classes = self._learner, self._terms.facts.classes
-        sketch, network, random, device = learner.sketch, _network(learner), learner.random, learner.device
-        assert sketch is not None
-        labels: Tensor | None = None
+        assert learner.sketch is not None
+        count, labels = batches * _UPDATE_BATCH, None
         if classes:
-            labels = torch.randint(classes, (_UPDATE_BATCH,), generator=random, device=device)
-        latents = draw_latents(_UPDATE_BATCH, self._barrier.sketch(self._terms).latent, random, device)
-        images = sketch(latents, labels)
-        times = torch.sigmoid(torch.randn(_UPDATE_BATCH, generator=random, device=device))
-        noises = torch.randn(images.shape, generator=random, device=device)
-        with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=learner.reduced):
-            loss = flow_loss(network.network, images, labels, times, noises).mean()
+            labels = torch.randint(classes, (count,), generator=learner.random, device=learner.device)
+        latent = self._barrier.sketch(self._terms).latent
+        images = learner.sketch(draw_latents(count, latent, learner.random, learner.device), labels)
+        for rows in torch.split(torch.arange(count, device=learner.device), _UPDATE_BATCH):
+            yield images[rows], None if labels is None else labels[rows]
+
+    def _gradients(self, images: Tensor, labels: Tensor | None) -> list[Tensor]:
+        """Return the gradients of the loss of some images, in the parameters."""
+        learner = self._learner
+        times = torch.sigmoid(torch.randn(len(images), generator=learner.random, device=learner.device))
+        noises = torch.randn(images.shape, generator=learner.random, device=learner.device)
+        with (
+            torch.enable_grad(),
+            torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.reduced),
+        ):
+            loss = flow_loss(_network(learner).network, images, labels, times, noises).mean()
         return list(torch.autograd.grad(loss, list(learner.parameters)))
 
     def _update_rate(self, update: int) -> float:

@@ -24,7 +24,7 @@ _MIXTURE, _FLOW, _GRADIENTS = "mixture", "flow", "record"
 _SMALL = 256  # numbers of an image that an MLP makes
 _LARGEST_SIDE = 32  # of grey images that were compared on a GPU
 _BATCH = 4096  # of a flow, where there are enough records
-# A sketch that has this much of epsilon times the records of a class, as a part of the variance, is good enough.
+# Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
 _SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
 _USUAL_EPSILON = 10.0  # where the noise is given in its place
 # From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
