@@ -22,18 +22,18 @@ from torch import Tensor
 
 from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
 
-_DIGITS = 53  # binary digits of float64
 _FEATURES = 10_000  # D, as published
 _PIXELS_A_VARIANCE = 7  # σ² of the kernel is d/7: 112 at 28 x 28; published are 105 (MNIST) and 127 (Fashion)
 _TURN_BITS = 14  # a turn is cut into 2^14 phases
 _VALUE_BITS = 24  # binary digits after the point of cosines
-_MOST_RECORDS = 2 ** (_DIGITS - _VALUE_BITS)  # for as many sums are exact
+_MOST_RECORDS = 2 ** (DIGITS - _VALUE_BITS)  # for as many sums are exact
 _AT_ONCE = 2**22  # phases at a time
 _COUNT_WEIGHT = 0.3  # of a count beside an embedding of norm 1, τ
 EMBEDDING_SENSITIVITY = math.sqrt(1 + _COUNT_WEIGHT**2)
@@ -249,6 +249,4 @@ def _frequencies(pixels: int, count: int) -> Tensor:
     draws = torch.randn(count, pixels, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     # the kernel is of pixels from 0 to 1
     draws *= 2.0**_TURN_BITS / (2 * math.pi) / 2 * math.sqrt(_PIXELS_A_VARIANCE / pixels)
-    _, exponent = math.frexp(float(draws.abs().sum(1).max()))
-    step = 2.0 ** (exponent + 1 + grid_bits(pixels) - _DIGITS)
-    return (draws / step).round_().mul_(step)
+    return exact_weights(draws, grid_bits(pixels))[0]
