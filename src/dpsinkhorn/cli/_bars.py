@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+from dpsinkhorn.cli._shared import bars
 
 if TYPE_CHECKING:  # it loads PyTorch, which --help can do without
     from dpsinkhorn.training import Progress as RunProgress
-
-__all__ = ["bar_of_trainings"]
 
 
 @contextmanager
@@ -22,17 +21,8 @@ def bar_of_trainings(
     """Show what is done, of how many, and the step of the one in training."""
     from dpsinkhorn.privacy import format_epsilon
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as progress:
+    detail = TextColumn("{task.fields[detail]}")
+    with bars(BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn(), quiet=quiet) as progress:
         task = progress.add_task("", total=None, detail="")
 
         def show(what: str, done: int, total: int) -> None:

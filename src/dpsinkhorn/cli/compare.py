@@ -13,9 +13,8 @@ from rich.table import Table
 
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._bars import bar_of_trainings
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json, warn
-from dpsinkhorn.cli.data import DataOptions, JsonOption, SplitName
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options, warn
+from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.files import replace_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
@@ -85,7 +84,7 @@ def compare(
     if test_data is None and not has_parts(data):
         raise BadInputError(f"{data} has no test part; name real images to test on (--test-data)")
     training = reading.load(data, quiet=as_json)
-    part = SplitName.test if test_data is None or has_parts(test_data) else SplitName.train
+    part: SplitName = "test" if test_data is None or has_parts(test_data) else "train"
     test = reading.load(test_data or data, split=part, quiet=as_json)
     public = data in KNOWN and (test_data is None or test_data in KNOWN)
     try:

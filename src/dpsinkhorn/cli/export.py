@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from dpsinkhorn.cli._output import print_json, warn
+from dpsinkhorn.cli._shared import JsonOption, ReleaseArgument, print_json, takes_options, warn
 
 
-class Format(str, Enum):
-    """What a release can be exported to."""
-
-    ONNX = "onnx"
-
-
+@takes_options()
 def export(
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="FILE.onnx.", show_default=False)],
-    form: Annotated[Format, typer.Option("--format", help="The form.")] = Format.ONNX,  # noqa: ARG001
-    force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    folder: ReleaseArgument,
+    output: Annotated[Path, typer.Option(help="FILE.onnx.", show_default=False)],
+    form: Annotated[Literal["onnx"], typer.Option("--format", help="The form.")] = "onnx",  # noqa: ARG001
+    force: Annotated[bool, "Replace what --output names."] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a release's generator as a file that ONNX runtimes read.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,8 +12,7 @@ from rich.console import Console
 
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._bars import bar_of_trainings
-from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
-from dpsinkhorn.cli.data import JsonOption
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction
@@ -27,40 +27,31 @@ Item = Literal[
 ]
 
 
+@takes_options()
 def reproduce(
     item: Annotated[Item, typer.Argument(help="The table or figure.", show_default=False)],
     version: Annotated[
-        Version,
-        typer.Option("--version", help="The papers' first version (clips a batch) or final one (images)."),
-    ] = "final",
+        Version | None,
+        "The papers' first version (clips a batch) or final one (images); by default both for table1, else "
+        "final.",
+    ] = None,
     scale: Annotated[
-        ScaleName,
-        typer.Option("--scale", help="quick: minutes on a processor, on small data; full: as in the paper."),
+        ScaleName, "quick: minutes on a processor, on small data; full: as in the paper."
     ] = "quick",
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for trainings, tables and pictures; they are found again.")
-    ] = Path("reproduction"),
+    out: Annotated[Path, "Folder for trainings, tables and pictures; they are found again."] = Path(
+        "reproduction"
+    ),
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            "--data", metavar="NAME=PATH", help="Where mnist, fashion-mnist or celeba is; may be repeated."
-        ),
+        typer.Option(metavar="NAME=PATH", help="Where mnist, fashion-mnist or celeba is; may be repeated."),
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", help="A training for each, such as 0,1,2; that is what full does."),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", help="Carry out rows that match this, such as '^mnist DP'.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for fewer steps.")] = None,
+    seeds: Annotated[str | None, "A training for each, such as 0,1,2; that is what full does."] = None,
+    only: Annotated[str | None, "Carry out rows that match this, such as '^mnist DP'."] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train for fewer steps.")] = None,
     protocol: Annotated[
-        ProtocolName,
-        typer.Option("--protocol", help="Classifiers as the paper says, or as its authors' code has them."),
+        ProtocolName, "Classifiers as the paper says, or as its authors' code has them."
     ] = "paper",
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")
-    ] = None,
+    device: Annotated[str | None, "cpu or cuda; a GPU where there is one."] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat a table or figure of the DP-Sinkhorn papers: their figures beside ours, with a proved epsilon.
@@ -84,28 +75,39 @@ def reproduce(
                 step(now)
                 return stop.asked
 
-            found = run(
-                item,
-                out,
-                version=version,
-                scale=scale,
-                data=_paths(data or []),
-                seeds=_seeds(seeds),
-                only=only,
-                steps=steps,
-                protocol=protocol,
-                device=place,
-                progress=show,
-                watch=watch,
-            )
+            found = [
+                run(
+                    item,
+                    out,
+                    version=each,
+                    scale=scale,
+                    data=_paths(data or []),
+                    seeds=_seeds(seeds),
+                    only=only,
+                    steps=steps,
+                    protocol=protocol,
+                    device=place,
+                    progress=show,
+                    watch=watch,
+                )
+                for each in _versions(item, version)
+            ]
     except OSError as error:
         raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
     except KeyboardInterrupt:
         raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if as_json:
-        print_json(_to_json(found, protocol))
+        versions = [_to_json(each) for each in found]
+        print_json({"item": item, "scale": scale, "protocol": protocol, "versions": versions})
     else:
-        _show(found)
+        for each in found:
+            _show(each)
+
+
+def _versions(item: Item, version: Version | None) -> tuple[Version, ...]:
+    if version is not None:
+        return (version,)
+    return ("first", "final") if item == "table1" else ("final",)
 
 
 def _paths(given: list[str]) -> dict[str, str]:
@@ -156,14 +158,11 @@ def _show(found: Reproduction) -> None:
         print(f"Written: {path}")
 
 
-def _to_json(found: Reproduction, protocol: str) -> dict[str, Any]:
+def _to_json(found: Reproduction) -> dict[str, Any]:
     return {
-        "item": found.item,
         "version": found.version,
-        "scale": found.scale,
-        "protocol": protocol,
         "rows": [_finite(line.values()) for line in found.lines],
-        "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
+        "gradients": {name: [asdict(p) for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],
     }
 

@@ -20,7 +20,7 @@ from dpsinkhorn.generators import Flow as FlowGenerator
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.draws import Drawn, StepDraws
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
@@ -31,7 +31,7 @@ from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 
 _CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
-_LEAST_CHUNK = 4
+_LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
@@ -98,7 +98,7 @@ class Flow(TrainingMechanism):
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped gradient of full norm."""
-        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=8)
+        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
         terms = Terms(
             Facts((1, 1, 1), 0, 1, 1),
             _WORST_CLIP,
@@ -127,7 +127,7 @@ class Flow(TrainingMechanism):
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         return {
             "privacy": {"sampling_rate": min(1.0, 2 / records), "batch": None, "steps": 4, "clip": 1e-3},
-            "generator": {"channels": 8},
+            "generator": {"channels": 4},
             "optimizer": {"learning_rate": 1e-3, "warm_up": 0},
             "flow": {"share": 0.2, "components": 3, "frequencies": 4, "sketch_steps": 5, "updates": 2},
         }
@@ -172,11 +172,18 @@ class Flow(TrainingMechanism):
         self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
     ) -> Tensor:
         """Return what is noised, (P,), in float64. Private: for audits."""
-        gradients, shape = self._gradients(network, reduced=reduced), self.terms.facts.image_shape
+        return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
+
+    def clipped_rows(
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
+    ) -> Tensor:
+        """Return what each unit adds to that, (b, P). Private: for audits."""
+        return self._gradients(network, reduced=reduced).clipped_rows(*self._inputs(sample, draws))
+
+    def _inputs(self, sample: Sample, draws: StepDraws) -> tuple[Tensor, Tensor | None, Drawn, Tensor]:
         known = _known(sample, self.terms.facts.classes)
-        drawn = draws(known)
-        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1).view(-1, *shape)
-        return gradients.clipped_sum(images, known.labels, drawn, draws.noises)
+        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1)
+        return images.view(-1, *self.terms.facts.image_shape), known.labels, draws(known), draws.noises
 
     def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
         if self._engine is None or self._engine.network is not network:

@@ -24,8 +24,6 @@ from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.trial import try_plan
 from dpsinkhorn.training.used_data import note_use
 
-__all__ = ["LONGEST", "Compared", "Comparison", "LeftOut", "compare"]
-
 LONGEST = 120.0
 """Seconds that a method may be expected to train for, unless it was asked for by name."""
 

@@ -9,11 +9,9 @@ from typing import Any
 from PIL import Image
 
 from dpsinkhorn.errors import ReportError
-from dpsinkhorn.files import replace_file
+from dpsinkhorn.files import failing_as, replace_file
 from dpsinkhorn.report.page import render
 from dpsinkhorn.report.pictures import Picture
-
-__all__ = ["write_comparison"]
 
 
 def write_comparison(output: Path, found: Mapping[str, Any], grids: Mapping[str, Image.Image]) -> None:
@@ -27,7 +25,5 @@ def write_comparison(output: Path, found: Mapping[str, Any], grids: Mapping[str,
     pictures = {name: Picture.of(grid) for name, grid in grids.items()}
     classifiers = list(found["methods"][0]["accuracy"])
     context = {**found, "pictures": pictures, "classifiers": classifiers}
-    try:
+    with failing_as(ReportError, f"cannot write {output}"):
         replace_file(output, render("comparison.html.j2", context))
-    except OSError as error:
-        raise ReportError(f"cannot write {error.filename or output}: {error.strerror}") from error

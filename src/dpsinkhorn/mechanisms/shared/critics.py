@@ -18,8 +18,6 @@ from torch.nn import functional
 from dpsinkhorn.mechanisms.shared.base import tidy
 from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
 
-__all__ = ["ClippedGradients", "Critic"]
-
 _PIXEL_BITS = 10  # binary digits after the point of pixels
 _LOGIT_BITS = 10  # of a logit, whose slope is read off a table
 _LARGEST_LOGIT = 32

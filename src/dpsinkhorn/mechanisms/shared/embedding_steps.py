@@ -16,8 +16,6 @@ from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, Embeddings, MeanEmb
 from dpsinkhorn.mechanisms.shared.base import pulled_back
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 
-__all__ = ["EmbeddingSteps"]
-
 _LEAST_COUNT = 4.0  # of a class, in standard deviations of its noise
 
 

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["DIGITS", "exact_weights"]
-
 DIGITS = 53  # binary digits of float64
 
 

@@ -51,7 +51,7 @@ class FlowSettings:
     frequencies: int = 20
     sketch_steps: int = 6
     sketch_clip: float = 7.0
-    updates: int = 4000
+    updates: int = 2000
     """Updates by samples of the sketch, before the first step; they cost no privacy."""
     update_rate: float = 1e-3
     """Learning rate of these updates at first; it falls to 0."""
