@@ -15,7 +15,7 @@ from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._bars import bar_of_trainings
 from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options, warn
 from dpsinkhorn.cli.data import DataOptions, SplitName
-from dpsinkhorn.files import replace_file
+from dpsinkhorn.files import failing_as, replace_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Comparison
@@ -23,44 +23,27 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
 
 ProtocolName = Literal["quick", "paper", "authors"]
 
-_LONGEST = 2.0  # minutes
-
 
 @takes_options()
 def compare(
     *,
-    data: Annotated[
-        str, typer.Option("--data", help="The private records: a name (`dpsinkhorn data list`) or a path.")
-    ],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Of each method; all together cost the sum.")],
-    delta: Annotated[float | None, typer.Option("--delta", help="Of each method; 1e-5 by default.")] = None,
+    data: Annotated[str, "The private records: a name (`dpsinkhorn data list`) or a path."],
+    epsilon: Annotated[float, "Of each method; all together cost the sum."],
+    delta: Annotated[float | None, "Of each method; 1e-5 by default."] = None,
     methods: Annotated[
-        str | None,
-        typer.Option("--methods", help="With commas between, as record,moments; by default the quick ones."),
+        str | None, "With commas between, as record,moments; by default the quick ones."
     ] = None,
-    test_data: Annotated[
-        str | None,
-        typer.Option("--test-data", help="Real test images; by default the test part of --data."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for runs, table and page; runs are found again.")
-    ] = Path("comparison"),
+    test_data: Annotated[str | None, "Real test images; by default the test part of --data."] = None,
+    out: Annotated[Path, "Folder for runs, table and page; runs are found again."] = Path("comparison"),
     longest: Annotated[
-        float,
-        typer.Option("--longest", min=0.0, help="Minutes that a method not named may take to train."),
-    ] = _LONGEST,
-    protocol: Annotated[
-        ProtocolName, typer.Option("--protocol", help="Of the classifiers, as in `dpsinkhorn evaluate`.")
-    ] = "quick",
+        float, typer.Option(min=0.0, help="Minutes that a method not named may take to train.")
+    ] = 2.0,
+    protocol: Annotated[ProtocolName, "Of the classifiers, as in `dpsinkhorn evaluate`."] = "quick",
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Generated images of each method to measure.")
+        int | None, typer.Option(min=1, help="Generated images of each method to measure.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Trainings replay, and are not for release.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
-    ] = None,
+    seed: Annotated[int | None, "Trainings replay, and are not for release."] = None,
+    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
     reading: DataOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,34 +71,33 @@ def compare(
     test = reading.load(test_data or data, split=part, quiet=as_json)
     public = data in KNOWN and (test_data is None or test_data in KNOWN)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
+        with failing_as(BadInputError, f"cannot write into {out}"):
+            out.mkdir(parents=True, exist_ok=True)
+            with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
 
-            def watch(now: RunProgress) -> bool:
-                step(now)
-                return stop.asked
+                def watch(now: RunProgress) -> bool:
+                    step(now)
+                    return stop.asked
 
-            found = run(
-                training,
-                test,
-                out,
-                epsilon=epsilon,
-                delta=delta,
-                methods=None if methods is None else [name.strip() for name in methods.split(",")],
-                longest=60 * longest,
-                protocol=protocol,
-                count=count,
-                seed=seed,
-                device=place,
-                public=public,
-                progress=show,
-                watch=watch,
-            )
-        table, page = out / "comparison.json", out / "comparison.html"
-        replace_file(table, (json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
-        write_comparison(page, found.to_json(), {each.method: each.grid for each in found.methods})
-    except OSError as error:
-        raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
+                found = run(
+                    training,
+                    test,
+                    out,
+                    epsilon=epsilon,
+                    delta=delta,
+                    methods=None if methods is None else [name.strip() for name in methods.split(",")],
+                    longest=60 * longest,
+                    protocol=protocol,
+                    count=count,
+                    seed=seed,
+                    device=place,
+                    public=public,
+                    progress=show,
+                    watch=watch,
+                )
+            table, page = out / "comparison.json", out / "comparison.html"
+            replace_file(table, (json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
+            write_comparison(page, found.to_json(), {each.method: each.grid for each in found.methods})
     except KeyboardInterrupt:
         raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if found.used_before:
