@@ -86,7 +86,7 @@ class TestCompare:
     def test_those_that_take_long_are_left_out_unless_they_are_named(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpsinkhorn.papers.comparison.private_names", lambda: ("batch",))
         with pytest.raises(
-            ReproductionError, match=r"no method is left: batch: 3,400,000 steps .* would take"
+            ReproductionError, match=r"no method is left: batch: the recipe paper-first-mnist would take"
         ):
             compared(tmp_path, methods=None, longest=0.0)
         assert not any(tmp_path.iterdir())

@@ -245,7 +245,7 @@ def _plan(training: Dataset, request: Request, device: torch.device, longest: fl
     if expected <= longest:
         return plan
     reason = (
-        f"{plan.steps:,} steps of the recipe {plan.recipe.name} would take about {_duration(expected)}; "
+        f"the recipe {plan.recipe.name} would take about {_duration(expected)}; "
         f"name it (--methods) to train it all the same"
     )
     return LeftOut(request.mechanism, reason, expected)
