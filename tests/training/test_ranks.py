@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, read_ledger
@@ -50,6 +51,10 @@ def small_plan(data, mechanism, **options):
             generator={"channels": 8},
             flow={"components": 3, "frequencies": 4, "sketch_steps": 4, "updates": 2},
         )
+    elif mechanism in ("dp_merf", "dp_cgan"):
+        kind = find_mechanism(mechanism)
+        recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(data.records))
+        recipe = recipe.replace(privacy={"noise_multiplier": 2.0})
     else:
         return tiny_plan(data, mechanism, **{"steps": 6, **options})
     return make_plan(recipe, facts_of(data), accountant="rdp", **{"seed": 3, **options})
@@ -95,6 +100,8 @@ class TestTheSameBits:
             ("image", "uniform", None),
             ("parameter", "uniform", 20),
             ("none", "uniform", None),
+            ("dp_merf", "uniform", None),
+            ("dp_cgan", "uniform", None),
         ],
     )
     def test_on_any_number_of_ranks(self, mechanism, labels, persons, tmp_path):
@@ -161,6 +168,13 @@ class TestRecord:
             parts = [summed(data.part(rank, count)[0]) for rank in range(count)]
             apart = float((sum(parts) - whole).norm())
             assert 0 < apart < bound / 2, count  # each is off by half of the margin, at most
+
+    def test_what_would_see_a_part_only_is_refused(self, monkeypatch):
+        """A mechanism that reads all records and says nothing of several ranks, before anything is asked."""
+        monkeypatch.setattr(find_mechanism("moments"), "sums_over_records", False)
+        data = tiny_data()
+        with pytest.raises(TrainingError, match="moments takes all records on one rank alone"):
+            SharedRecords(_Alone(0, 2), small_plan(data, "moments"), data, CPU)
 
     def test_as_many_ranks_as_are_proved(self):
         with pytest.raises(TrainingError, match="at most 64 ranks, not 65"):

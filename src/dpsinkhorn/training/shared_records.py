@@ -102,6 +102,8 @@ class SharedRecords:
                 f"the mechanism {plan.kind.name} is proved for at most {_MOST_RANKS} ranks, not {ranks.count}"
             )
         self._ranks, self._sums = ranks, plan.kind.sums_over_records
+        if not (self._sums or plan.kind.takes_samples):
+            raise TrainingError(f"the mechanism {plan.kind.name} takes all records on one rank alone")
         ranks.ask("hold", {"plan": plan.to_json(), "same": dataset.layout_digest()})
         self._part = _Part(dataset, device, ranks, plan)
 
@@ -118,6 +120,8 @@ class SharedRecords:
 
     def every(self) -> Iterable[Sample]:
         """Those of rank 0, and whom to ask for the others."""
+        if not self._sums:  # it would see those of rank 0 only
+            raise TrainingError("this mechanism reads all records in one place; train it on one rank")
         return _OfAllRanks(self._part.records.every(), Others(self._ranks, "every"))
 
     def labels(self) -> Labels:
