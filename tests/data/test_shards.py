@@ -12,7 +12,7 @@ import torch
 
 from dpsinkhorn.data import DataError, ShardedDataset, from_arrays, load_dataset, write_shards
 from dpsinkhorn.training.records import Records, records_of
-from support.runs import bits, finished, tiny_arrays, tiny_data
+from support.runs import bits, finished, small_plan, tiny_arrays, tiny_data
 
 CPU = torch.device("cpu")
 
@@ -93,8 +93,6 @@ class TestRecords:
 
     @pytest.mark.parametrize("persons", [None, 15])
     def test_a_training_leaves_the_same_bits(self, persons, tmp_path):
-        from tests.training.test_ranks import small_plan
-
         _, shards = written(tmp_path, persons=persons)
         memory = from_arrays(shards.images[:], shards.labels[:], groups=persons and shards.groups[:])
         for mechanism in ("moments", "batch"):

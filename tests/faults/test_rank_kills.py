@@ -10,7 +10,6 @@ from collections import Counter
 
 import pytest
 import torch
-from tests.training.test_ranks import small_plan
 
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.ranks import joined
@@ -18,7 +17,7 @@ from dpsinkhorn.release import load
 from dpsinkhorn.training import Run, TrainingError
 from dpsinkhorn.training.shared_records import answer
 from support.ranks import Group
-from support.runs import EVERY_BLOCK, bits, finished, tiny_data
+from support.runs import EVERY_BLOCK, bits, finished, small_plan, tiny_data
 
 ANSWER = 10.0  # seconds that a rank may keep the others waiting
 STEPS = {"moments": 5, "record": 60, "batch": 60}

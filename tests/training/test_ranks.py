@@ -19,7 +19,7 @@ from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, read_ledger
 from dpsinkhorn.ranks import joined
-from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
+from dpsinkhorn.training import Run, TrainingError
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.shared_records import SharedRecords, _Part, answer
@@ -29,6 +29,7 @@ from support.runs import (
     bits,
     crash_at,
     finished,
+    small_plan,
     steps_on_record,
     tiny_arrays,
     tiny_data,
@@ -36,28 +37,6 @@ from support.runs import (
 )
 
 CPU = torch.device("cpu")
-
-
-def small_plan(data, mechanism, **options):
-    """A plan whose steps are quick, of any mechanism."""
-    if mechanism == "moments":
-        recipe = load_recipe("mixture").replace(
-            privacy={"noise_multiplier": 2.0, "steps": 5, "clip": 3.0},
-            generator={"components": 3, "frequencies": 4},
-        )
-    elif mechanism == "flow":
-        recipe = load_recipe("flow").replace(
-            privacy={"noise_multiplier": 2.0, "steps": 3, "sampling_rate": 0.2, "batch": None},
-            generator={"channels": 8},
-            flow={"components": 3, "frequencies": 4, "sketch_steps": 4, "updates": 2},
-        )
-    elif mechanism in ("dp_merf", "dp_cgan"):
-        kind = find_mechanism(mechanism)
-        recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(data.records))
-        recipe = recipe.replace(privacy={"noise_multiplier": 2.0})
-    else:
-        return tiny_plan(data, mechanism, **{"steps": 6, **options})
-    return make_plan(recipe, facts_of(data), accountant="rdp", **{"seed": 3, **options})
 
 
 def train(rank, folder, mechanism, options, labels, data_options):
