@@ -88,7 +88,12 @@ def write_report(
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
         figures = read_evaluation(evaluation, found.release)
-        tables = evaluation_tables(figures, found.release.class_names, public=public_evaluation)
+        tables = evaluation_tables(
+            figures,
+            found.release.class_names,
+            public=public_evaluation,
+            learnt_public=found.data_name is not None,
+        )
     elif public_evaluation:
         raise ReportError("an evaluation is said to be public, but none is given; name its JSON")
     context = {
