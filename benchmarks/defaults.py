@@ -5,8 +5,8 @@
     python benchmarks/defaults_table.py grid.jsonl
 
 Everything is judged on a held-out part of the training split, every sixth pair of records; the test split is
-never read. Where more records are asked for than there are, `--shifted` adds copies of them, moved by up to two
-pixels. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
+never read. Where more records are asked for than there are, `--shifted` draws them from all, each moved by up
+to two pixels. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
 frequencies and T steps, or the private records themselves in the place of samples (`real`).
 Classifiers are trained on 4,000 plain samples; Frechet distance, precision
 and recall are those of the features of a CNN that was trained on real images. Rows are appended, and those
@@ -188,7 +188,7 @@ class Judge:
 
 
 def shifted(data: Dataset, count: int) -> Dataset:
-    """So many records drawn from a data set, each moved by up to two pixels; what leaves comes in opposite."""
+    """So many records drawn from a data set, each moved by up to two pixels; what leaves comes back in."""
     chance = np.random.default_rng(2)
     rows, moves = chance.integers(data.records, size=count), chance.integers(-2, 3, size=(count, 2))
     images = np.asarray(data.images)[rows]

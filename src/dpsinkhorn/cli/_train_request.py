@@ -78,6 +78,10 @@ class TrainOptions:
     ] = None
     purpose: Annotated[str | None, typer.Option("--purpose", help="What it is released for.")] = None
     contact: Annotated[str | None, typer.Option("--contact", help="Where questions about it go.")] = None
+    legal_basis: Annotated[
+        str | None, typer.Option("--legal-basis", help="What allows the use and the release.")
+    ] = None
+    recipients: Annotated[str | None, typer.Option("--recipients", help="Who it is for.")] = None
     labels: Annotated[
         str | None,
         typer.Option(

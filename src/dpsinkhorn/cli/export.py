@@ -1,35 +1,53 @@
-"""`dpsinkhorn export`: a release in a form that needs neither this package nor PyTorch."""
+"""`dpsinkhorn export`: a release in a form that needs neither this package nor PyTorch, or its statement."""
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._output import print_json, warn
+from dpsinkhorn.cli._output import check_file, print_json, warn
+from dpsinkhorn.files import replace_file
 
 
 class Format(str, Enum):
     """What a release can be exported to."""
 
     ONNX = "onnx"
+    REGISTRY = "registry"
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="FILE.onnx.", show_default=False)],
-    form: Annotated[Format, typer.Option("--format", help="The form.")] = Format.ONNX,  # noqa: ARG001
+    output: Annotated[Path, typer.Option("--output", help="FILE.onnx, or FILE.json.", show_default=False)],
+    form: Annotated[
+        Format, typer.Option("--format", help="The generator, or a draft for the registry of DP deployments.")
+    ] = Format.ONNX,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Write a release's generator as a file that ONNX runtimes read.
+    """Write a release's generator as a file that ONNX runtimes read, or what a registry asks of it.
 
-    Example:
+    Examples:
 
         dpsinkhorn export my-run/release --output generator.onnx
+
+        dpsinkhorn export my-run --format registry --output deployment.json
     """
+    if form is Format.REGISTRY:
+        from dpsinkhorn.report import gather, registry_entry
+
+        check_file(output, ".json", "--output", force=force)
+        entry = registry_entry(gather(folder))
+        replace_file(output, json.dumps(entry, indent=2, ensure_ascii=False).encode())
+        if as_json:
+            print_json({"output": str(output), "format": form.value})
+        else:
+            print(f"{output}: a draft for the DP deployments registry. Fill in what is empty.")
+        return
     from dpsinkhorn.release import load
     from dpsinkhorn.release.onnx import write_onnx
 

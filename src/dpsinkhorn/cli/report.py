@@ -43,6 +43,12 @@ def report(
     contact: Annotated[
         str | None, typer.Option("--contact", help="Where questions go; named at the top.")
     ] = None,
+    legal_basis: Annotated[
+        str | None, typer.Option("--legal-basis", help="What allows it; in the page to sign.")
+    ] = None,
+    recipients: Annotated[
+        str | None, typer.Option("--recipients", help="Who it is for; in the page to sign.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,6 +77,8 @@ def report(
         curator_page=curator_page,
         responsible=responsible,
         contact=contact,
+        legal_basis=legal_basis,
+        recipients=recipients,
     )
     found, beside = written.findings, written.curator_page
     if as_json:

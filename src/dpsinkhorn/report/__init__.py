@@ -3,5 +3,15 @@
 from dpsinkhorn.errors import ReportError
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.page import Written, check_output, curator_path, write_report
+from dpsinkhorn.report.standards import registry_entry
 
-__all__ = ["Findings", "ReportError", "Written", "check_output", "curator_path", "gather", "write_report"]
+__all__ = [
+    "Findings",
+    "ReportError",
+    "Written",
+    "check_output",
+    "curator_path",
+    "gather",
+    "registry_entry",
+    "write_report",
+]

@@ -14,7 +14,10 @@ from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.training import Plan, recipe_names
 
-__all__ = ["data_line", "data_rows", "labels_in_words", "plan_rows", "recipe_rows", "value_in_words"]
+__all__ = [
+    *("data_line", "data_rows", "labels_in_words", "mechanism_in_words"),
+    *("plan_rows", "recipe_rows", "value_in_words"),
+]
 
 Rows = list[tuple[str, str]]
 
@@ -75,7 +78,7 @@ def data_line(found: Findings) -> str:
 def plan_rows(found: Findings) -> Rows:
     """The settings that decide about privacy."""
     privacy, plan = found.privacy, found.plan
-    rows = [("mechanism", _mechanism(privacy))]
+    rows = [("mechanism", mechanism_in_words(privacy))]
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
@@ -92,7 +95,7 @@ def plan_rows(found: Findings) -> Rows:
     return rows
 
 
-def _mechanism(privacy: PrivacyStatement) -> str:
+def mechanism_in_words(privacy: PrivacyStatement) -> str:
     """Say what is clipped and noised; a release may be of a mechanism that is not known here."""
     if privacy.mechanism not in mechanism_names():
         return privacy.mechanism

@@ -93,7 +93,9 @@ class TestResume:
             np.savez(place / f"{name}.npz", images=images + (name == "third"), labels=labels, patient=groups)
 
         def digests():
-            return [json.loads(line)["digest"] for line in (place / "used.jsonl").read_text().splitlines()[1:]]
+            return [
+                json.loads(line)["digest"] for line in (place / "used.jsonl").read_text().splitlines()[1:]
+            ]
 
         (first,) = digests()
         assert run("--out run --resume --data other.npz --dry-run")[0] == 0
