@@ -313,7 +313,7 @@ class FlowConfig(Config):
 
     kind: ClassVar[str] = "flow"
 
-    channels: int = whole(8, 512, 64)
+    channels: int = whole(4, 512, 64)
     evaluations: int = whole(2, 1000, 20)
 
     def __post_init__(self) -> None:

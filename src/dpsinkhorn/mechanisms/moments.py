@@ -107,7 +107,7 @@ class Moments(TrainingMechanism):
     takes_samples = False
     steps_are_costly = True
     audit_recipe = "mixture"
-    unused_settings = frozenset({"loss", "optimizer"})
+    unused_settings = frozenset({"loss", "optimizer", "flow"})
 
     mechanism: MomentsMechanism
 

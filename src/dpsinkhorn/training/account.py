@@ -89,13 +89,13 @@ class Account:
     ) -> None:
         self.ledger.close()
 
-    def charge_frequencies(self) -> None:
-        """Charge the release of the class frequencies; a seeded run, which repeats it, is charged once."""
-        assert self._plan.count_mechanism is not None
-        charge = self._plan.count_mechanism.charge()
-        known = any(s.run == self.run and s.charge == charge for s in self.ledger.statement().spends)
-        if self._plan.seed is None or not known:
-            self._spend(charge, 1)
+    def charge_preparations(self) -> None:
+        """Charge what is released before the first step; a seeded run, which repeats it, is charged once."""
+        spends = self.ledger.statement().spends
+        for charge in self._plan.preparations:
+            known = any(spend.run == self.run and spend.charge == charge for spend in spends)
+            if self._plan.seed is None or not known:
+                self._spend(charge, 1)
 
     def settle(self, step: int, *, replays: bool, promised: int | None) -> int:
         """Return the step at which a run that stands at `step` ends: by its plan, its budget or the ledger's.
@@ -152,16 +152,15 @@ class Account:
         taken = charged_steps(plan, spent, self.run)
         left = max(0, plan.steps - taken)
         others = [s.charge for s in spent.spends if s.run == self.run and s.charge != self._charge]
-        counts = None if plan.count_mechanism is None else plan.count_mechanism.charge()
-        if any(charge != counts for charge in others):
+        if any(charge not in plan.preparations for charge in others):
             raise TrainingError(
                 f"the ledger has charges of {self.run} that its plan does not have; was the run's run.json "
                 "edited?"
             )
-        if len(others) <= 1:
+        if len(others) <= len(plan.preparations):
             return left
 
-        # frequencies of classes that a crash lost were released anew: steps make room for them
+        # what a crash lost before the first step was released anew: steps make room for it
         def too_many(steps: int) -> bool:
             steps_in_all = plan.mechanism.sampled(plan.sampling_rate, max(1, taken + steps))
             return epsilon(compose(*others, steps_in_all), plan.delta, plan.accountant) > plan.budget_epsilon

@@ -28,7 +28,7 @@ __all__ = ["notebook_or_terminal", "progress_bar", "spent_of"]
 def progress_bar(console: Console, *, hidden: bool) -> Iterator[Callable[[Progress, str], None]]:
     """Within it there is a bar, which is shown a progress and what to write of ε."""
     columns = (
-        TextColumn("training"),
+        TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("ε ≤ {task.fields[spent]}"),
@@ -40,7 +40,11 @@ def progress_bar(console: Console, *, hidden: bool) -> Iterator[Callable[[Progre
         task = bars.add_task("training", total=None, spent="-")
 
         def show(now: Progress, spent: str) -> None:
-            bars.update(task, completed=now.block.step, total=now.block.horizon, spent=spent)
+            block, done, total = now.block, now.block.step, now.block.horizon
+            if block.updates_in_all:  # by what was released before the first step
+                done, total = block.updates, block.updates_in_all
+            doing = "learning from the sketch" if block.updates_in_all else "training"
+            bars.update(task, description=doing, completed=done, total=total, spent=spent)
 
         yield show
 

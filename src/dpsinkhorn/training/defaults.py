@@ -20,9 +20,12 @@ __all__ = ["DELTA", "choose_recipe"]
 DELTA = 1e-5
 """δ where none is given, whatever the recipe; the papers' recipes state their own."""
 
-_MIXTURE, _GRADIENTS = "mixture", "record"
+_MIXTURE, _FLOW, _GRADIENTS = "mixture", "flow", "record"
 _SMALL = 256  # numbers of an image that an MLP makes
 _LARGEST_SIDE = 32  # of grey images that were compared on a GPU
+_BATCH = 4096  # of a flow, where there are enough records
+# Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
+_SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
 _USUAL_EPSILON = 10.0  # where the noise is given in its place
 # From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
 # of them noise weighs more, as much as at a smaller ε.
@@ -59,8 +62,9 @@ def choose_recipe(
     if recipe is None:
         recipe = _default_name(facts, mechanism, epsilon, quick)
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    if recipe == _MIXTURE:
-        chosen = chosen.replace(**_sizes(facts, epsilon or _USUAL_EPSILON))
+    sizes = {_MIXTURE: _sizes, _FLOW: _flow_sizes}.get(str(recipe))
+    if sizes is not None:
+        chosen = chosen.replace(**sizes(facts, epsilon or _USUAL_EPSILON))
     if mechanism not in (None, chosen.privacy.mechanism):
         chosen = chosen.replace(privacy={"mechanism": mechanism})
     if not settings:
@@ -89,6 +93,17 @@ def _sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, int]]:
     return {
         "generator": {"components": components, "frequencies": 20 if weight >= 18_000 else 16},
         "privacy": {"steps": min(6, 3 + int(math.log2(components)))},
+    }
+
+
+def _flow_sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, Any]]:
+    """The sketch's share and sizes, and the expected batch, of a flow."""
+    weight = epsilon * facts.units / max(facts.classes, 1)
+    share = min(_LARGEST_SHARE, _SKETCH_WEIGHT / weight)
+    sketch = _sizes(facts, epsilon * math.sqrt(share))
+    return {
+        "privacy": {"batch": max(1, min(_BATCH, facts.units // 4))},
+        "flow": {**sketch["generator"], "share": share, "sketch_steps": max(4, sketch["privacy"]["steps"])},
     }
 
 

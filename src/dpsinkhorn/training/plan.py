@@ -82,6 +82,7 @@ class Plan:
             marginals=loss.marginals,
             iterations=loss.iterations,
             averaged=self.recipe.optimizer.ema is not None,
+            flow=self.recipe.flow,
         )
 
     @cached_property
@@ -124,8 +125,13 @@ class Plan:
     @property
     def charges(self) -> tuple[Charge, ...]:
         """All that the run costs as planned."""
-        training = self.mechanism.sampled(self.sampling_rate, self.steps)
-        return (training,) if self.count_mechanism is None else (training, self.count_mechanism.charge())
+        return (self.mechanism.sampled(self.sampling_rate, self.steps), *self.preparations)
+
+    @property
+    def preparations(self) -> tuple[Charge, ...]:
+        """What is charged once, before the first step: class frequencies, and what the mechanism prepares."""
+        counts = None if self.count_mechanism is None else self.count_mechanism.charge()
+        return tuple(charge for charge in (counts, self.kind.preparation(self.terms)) if charge is not None)
 
     @property
     def published_epsilon(self) -> float | None:

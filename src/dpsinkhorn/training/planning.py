@@ -203,14 +203,14 @@ def _calibrated(plan: Plan) -> float:
 
     try:
         sigma = noise_for(plan.budget_epsilon)
-        if plan.count_mechanism is None:
+        if not dataclasses.replace(plan, noise_multiplier=sigma).preparations:
             return sigma
-        # the counts take their part of the budget first: search for the noise that leaves room for it
+        # what comes before the steps takes its part of the budget: search for noise that leaves room for it
         low = high = sigma
         while dataclasses.replace(plan, noise_multiplier=high).epsilon > plan.budget_epsilon:
             low, high = high, 2 * high
             if high > 1e6:
-                raise CalibrationError("the class frequencies alone take all of it")
+                raise CalibrationError("what comes before the first step takes all of it")
         for _ in range(_SEARCH_STEPS):
             middle = math.sqrt(low * high)
             within = dataclasses.replace(plan, noise_multiplier=middle).epsilon <= plan.budget_epsilon

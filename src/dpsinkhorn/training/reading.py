@@ -29,6 +29,8 @@ def read_value(kind: Any, value: Any, where: str) -> Any:
             return kind(**entries)  # type: ignore[operator]
         except TypeError as error:
             raise TrainingError(f"{where} lacks a setting: {error}") from error
+        except ValueError as error:
+            raise TrainingError(str(error)) from error
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None

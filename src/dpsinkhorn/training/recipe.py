@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms import mechanism_names
+from dpsinkhorn.mechanisms.shared.terms import FlowSettings
 from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):
@@ -27,6 +28,7 @@ else:
 
 __all__ = [
     "MOST_STEPS",
+    "FlowSettings",
     "LossSettings",
     "OptimizerSettings",
     "PrivacySettings",
@@ -147,6 +149,8 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
+    warm_up: int = 0
+    """Steps over which the learning rate rises from 0."""
     ema: float | None = None
     """Decay of the exponential moving average of the weights that is released; none: the last weights."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -163,6 +167,7 @@ class OptimizerSettings:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise TrainingError(f"optimizer.betas must be from 0 to below 1, not {self.betas}")
         _one_of("optimizer.schedule", self.schedule, ("constant", "cosine"))
+        _not_negative("optimizer.warm_up", self.warm_up)
         if self.ema is not None and not 0 < self.ema < 1:
             raise TrainingError(f"optimizer.ema must be between 0 and 1, not {self.ema}")
 
@@ -183,6 +188,7 @@ class Recipe:
     privacy: PrivacySettings
     loss: LossSettings = field(default_factory=LossSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    flow: FlowSettings = field(default_factory=FlowSettings)
     generator: Mapping[str, Any] = field(default_factory=lambda: {"kind": "dcgan"})
     """Settings of the generator's config, without the image's shape and the classes."""
     published_epsilon: float | None = None

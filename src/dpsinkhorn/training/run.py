@@ -215,7 +215,9 @@ class Run:
             if self.plan.steps_are_costly or pace.checkpoint_due():
                 with pace.checkpoint():  # before anything else, so that a crash meanwhile loses no step
                     self._save(trainer, account)
-            self._note(block, pace.look(block))
+            spent = pace.look(block)
+            if block.steps:
+                self._note(block, spent)
             if pace.picture_due(block.step):
                 with pace.picture(block.step):
                     self._picture(trainer)

@@ -46,6 +46,8 @@ class TrainingState:
     def __init__(self, plan: Plan, device: torch.device, noise: NoiseSource | None = None) -> None:
         settings = plan.recipe.optimizer
         self.step = 0
+        self.updates = 0
+        """Made before the first step, by what was released already."""
         self.way: str | None = None
         """How steps were taken so far, in words; none before the first."""
         self.horizon: int | None = None
@@ -54,6 +56,11 @@ class TrainingState:
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
         self.generator = _generator(plan).to(device)
+        config = plan.kind.sketch(plan.terms)
+        self.sketch: nn.Module | None = (
+            None if config is None else build_generator(config, plan.seed).to(device)
+        )
+        """What was released before the first step, where the mechanism has such a thing."""
         own = self.generator.module_class is not None
         if device.type == "cuda" and not own:  # what its convolutions work in anyway
             self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -111,9 +118,14 @@ class TrainingState:
 
     def rate_at(self, step: int, horizon: int) -> float:
         """The learning rate of a step of a run that ends after `horizon` steps."""
+        rate = self._settings.learning_rate * min(1.0, (step + 1) / (self._settings.warm_up + 1))
         if self._settings.schedule == "constant":
-            return self._settings.learning_rate
-        return self._settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
+            return rate
+        return rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
+
+    def restart_optimizer(self) -> None:
+        """Let the optimizer forget all gradients."""
+        self.optimizer = _optimizer(self.generator, self._settings, self.device)
 
     def update(self, rate: float | Tensor, gradients: Sequence[Tensor] | None = None) -> None:
         """A step of the optimizer and the average, by the parameters' own gradients or by those given."""
@@ -162,7 +174,13 @@ class TrainingState:
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, with some JSON beside it: all of it, or nothing."""
-        header: dict[str, Any] = {"step": self.step, "way": self.way, "horizon": self.horizon, "extra": extra}
+        header: dict[str, Any] = {
+            "step": self.step,
+            "updates": self.updates,
+            "way": self.way,
+            "horizon": self.horizon,
+            "extra": extra,
+        }
         tensors = {"random": self.random.get_state()}
         if isinstance(self.noise, SeededNoise):
             header["noise"] = self.noise.state()
@@ -191,7 +209,7 @@ class TrainingState:
             if isinstance(self.noise, SeededNoise):
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
-            self.step = int(header["step"])
+            self.step, self.updates = int(header["step"]), int(header.get("updates", 0))
             self.way = None if header.get("way") is None else str(header["way"])
             self.horizon = None if header.get("horizon") is None else int(header["horizon"])
             self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
@@ -202,8 +220,8 @@ class TrainingState:
         return extra
 
     def _modules(self) -> dict[str, nn.Module]:
-        averaged = {} if self.averaged is None else {"averaged": self.averaged}
-        return {"generator": self.generator, **averaged}
+        parts = {"generator": self.generator, "averaged": self.averaged, "sketch": self.sketch}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _load_optimizer(self, entries: dict[str, Tensor]) -> None:
         state: dict[int, dict[str, Tensor]] = {}

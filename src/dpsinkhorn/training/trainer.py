@@ -54,6 +54,9 @@ class Block:
     """In this block."""
     gradient_norm: float
     """Of the last sanitized gradient of the parameters: noise included."""
+    updates: int = 0
+    """Made before the first step, where that is still to come."""
+    updates_in_all: int = 0
 
 
 class Trainer:
@@ -90,12 +93,19 @@ class Trainer:
         self._barrier = build_mechanism(plan) if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
-        """Settle the probabilities of labels; where they are the data's own, these are charged and released.
+        """Charge and release what comes before the first step; return the probabilities of labels.
 
-        What was settled before stays.
+        What was released before stays.
         """
         if self.probabilities is None:
+            try:
+                self._barrier.check_device(self.state)
+            except ValueError as error:
+                raise TrainingError(str(error)) from error
+            self._account.charge_preparations()
             self.probabilities = self._released() if isinstance(self.plan.labels, str) else self.plan.labels
+            with self._replayable():
+                self._barrier.prepare(self.state, self._records)
         return self.probabilities
 
     def blocks(self) -> Iterator[Block]:
@@ -125,6 +135,20 @@ class Trainer:
         plan, state = self.plan, self.state
         wanted = _first_block(plan)
         state.generator.train()
+        # ---- what was released before the first step teaches at no cost
+        while not state.step and state.updates < steps.updates:
+            started = time.monotonic()
+            with self._replayable():
+                steps.update(min(-(-steps.updates // _LEAST_BLOCKS), steps.updates - state.updates))
+            yield Block(
+                0,
+                horizon,
+                time.monotonic() - started,
+                0,
+                _norm(state.gradients),
+                state.updates,
+                steps.updates,
+            )
         while state.step < horizon:
             # ---- the budget: charged before the first step of the block
             whole = -(-wanted // steps.multiple) * steps.multiple
@@ -189,7 +213,6 @@ class Trainer:
         mechanism, (labels, groups) = self.plan.count_mechanism, self._records.labels()
         assert mechanism is not None
         assert labels is not None
-        self._account.charge_frequencies()
         return release_label_frequencies(
             labels, self.plan.facts.classes, mechanism, self.state.noise, groups=groups
         )

@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,27 +42,25 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
 
     They are taken as in a training: on a GPU where they can be captured, by the hundred.
     """
-    if plan.kind.takes_samples:
-        seconds = plan.steps * _step_seconds(plan, device)
-    else:
-        seconds = _all_seconds(plan, device)
+    seconds = (_sampled_seconds if plan.kind.takes_samples else _all_seconds)(plan, device)
     # On a CPU it is that of the process, and the data were read before.
     told = plan.facts.size_is_public or device.type == "cuda"
     return Estimate(seconds, _peak_memory(device) if told else None)
 
 
-def _step_seconds(plan: Plan, device: torch.device) -> float:
+def _sampled_seconds(plan: Plan, device: torch.device) -> float:
     steps = _steps(plan, device)
     tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
-    times = [_seconds(steps, steps.multiple, device) / steps.multiple for _ in range(tries)]
-    return min(times[_WARM_UP:])
+    times = [_seconds(steps.take, steps.multiple, device) / steps.multiple for _ in range(tries)]
+    updates = [_seconds(steps.update, 1, device) for _ in range(tries)] if steps.updates else [0.0] * tries
+    return plan.steps * min(times[_WARM_UP:]) + steps.updates * min(updates[_WARM_UP:])
 
 
 def _all_seconds(plan: Plan, device: torch.device) -> float:
     """Time steps over all records on few of them, and on twice as many: the time grows with their number."""
     records, count = plan.facts.records, min(plan.steps, _SOME)
     sizes = min(_PART, records), min(2 * _PART, records)
-    _, less, more = (_seconds(_steps(_with(plan, n), device), count, device) for n in (sizes[0], *sizes))
+    _, less, more = (_seconds(_steps(_with(plan, n), device).take, count, device) for n in (sizes[0], *sizes))
     # no more than in proportion: on a busy machine the difference of two times says little
     growth = min(max(more - less, 0.0) / _PART, more / sizes[1])
     return plan.steps / count * (more + growth * (records - sizes[1]))
@@ -83,10 +81,10 @@ def _steps(plan: Plan, device: torch.device) -> Steps:
     return make_steps(tried, state, made_up, build_mechanism(plan), uniform, horizon=plan.steps)
 
 
-def _seconds(steps: Steps, count: int, device: torch.device) -> float:
+def _seconds(do: Callable[[int], None], count: int, device: torch.device) -> float:
     _wait(device)
     started = time.monotonic()
-    steps.take(count)
+    do(count)
     _wait(device)
     return time.monotonic() - started
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators import MixtureConfig, MLPConfig
+from dpsinkhorn.generators import GeneratorConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Sample, Steps
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Sample, Steps
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.privacy import Charge, poisson_sample
 from dpsinkhorn.privacy.mechanisms import Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
@@ -60,8 +60,20 @@ class Barrier(ABC):
 
     mechanism: Mechanism
 
-    def own_steps(self, learner: Learner, records: AllRecords, *, horizon: int) -> Steps | None:  # noqa: ARG002
-        """Return who takes the steps, where that is not gradient descent."""
+    def check_device(self, learner: NetworkLearner) -> None:  # noqa: B027
+        """Refuse a device on which what is claimed does not hold, by a `ValueError`; nothing is spent yet."""
+
+    def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:  # noqa: B027
+        """Release what comes before the first step: it was charged as `preparation` says."""
+
+    def own_steps(
+        self,
+        learner: NetworkLearner,  # noqa: ARG002
+        records: AllRecords,  # noqa: ARG002
+        *,
+        horizon: int,  # noqa: ARG002
+    ) -> Steps | None:
+        """Return who takes the steps, where they are not those of a `GradientBarrier`."""
         return None
 
 
@@ -89,7 +101,7 @@ class TrainingMechanism(Barrier):
     """Whether it computes with pixels that are rounded to a grid."""
     audit_recipe: ClassVar[str] = "digits"
     """The recipe that audits change into a small one."""
-    unused_settings: ClassVar[frozenset[str]] = frozenset()
+    unused_settings: ClassVar[frozenset[str]] = frozenset({"flow"})
     """Settings of a recipe that play no part, as `section` or `section.name`."""
 
     @classmethod
@@ -101,6 +113,16 @@ class TrainingMechanism(Barrier):
     @abstractmethod
     def build(cls, terms: Terms) -> TrainingMechanism:
         """Return the mechanism for these terms; `releases(terms)` is what it charges."""
+
+    @classmethod
+    def preparation(cls, terms: Terms) -> Charge | None:  # noqa: ARG003
+        """Return what is charged once, before the first step; none where nothing is released then."""
+        return None
+
+    @classmethod
+    def sketch(cls, terms: Terms) -> GeneratorConfig | None:  # noqa: ARG003
+        """Return the config of what `prepare` leaves with the learner; none where there is no such thing."""
+        return None
 
     @classmethod
     def check(cls, terms: Terms) -> None:

@@ -25,7 +25,7 @@ from dpsinkhorn.mechanisms.shared.covariances import (
     smoothed,
     towards,
 )
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 
 __all__ = ["MomentSteps"]
 
@@ -38,7 +38,7 @@ _MOST_SHARE = 100.0  # of a record's weight in one step and in another
 _LEAST_WITHIN = 0.3  # of the variance that is left within components, as a part of all
 
 
-class MomentSteps:
+class MomentSteps(Steps):
     """Takes the steps of a plan by `moments`, one after the other.
 
     Args:
@@ -47,9 +47,6 @@ class MomentSteps:
         moments: the noised sums.
         horizon: steps after which the run ends; the last one is of another kind.
     """
-
-    multiple = 1
-    way = "one by one"
 
     def __init__(self, state: Learner, records: AllRecords, moments: Moments, *, horizon: int) -> None:
         assert isinstance(state.generator, Mixture)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn.generators.flow import Flow
 from dpsinkhorn.kernels.record_sums import add_on_grid, products
+from dpsinkhorn.mechanisms.shared.draws import Drawn
 
 __all__ = ["RecordGradients", "flow_loss"]
 
@@ -68,34 +69,37 @@ class RecordGradients:
         chunk: int,
         precision: torch.dtype = torch.float32,
     ) -> None:
-        self._flow, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
+        self.network, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
         self._layers = [part for part in flow.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
         bits = _DIGITS - 1 - most_records.bit_length()
-        self._step = clip * 2.0**-bits
-        self._bound = clip * (1 - math.sqrt(flow.config.parameters) * 2.0 ** -(bits + 1) - _SLACK)
+        self._step = 2.0 ** (math.frexp(clip)[1] - bits)  # a power of two: else its multiples would round
+        self._bound = clip * (1 - _SLACK) - math.sqrt(flow.config.parameters) * self._step / 2
 
-    def clipped_sum(
-        self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor, weights: Tensor
-    ) -> Tensor:
-        """Return the sum over records, (P,), in float64, on the grid, in the order of the parameters.
+    def clipped_sum(self, images: Tensor, labels: Tensor | None, drawn: Drawn, noises: Tensor) -> Tensor:
+        """Return the sum over units, (P,), in float64, on the grid, in the order of the parameters.
 
         Args:
-            images: (b, K, channels, height, width), for b a multiple of the chunk.
-            labels: (b, K), or none.
-            times: (b, K).
-            noises: as the images.
-            weights: (b,): 1, or 0 for a place that no record takes.
+            images: (n, channels, height, width), of all records in the sample.
+            labels: (n,), or none.
+            drawn: what goes through for each unit; the last chunk is filled up with what weighs nothing.
+            noises: those of the step.
         """
         totals: dict[Tensor, Tensor] = {
             parameter: torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)
-            for parameter in self._flow.parameters()
+            for parameter in self.network.parameters()
         }
-        for begin in range(0, len(images), self._chunk):
-            rows = slice(begin, begin + self._chunk)
+        places = torch.arange(self._chunk, device=images.device)
+        for begin in range(0, len(drawn.rows), self._chunk):
+            units = (begin + places).clamp(max=len(drawn.rows) - 1)
+            rows = drawn.rows[units]
             found = self._gradients(
-                images[rows], None if labels is None else labels[rows], times[rows], noises[rows]
+                images[rows],
+                None if labels is None else labels[rows],
+                drawn.times[units],
+                noises[drawn.noises[units]],
             )
-            factors = (self._bound / found.squares.sqrt()).clamp_(max=1.0).mul_(weights[rows])
+            factors = (self._bound / found.squares.sqrt()).clamp_(max=1.0)
+            factors *= begin + places < len(drawn.rows)
             factors = torch.where(found.squares.isfinite(), factors, 0.0)  # what overflows adds nothing
             for parameter, part in found.parts.items():
                 add_on_grid(totals[parameter], part, factors, self._step)
@@ -106,7 +110,7 @@ class RecordGradients:
 
         The proof rests on it that it does not. This tries it on made-up images, in the shapes of a training.
         """
-        config, device = self._flow.config, next(self._flow.parameters()).device
+        config, device = self.network.config, next(self.network.parameters()).device
         random = torch.Generator(device).manual_seed(0)
         shape = (self._chunk, self._draws, *config.image_shape)
         images, noises = (torch.randn(shape, generator=random, device=device).clamp_(-1, 1) for _ in range(2))
@@ -126,17 +130,17 @@ class RecordGradients:
             if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
                 raise ValueError(
                     "on this device a record's gradient depends on its place among the others, so that "
-                    "nothing could be guaranteed; choose another size of chunks, a multiple of 32"
+                    "nothing could be guaranteed; train on another one, or by another mechanism"
                 )
 
     def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:
         weights = {
             name: parameter.detach().to(self._precision)
-            for name, parameter in self._flow.network.named_parameters()
+            for name, parameter in self.network.network.named_parameters()
         }
 
         def velocity(*given: Tensor | None) -> Tensor:
-            found: Tensor = torch.func.functional_call(self._flow.network, weights, given)
+            found: Tensor = torch.func.functional_call(self.network.network, weights, given)
             return found
 
         with torch.enable_grad(), self._watched() as seen:

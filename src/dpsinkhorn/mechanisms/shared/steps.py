@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn.privacy.noise import NoiseSource
 
-__all__ = ["AllRecords", "Learner", "Sample", "Steps"]
+__all__ = ["AllRecords", "Learner", "NetworkLearner", "Sample", "Steps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,28 +31,38 @@ class Sample:
     groups: Tensor | None = None
 
 
-class Steps(Protocol):
+class Steps(ABC):
     """Takes steps that were paid for."""
 
-    multiple: int
+    multiple: int = 1
     """Steps come in multiples of this, up to the horizon: randomness is drawn for as many at a time."""
+    updates: int = 0
+    """Updates before the first step, by what was released already: they cost nothing."""
 
     @property
     def way(self) -> str:
         """Say in words how steps are taken. A seeded run replays where they are taken in the same way."""
-        ...
+        return "one by one"
 
+    def update(self, count: int) -> None:
+        """Make so many of the updates before the first step, and advance the training state by as many."""
+        raise NotImplementedError
+
+    @abstractmethod
     def take(self, count: int) -> None:
         """Take `count` steps, and advance the training state by as many.
 
         Args:
             count: a multiple of `multiple`, or what is left to the horizon.
         """
-        ...
 
 
 class AllRecords(Protocol):
-    """Records that can be read through."""
+    """Records that can be read through, and sampled."""
+
+    def draw(self, rate: float, noise: NoiseSource) -> Sample:
+        """Draw a Poisson sample."""
+        ...
 
     def every(self) -> Iterator[Sample]:
         """Hand out all of them, some at a time."""
@@ -75,4 +86,30 @@ class Learner(Protocol):
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
         """What is trained of it."""
+        ...
+
+
+class NetworkLearner(Learner, Protocol):
+    """A generator in training by gradients."""
+
+    updates: int
+    """How many updates were made before the first step."""
+    sketch: nn.Module | None
+    """What was released before the first step, where the mechanism has such a thing."""
+
+    @property
+    def reduced(self) -> bool:
+        """Whether it computes in bfloat16."""
+        ...
+
+    def rate_at(self, step: int, horizon: int) -> float:
+        """Return the learning rate of a step."""
+        ...
+
+    def update(self, rate: float, gradients: Sequence[Tensor]) -> None:
+        """Move the parameters by these gradients."""
+        ...
+
+    def restart_optimizer(self) -> None:
+        """Let the optimizer forget all gradients."""
         ...

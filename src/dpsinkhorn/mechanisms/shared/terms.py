@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpsinkhorn.generators import GeneratorConfig
 from dpsinkhorn.ot import Cost
 
-__all__ = ["Facts", "Held", "Terms"]
+__all__ = ["Facts", "FlowSettings", "Held", "Terms"]
 
 Held: TypeAlias = "Literal['balanced', 'classes'] | float"
 
@@ -42,6 +42,31 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class FlowSettings:
+    """How `flow` shares its budget between a sketch and gradients, and what it learns from either."""
+
+    share: float = 0.02
+    """Part of the budget that the sketch takes: of the variance of the privacy loss, which adds up."""
+    components: int = 16
+    frequencies: int = 20
+    sketch_steps: int = 6
+    sketch_clip: float = 7.0
+    updates: int = 2000
+    """Updates by samples of the sketch, before the first step; they cost no privacy."""
+    update_rate: float = 1e-3
+    """Learning rate of these updates at first; it falls to 0."""
+    draws: int = 4
+    """K, the times and noises that a record's loss is the mean of."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"flow.{name} must be a positive number, not {value}")
+        if self.share >= 1:
+            raise ValueError(f"flow.share must be below 1, not {self.share}: gradients need a part too")
+
+
+@dataclass(frozen=True)
 class Terms:
     """What a mechanism is built from; settings that it has no use for play no part."""
 
@@ -64,6 +89,7 @@ class Terms:
     """Annealed iterations at which a plan is stopped; none: it converges."""
     averaged: bool = False
     """Whether the weights are averaged over the steps."""
+    flow: FlowSettings = field(default_factory=FlowSettings)
     least_largest_sample: int = 2**20
 
     @property

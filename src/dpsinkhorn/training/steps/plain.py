@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier
+from dpsinkhorn.mechanisms.shared.steps import Steps
 from dpsinkhorn.privacy.noise import announce
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable
@@ -12,11 +13,8 @@ from dpsinkhorn.training.steps.images import generate, training_labels
 __all__ = ["PlainSteps"]
 
 
-class PlainSteps:
+class PlainSteps(Steps):
     """Each step draws, generates, sanitizes and updates by itself. Works everywhere."""
-
-    multiple = 1
-    way = "one by one"
 
     def __init__(
         self,

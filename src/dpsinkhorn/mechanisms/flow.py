@@ -1,0 +1,304 @@
+"""Mechanism `flow`: gradients of each record in a network's weights, clipped, summed, noised.
+
+Before the first step a sketch of all records is released, by a few steps of `moments`, and the network learns
+the flow from noise to samples of it, which costs nothing. Every step then takes a Poisson sample, and for
+each record in it the gradient of the flow-matching loss, the mean over some times and noises, clipped as a
+whole. Sketch and steps have one budget: docs/proofs/flow.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpsinkhorn.generators import Flow as FlowGenerator
+from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
+from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
+from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
+from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
+from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.privacy import Charge, poisson_sample
+from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+
+_CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
+_LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
+_UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
+_LEAST_SKETCH_STEPS = 4
+_LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
+_WORST_CLIP = 1e-3
+
+
+class Flow(TrainingMechanism):
+    """Noised sums of clipped gradients, one for each record, in all weights of a flow's network.
+
+    Args:
+        terms: public numbers.
+    """
+
+    name = "flow"
+    summary = "each record's gradient in the weights of a network is clipped, and noise is added to the sum"
+    summary_of_persons = (
+        "each person's gradient in the weights of a network is clipped, and noise is added to the sum"
+    )
+    recipe = "flow"
+    audit_recipe = "flow"
+    unused_settings = frozenset({"loss"})
+
+    mechanism: RecordMechanism
+
+    def __init__(self, terms: Terms) -> None:
+        self.mechanism = self.releases(terms)
+        self.terms = terms
+        self._engine: RecordGradients | None = None
+
+    @classmethod
+    def releases(cls, terms: Terms) -> RecordMechanism:
+        return RecordMechanism(terms.clip, terms.noise_multiplier)
+
+    @classmethod
+    def build(cls, terms: Terms) -> Flow:
+        return cls(terms)
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        super().check(terms)
+        if not isinstance(terms.generator, FlowConfig):
+            raise ValueError(
+                "the mechanism flow trains a generator of kind flow, not a "
+                f"{getattr(terms.generator, 'kind', 'module of your own')}; leave the generator out"
+            )
+        if terms.flow.sketch_steps < _LEAST_SKETCH_STEPS:
+            raise ValueError(f"flow.sketch_steps: a sketch takes at least {_LEAST_SKETCH_STEPS} steps")
+        cls.sketch(terms)  # refuses what cannot be
+
+    @classmethod
+    def sketch(cls, terms: Terms) -> MixtureConfig:
+        facts = terms.facts
+        return MixtureConfig(
+            image_shape=facts.image_shape,
+            classes=facts.classes,
+            components=terms.flow.components,
+            frequencies=terms.flow.frequencies,
+        )
+
+    @classmethod
+    def preparation(cls, terms: Terms) -> Charge:
+        return _sketch_mechanism(terms).sampled(1.0, terms.flow.sketch_steps)
+
+    @classmethod
+    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
+        """No data or one record of one pixel: a clipped gradient of full norm."""
+        config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
+        terms = Terms(
+            Facts((1, 1, 1), 0, 1, 1),
+            _WORST_CLIP,
+            noise_multiplier,
+            sampling_rate=1.0,
+            steps=1,
+            generated=1,
+            cost=SquaredEuclidean(),
+            generator=config,
+            flow=FlowSettings(draws=1),
+        )
+        built, network = cls(terms), FlowGenerator(config)
+        draws = StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
+        record = torch.zeros(1, 1)
+
+        def clipped(present: bool) -> Tensor:
+            return built.clipped(network, Sample(record[: int(present)]), draws)
+
+        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
+            taken = poisson_sample(int(present), rate, noise)
+            return built.released(network, Sample(record[taken]), draws, noise)
+
+        return WorstCase(built.mechanism, clipped, release)
+
+    @classmethod
+    def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
+        return {
+            "privacy": {"sampling_rate": min(1.0, 2 / records), "batch": None, "steps": 4, "clip": 1e-3},
+            "generator": {"channels": 4},
+            "optimizer": {"learning_rate": 1e-3, "warm_up": 0},
+            "flow": {"share": 0.2, "components": 3, "frequencies": 4, "sketch_steps": 5, "updates": 2},
+        }
+
+    def check_device(self, learner: NetworkLearner) -> None:
+        self._gradients(_network(learner), reduced=learner.reduced).check_places()
+
+    def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:
+        """Fit the sketch, as `moments` does."""
+        assert learner.sketch is not None
+        steps, config = self.terms.flow.sketch_steps, self.sketch(self.terms)
+        moments = Moments(
+            _sketch_mechanism(self.terms),
+            config,
+            self.terms.largest_sample,
+            persons=self.terms.facts.grouped,
+        )
+        fitted = _Fitted(learner.sketch, learner.device, learner.random, learner.noise)
+        MomentSteps(fitted, records, moments, horizon=steps).take(steps)
+
+    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
+        return _FlowSteps(learner, records, self, horizon=horizon)
+
+    def released(
+        self,
+        network: FlowGenerator,
+        sample: Sample,
+        draws: StepDraws,
+        noise: NoiseSource,
+        *,
+        reduced: bool = False,
+    ) -> Tensor:
+        """Return the noised sum, (P,), in the order of the parameters."""
+        return add_gaussian(
+            self.clipped(network, sample, draws, reduced=reduced),
+            sensitivity=self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+        )
+
+    def clipped(
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
+    ) -> Tensor:
+        """Return what is noised, (P,), in float64. Private: for audits."""
+        gradients, shape = self._gradients(network, reduced=reduced), self.terms.facts.image_shape
+        known = _known(sample, self.terms.facts.classes)
+        drawn = draws(known)
+        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1).view(-1, *shape)
+        return gradients.clipped_sum(images, known.labels, drawn, draws.noises)
+
+    def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
+        if self._engine is None or self._engine.network is not network:
+            expected = self.terms.sampling_rate * self.terms.facts.units
+            most = _CHUNKS[next(network.parameters()).device.type]
+            self._engine = RecordGradients(
+                network,
+                self.mechanism.clip,
+                self.terms.largest_sample,
+                draws=self.terms.flow.draws,
+                chunk=min(most, max(_LEAST_CHUNK, 2 ** math.ceil(math.log2(max(1.0, expected))))),
+                precision=torch.bfloat16 if reduced else torch.float32,
+            )
+        return self._engine
+
+
+class _FlowSteps(Steps):
+    """Updates by samples of the sketch, then steps by noised gradients."""
+
+    def __init__(self, learner: NetworkLearner, records: AllRecords, barrier: Flow, *, horizon: int) -> None:
+        self._learner, self._records, self._barrier, self._horizon = learner, records, barrier, horizon
+        self._terms = barrier.terms
+        self.updates = self._terms.flow.updates
+
+    def update(self, count: int) -> None:
+        """Learn from samples of the sketch; after the last update the optimizer forgets their gradients."""
+        learner = self._learner
+        while count:
+            batches = min(count, _BATCHES_AT_ONCE)
+            for images, labels in self._of_sketch(batches):
+                learner.update(self._update_rate(learner.updates), self._gradients(images, labels))
+                learner.updates += 1
+            count -= batches
+        if learner.updates == self.updates:
+            learner.restart_optimizer()
+
+    def take(self, count: int) -> None:
+        """Take `count` steps."""
+        learner, barrier, facts = self._learner, self._barrier, self._terms.facts
+        network = _network(learner)
+        for _ in range(count):
+            sample = self._records.draw(self._terms.sampling_rate, learner.noise)
+            draws = StepDraws(facts.image_shape, self._terms.flow.draws, learner.random)
+            announce(
+                learner.noise, weights=torch.cat([each.detach().flatten() for each in learner.parameters])
+            )
+            noised = barrier.released(network, sample, draws, learner.noise, reduced=learner.reduced)
+            noised /= self._terms.sampling_rate * facts.units
+            parts = torch.split(noised.float(), [parameter.numel() for parameter in learner.parameters])
+            gradients = [
+                part.view_as(parameter) for part, parameter in zip(parts, learner.parameters, strict=True)
+            ]
+            learner.update(learner.rate_at(learner.step, self._horizon), gradients)
+            learner.step += 1
+
+    def _of_sketch(self, batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Hand out samples of the sketch, in batches, whose classes are even."""
+        learner, classes = self._learner, self._terms.facts.classes
+        assert learner.sketch is not None
+        count, labels = batches * _UPDATE_BATCH, None
+        if classes:
+            labels = torch.randint(classes, (count,), generator=learner.random, device=learner.device)
+        latent = self._barrier.sketch(self._terms).latent
+        images = learner.sketch(draw_latents(count, latent, learner.random, learner.device), labels)
+        for rows in torch.split(torch.arange(count, device=learner.device), _UPDATE_BATCH):
+            yield images[rows], None if labels is None else labels[rows]
+
+    def _gradients(self, images: Tensor, labels: Tensor | None) -> list[Tensor]:
+        """Return the gradients of the loss of some images, in the parameters."""
+        learner = self._learner
+        times = torch.sigmoid(torch.randn(len(images), generator=learner.random, device=learner.device))
+        noises = torch.randn(images.shape, generator=learner.random, device=learner.device)
+        with (
+            torch.enable_grad(),
+            torch.autocast(learner.device.type, torch.bfloat16, enabled=learner.reduced),
+        ):
+            loss = flow_loss(_network(learner).network, images, labels, times, noises).mean()
+        return list(torch.autograd.grad(loss, list(learner.parameters)))
+
+    def _update_rate(self, update: int) -> float:
+        settings = self._terms.flow
+        return settings.update_rate * 0.5 * (1 + math.cos(math.pi * update / settings.updates))
+
+
+@dataclass
+class _Fitted:
+    """A mixture in the hands of `MomentSteps`."""
+
+    generator: nn.Module
+    device: torch.device
+    random: torch.Generator
+    noise: NoiseSource
+    step: int = 0
+    gradients: list[Tensor] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """What is fitted."""
+        return list(self.generator.parameters())
+
+
+def _network(learner: NetworkLearner) -> FlowGenerator:
+    assert isinstance(learner.generator, FlowGenerator)
+    return learner.generator
+
+
+def _sketch_mechanism(terms: Terms) -> MomentsMechanism:
+    """Return the mechanism of the sketch's steps, whose noise is such that they have their share.
+
+    The privacy loss of k releases with noise s has the variance k / s², and that of T sampled steps about
+    T q² (exp(1 / σ²) - 1): shares of the sum of both.
+    """
+    settings, sigma = terms.flow, terms.noise_multiplier
+    steps = terms.steps * terms.sampling_rate**2 * math.expm1(min(1 / sigma**2, _LARGEST_LOSS))
+    ratio = settings.share / (1 - settings.share)
+    return MomentsMechanism(settings.sketch_clip, math.sqrt(settings.sketch_steps / (ratio * steps)))
+
+
+def _known(sample: Sample, classes: int) -> Sample:
+    """Leave out records whose label is no class; a person keeps the others."""
+    if not classes or sample.labels is None:
+        return sample
+    known = (sample.labels >= 0) & (sample.labels < classes)
+    groups = None if sample.groups is None else sample.groups[known]
+    return Sample(sample.points[known], sample.labels[known], groups)

@@ -1,0 +1,270 @@
+"""Mechanism `flow`: what a record adds is its own, sums are exact, sketch and steps share one budget."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from dpsinkhorn.data import from_arrays
+from dpsinkhorn.generators import FlowConfig, build_generator
+from dpsinkhorn.mechanisms.flow import Flow
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
+from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.privacy import epsilon
+from dpsinkhorn.privacy.charges import flatten
+from dpsinkhorn.training import Request, Run, TrainingError, facts_of, load_recipe, make_plan, plan_for
+from support.runs import EVERY_BLOCK, bits, crash_at, finished, tiny_arrays, tiny_data
+
+SHAPE, CLASSES = (1, 5, 6), 3  # odd sizes are padded
+RANDOM = torch.Generator().manual_seed(0)
+
+
+def terms(clip=0.05, grouped=False, draws=3, **options):
+    config = FlowConfig(image_shape=SHAPE, classes=CLASSES, channels=4)
+    facts = Facts(SHAPE, CLASSES, 100, 50 if grouped else 100, grouped=grouped)
+    return Terms(
+        facts,
+        clip,
+        noise_multiplier=1.0,
+        sampling_rate=0.07,
+        steps=5,
+        generated=1,
+        cost=SquaredEuclidean(),
+        generator=config,
+        flow=FlowSettings(draws=draws, **options),
+    )
+
+
+def sample_of(count, persons=None, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    points = torch.rand(count, 30, generator=random) * 2 - 1
+    labels = torch.randint(CLASSES, (count,), generator=random)
+    groups = None if persons is None else torch.randint(persons, (count,), generator=random).sort().values
+    return Sample(points, labels, groups)
+
+
+def some(sample, rows):
+    parts = (sample.points, sample.labels, sample.groups)
+    return Sample(*(None if part is None else part[rows] for part in parts))
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A network all of whose layers have slopes: at first the last ones are 0."""
+    found = build_generator(FlowConfig(image_shape=SHAPE, classes=CLASSES, channels=4), seed=1)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for parameter in found.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return found
+
+
+@pytest.fixture
+def draws():
+    return StepDraws(SHAPE, 3, torch.Generator().manual_seed(3))
+
+
+class TestDraws:
+    def test_a_record_draws_the_same_in_any_company(self, draws):
+        sample = sample_of(20)
+        every, few = draws(sample), draws(some(sample, [7, 3]))
+        for name in ("times", "noises"):
+            assert torch.equal(getattr(every, name)[[7, 3]], getattr(few, name))
+        assert every.rows.tolist() == [[row] * 3 for row in range(20)]
+
+    def test_steps_labels_and_pixels_draw_anew(self, draws):
+        sample = sample_of(1)
+        other = StepDraws(SHAPE, 3, torch.Generator().manual_seed(4))
+        touched = sample.points.clone()
+        touched[0, 0] += 2.0**-10
+        found = [
+            draws(sample),
+            other(sample),
+            draws(Sample(sample.points, (sample.labels + 1) % CLASSES)),
+            draws(Sample(touched, sample.labels)),
+        ]
+        assert len({tuple(each.noises[0].tolist()) for each in found}) == 4
+
+    def test_their_law(self):
+        drawn = StepDraws(SHAPE, 4, torch.Generator().manual_seed(0))(sample_of(4000))
+        uniform = torch.special.ndtr(torch.logit(drawn.times.double()))
+        for part in range(4):  # a time in each quarter
+            assert bool((uniform[:, part] * 4).floor().eq(part).all())
+        assert abs(float(uniform.mean()) - 0.5) < 0.005
+        counts = torch.bincount(drawn.noises.flatten(), minlength=4096)
+        assert len(counts) == 4096
+        assert float((counts - counts.double().mean()).square().mean() / counts.double().mean()) < 1.2
+
+    def test_a_person_draws_among_their_own_records_alone(self, draws):
+        sample = sample_of(30, persons=8)
+        every = draws(sample)
+        persons = sample.groups.unique()
+        for place, person in enumerate(persons.tolist()):
+            own = (sample.groups == person).nonzero().flatten()
+            alone = draws(some(sample, own))
+            assert set(every.rows[place].tolist()) <= set(own.tolist())
+            assert len(set(every.rows[place].tolist())) == min(3, len(own))  # in turn
+            assert torch.equal(own[alone.rows[0]], every.rows[place])
+            assert torch.equal(alone.times[0], every.times[place])
+
+
+class TestSums:
+    def test_against_autograd_one_by_one(self, network, draws):
+        sample, built = sample_of(11), Flow(terms())
+        found = built.clipped(network, sample, draws)
+        drawn, wanted, norms = draws(sample), torch.zeros_like(found), []
+        for row in range(11):
+            image = sample.points[[row] * 3].view(3, *SHAPE)
+            loss = flow_loss(
+                network.network,
+                image,
+                sample.labels[[row] * 3],
+                drawn.times[row],
+                draws.noises[drawn.noises[row]],
+            ).mean()
+            slopes = torch.autograd.grad(loss, list(network.parameters()))
+            gradient = torch.cat([slope.flatten() for slope in slopes]).double()
+            norms.append(float(gradient.norm()))
+            wanted += gradient * min(1.0, 0.05 / norms[-1])
+        assert min(norms) > 0.05  # all are clipped
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+
+    @pytest.mark.parametrize("clip", [0.05, 100.0])
+    @pytest.mark.parametrize("persons", [None, 35])
+    def test_a_unit_adds_the_same_in_any_company(self, network, draws, clip, persons):
+        """Bit for bit: in another place, another order, another number of chunks; and no more than C."""
+        built = Flow(terms(clip, grouped=persons is not None))
+        sample = sample_of(40, persons)
+        one = sample.groups == sample.groups[4] if persons else torch.arange(40) == 4
+        every, without, alone = (
+            built.clipped(network, part, draws) for part in (sample, some(sample, ~one), some(sample, one))
+        )
+        assert torch.equal(every - without, alone)
+        if persons is None:  # a person's records have their turns in their order
+            order = torch.randperm(40, generator=RANDOM)
+            assert torch.equal(built.clipped(network, some(sample, order), draws), every)
+        assert 0 < float(alone.norm()) <= clip
+        if clip < 1:
+            assert float(alone.norm()) > 0.999 * clip
+
+    def test_an_empty_sample_and_labels_of_no_class_add_nothing(self, network, draws):
+        built, sample = Flow(terms()), sample_of(6)
+        nothing = torch.zeros(network.config.parameters, dtype=torch.float64)
+        assert torch.equal(built.clipped(network, some(sample, []), draws), nothing)
+        none = Sample(sample.points, torch.tensor([-1, 3, 99, -5, 3, 4]))
+        assert torch.equal(built.clipped(network, none, draws), nothing)
+
+    def test_pixels_that_are_no_numbers(self, network, draws):
+        built, sample = Flow(terms()), sample_of(3)
+        points = sample.points.clone()
+        points[1] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30, -7.0]).repeat(6)
+        wild = built.clipped(network, Sample(points, sample.labels), draws)
+        rest = built.clipped(network, some(sample, [0, 2]), draws)
+        assert float((wild - rest).norm()) <= 0.05
+
+    def test_a_gradient_that_overflows_adds_nothing(self, network, draws):
+        broken = build_generator(network.config, seed=1)
+        with torch.no_grad():
+            for parameter in broken.parameters():
+                parameter.fill_(1e30)
+        found = Flow(terms()).clipped(broken, sample_of(3), draws)
+        assert float(found.norm()) == 0
+
+    def test_a_device_that_mixes_records_is_refused(self, network, monkeypatch):
+        gradients = RecordGradients(network, 1.0, 2**20, draws=2, chunk=8)
+        gradients.check_places()
+        original = RecordGradients._gradients
+
+        def mixing(self, images, *others):
+            found = original(self, images, *others)
+            parts = {name: part + 1e-7 * images.sum() for name, part in found.parts.items()}
+            return dataclasses.replace(found, parts=parts)
+
+        monkeypatch.setattr(RecordGradients, "_gradients", mixing)
+        with pytest.raises(ValueError, match="depends on its place among the others"):
+            gradients.check_places()
+
+
+class TestBudget:
+    def test_sketch_and_steps_share_it(self):
+        data = tiny_data(records=600)
+        plan = plan_for(data, Request(epsilon=8.0, recipe="flow", settings={"privacy": {"steps": 20}}))
+        assert 0.99 * 8 < plan.epsilon <= 8
+        steps, sketch = plan.charges
+        assert plan.preparations == (sketch,)
+        (sums,) = flatten(sketch.event)
+        assert sums.count == plan.recipe.flow.sketch_steps
+        assert epsilon(sketch, plan.delta) < epsilon(steps, plan.delta) < plan.epsilon
+
+    @pytest.mark.parametrize("share", [0.01, 0.3])
+    def test_its_share_is_one_of_variance(self, share):
+        given = dataclasses.replace(terms(share=share), steps=400, sampling_rate=0.1, noise_multiplier=2.0)
+        sketch = Flow.preparation(given)
+        (sums,) = flatten(sketch.event)
+        of_sketch = sums.count / sums.event.event.noise_multiplier**2
+        of_steps = 400 * 0.1**2 * (torch.tensor(0.25).exp() - 1)
+        assert of_sketch / (of_sketch + of_steps) == pytest.approx(share, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"flow": {"share": 1.0}}, "flow.share must be below 1"),
+            ({"flow": {"draws": 0}}, "flow.draws must be a positive number"),
+            ({"flow": {"sketch_steps": 3}}, "at least 4 steps"),
+            ({"loss": {"self_weight": 0.5}}, "loss.self_weight plays no part"),
+        ],
+    )
+    def test_settings_that_are_refused(self, changes, message):
+        with pytest.raises(TrainingError, match=message):
+            plan_for(tiny_data(records=600), Request(epsilon=8.0, recipe="flow", settings=changes))
+
+    def test_others_have_no_use_for_its_settings(self):
+        with pytest.raises(TrainingError, match=r"flow.draws plays no part in the recipe mixture"):
+            plan_for(tiny_data(records=600), Request(epsilon=8.0, settings={"flow": {"draws": 2}}))
+
+
+def tiny_flow(data, **options):
+    recipe = load_recipe("flow").replace(**Flow.audit_settings(data.records))
+    recipe = recipe.replace(privacy={"noise_multiplier": 1.5}, flow={"updates": 80})
+    return make_plan(recipe, facts_of(data), delta=1e-5, accountant="rdp", seed=4, **options)
+
+
+class TestRuns:
+    def test_a_crash_while_it_learns_from_the_sketch(self, tmp_path):
+        """The sketch is not released again, and what follows is the same to the last bit."""
+        data = tiny_data(records=40)
+        plan = tiny_flow(data)
+        whole = finished(tmp_path / "whole", plan, data)
+        run, seen = Run.create(tmp_path / "crashed", plan), []
+
+        def stop(progress):
+            seen.append(progress.block)
+            return progress.block.updates >= 40
+
+        assert not run.train(data, saving=EVERY_BLOCK, watch=stop)
+        assert seen[-1].updates == 40
+        assert seen[-1].updates_in_all == 80
+        assert {block.step for block in seen} == {0}
+        resumed = Run.resume(run.folder)
+        assert resumed.train(data, saving=EVERY_BLOCK)
+        assert bits(resumed.folder) == bits(whole.folder)
+
+    def test_a_crash_in_the_steps(self, tmp_path):
+        data = tiny_data(records=40)
+        plan = tiny_flow(data)
+        run = Run.create(tmp_path / "run", plan)
+        crash_at(2, run, data)
+        assert Run.resume(run.folder).train(data)
+        whole = finished(tmp_path / "whole", plan, data)
+        assert bits(run.folder)["release"] == bits(whole.folder)["release"]
+
+    def test_persons(self, tmp_path):
+        images, labels, groups = tiny_arrays(records=60, persons=15)
+        data = from_arrays(images, labels, groups=groups)
+        run = finished(tmp_path / "run", tiny_flow(data), data)
+        assert run.plan.facts.unit == "person"
