@@ -59,12 +59,14 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
         given["labels"] = torch.zeros(2, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
+        many = tuple({0: torch.export.Dim("images", min=1)} for _ in given)
+        traced = torch.export.export(whole, tuple(given.values()), dynamic_shapes=many)
+        table = torch.export.default_decompositions()
+        table[torch.ops.aten.erfinv.default] = _inverse_error  # which ONNX does not have
         program = torch.onnx.export(
-            whole,
-            tuple(given.values()),
+            traced.run_decompositions(table),
             input_names=list(given),
             output_names=["images"],
-            dynamic_shapes=tuple({0: torch.export.Dim("images", min=1)} for _ in given),
             dynamo=True,
             verbose=False,
         )
