@@ -24,7 +24,8 @@ def test_one_row_of_a_table(run, tmp_path):
     status, out, err = run(*arguments, "--json")
     assert status == 0, err
     found = json.loads(out)
-    rows = {row["method"]: row for row in found["rows"]}
+    (of_version,) = found["versions"]
+    rows = {row["method"]: row for row in of_version["rows"]}
     assert rows["DP-Sinkhorn, DCGAN"]["cnn_published"] == 74.62
     assert rows["DP-Sinkhorn, DCGAN"]["steps"] == 2
     assert rows["real data"]["cnn"] is None
@@ -38,6 +39,23 @@ def test_one_row_of_a_table(run, tmp_path):
     assert "10 †" in out
     assert "† as the paper has it; not a valid guarantee" in out
     assert "--scale full are the ones to compare" in " ".join(out.split())
+
+
+def test_the_first_table_has_both_versions(run, tmp_path):
+    """With a sound epsilon beside the published one in either."""
+    arguments = ("table1", "--only", "^mnist DP-Sinkhorn, m = 1", "--steps", 1, "--out", tmp_path / "out")
+    status, out, err = run(*arguments, "--device", "cpu", "--json")
+    assert status == 0, err
+    found = {each["version"]: each["rows"] for each in json.loads(out)["versions"]}
+    assert list(found) == ["first", "final"]
+    for version, rows in found.items():
+        done = {row["method"]: row for row in rows if row["cnn"] is not None}
+        assert set(done) == {"DP-Sinkhorn, m = 1", "DP-Sinkhorn, m = 1, within classes"}
+        theirs, other = done.values()
+        assert theirs["epsilon_published"] == 10.0
+        assert (theirs["epsilon_published_note"] is None) == (version == "first")
+        assert other["epsilon_published"] is None
+        assert theirs["epsilon"] == other["epsilon"] > 0
 
 
 @pytest.mark.parametrize(

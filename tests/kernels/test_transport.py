@@ -297,10 +297,12 @@ def test_bad_input():
         (x, None, y, None, torch.tensor(4.0), 1): "count",
         (x, None, y, None, count, 4): "resampled",
         (x, torch.zeros(5, dtype=torch.int64), y, None, count, 1): "labels",
-        (torch.rand(200, 3), None, y, None, count, 1): "too large",
     }.items():
         with pytest.raises(ValueError, match=words):
             Step(*arguments)  # type: ignore[arg-type]
+    large = Step(torch.rand(200, 3), None, y, None, count, 1)
+    with pytest.raises(ValueError, match="too large"):
+        large.plans(large.buffer(), 0.1, Schedule(), large.buffer(), torch.empty(2))
     with pytest.raises(ValueError, match="regularization"):
         eq6_gradient(Step(x, None, y, None, count, 1), 0.0)
     for wrong in (

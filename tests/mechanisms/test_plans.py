@@ -11,9 +11,7 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.none import NoPrivacy
-from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, MatrixProblem, SquaredEuclidean, solve, transport_loss, with_labels
 from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, NonPrivate
@@ -153,16 +151,6 @@ class TestBehindTheBarrier:
         assert bool(nothing[20:].any())
         assert torch.equal(nothing, unknown) is (loss == {"marginals": "classes"})
         assert not torch.equal(nothing[:20], many[:20])
-
-    def test_fused_kernels_do_not_take_its_place(self, kind, loss, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(gradients, "available", lambda _: True)
-
-        class Records:
-            device = torch.device("cpu")
-
-        setting = Setting(20, None, 50.0, Records())
-        assert self.barrier(kind, loss).fixed(setting) is None
-        assert self.barrier(kind, {}).fixed(setting) is not None
 
 
 @EVERY

@@ -10,13 +10,16 @@ import torch
 from torch import nn
 
 from dpsinkhorn.data import from_arrays
-from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.generators import FlowConfig, MixtureConfig, build_generator
 from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
     BatchMechanism,
@@ -28,7 +31,12 @@ from dpsinkhorn.privacy import (
     SeededNoise,
 )
 from dpsinkhorn.privacy.audit import AuditError
-from dpsinkhorn.training.auditing.observers import MomentsObserver, RecordObserver, SinkhornObserver
+from dpsinkhorn.training.auditing.observers import (
+    FlowObserver,
+    MomentsObserver,
+    RecordObserver,
+    SinkhornObserver,
+)
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
 from support.runs import tiny_arrays
 from support.sanitizer_oracles import record_sum
@@ -298,3 +306,36 @@ class TestMoments:
         present = torch.zeros(9, dtype=torch.bool)
         present[list(self.taken)] = True
         assert observer.scores()[present].min() > observer.scores()[~present].max()
+
+
+class TestFlow:
+    def build(self, sigma):
+        facts = Facts((1, 4, 4), 3, 90, 90)
+        config = FlowConfig(image_shape=(1, 4, 4), classes=3, channels=4)
+        terms = Terms(facts, 1e-3, sigma, RATE, 4, 1, SquaredEuclidean(), config, flow=FlowSettings(draws=2))
+        watched = Flow(terms)
+        return watched, FlowObserver(watched, CANARIES, OTHERS), build_generator(config, seed=0)
+
+    def test_watching_changes_nothing(self):
+        watched, observer, network = self.build(1.0)
+        sample, draws = joined(OTHERS, picked(CANARIES, [1, 4])), StepDraws((1, 4, 4), 2, torch.Generator())
+        released = [each.released(network, sample, draws, SeededNoise(1)) for each in (watched, observer)]
+        assert torch.equal(*released)
+
+    def test_canaries_that_are_in_score_higher(self):
+        """With little noise and everyone in every other sample."""
+        _, observer, network = self.build(0.05)
+        included = torch.tensor([True, False, True, True, False, False, True, False, True])
+        data, random, noise = joined(OTHERS, picked(CANARIES, included)), torch.Generator(), SeededNoise(2)
+        for _ in range(25):
+            taken = torch.rand(len(data.points), generator=random) < RATE
+            draws = StepDraws((1, 4, 4), 2, random)
+            observer.released(network, picked(data, taken), draws, noise)
+        scores = observer.scores()
+        assert float(scores[included].mean() - scores[~included].mean()) > 0.5
+        assert roughly_sorted(scores, included) >= 0.85
+
+
+def roughly_sorted(scores, included):
+    """Of pairs of a canary that is in and one that is not, how many are told apart."""
+    return float((scores[included][:, None] > scores[~included]).double().mean())

@@ -219,9 +219,9 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
 
 
 class TestTraining:
-    def steps_of(self, *, steps=24, device=CPU, capture=False, **changes):
+    def steps_of(self, *, mechanism="record", steps=24, device=CPU, capture=False, **changes):
         data = tiny_data()
-        plan = tiny_plan(data, "record", steps=steps, **changes)
+        plan = tiny_plan(data, mechanism, steps=steps, **changes)
         state, records = TrainingState(plan, device), Records(data, device)
         made = make_steps(
             plan, state, records, build_mechanism(plan), (1 / 3,) * 3, horizon=steps, capture=capture
@@ -320,6 +320,22 @@ class TestTraining:
             steps.take(40)
             moved.append(float((self.weights(state) - before).norm()))
         assert 0.7 < moved[0] / moved[1] < 1.4
+
+    @pytest.mark.parametrize("mechanism", ["batch", "image", "none"])
+    @pytest.mark.parametrize("loss", [{}, {"iterations": 13}, {"marginals": "classes"}, {"marginals": 9.0}])
+    def test_the_sinkhorn_mechanisms_learn_as_in_single_steps(self, mechanism, loss):
+        moved = []
+        for capture in (False, None):
+            state, steps = self.steps_of(mechanism=mechanism, capture=capture, loss=loss)
+            before = self.weights(state)
+            assert isinstance(steps, FixedSteps if capture is False else PlainSteps)
+            steps.take(24)
+            assert state.step == 24
+            moved.append(float((self.weights(state) - before).norm()))
+        assert 0.7 < moved[0] / moved[1] < 1.4
+
+    def test_parameter_gradients_are_taken_one_by_one(self):
+        assert isinstance(self.steps_of(mechanism="parameter")[1], PlainSteps)
 
     def test_no_noise_and_no_latents_are_used_twice(self, monkeypatch):
         """Over blocks of which the last is shorter, with steps in between that find no room."""

@@ -32,9 +32,14 @@ Item = Literal[
 def reproduce(
     item: Annotated[Item, typer.Argument(help="The table or figure.", show_default=False)],
     version: Annotated[
-        Version,
-        typer.Option("--version", help="The papers' first version (clips a batch) or final one (images)."),
-    ] = "final",
+        Version | None,
+        typer.Option(
+            "--version",
+            help="The papers' first version (clips a batch) or final one (images); by default both for "
+            "table1, else final.",
+            show_default=False,
+        ),
+    ] = None,
     scale: Annotated[
         ScaleName,
         typer.Option("--scale", help="quick: minutes on a processor, on small data; full: as in the paper."),
@@ -86,28 +91,39 @@ def reproduce(
                 step(now)
                 return stop.asked
 
-            found = run(
-                item,
-                out,
-                version=version,
-                scale=scale,
-                data=_paths(data or []),
-                seeds=_seeds(seeds),
-                only=only,
-                steps=steps,
-                protocol=protocol,
-                device=place,
-                progress=show,
-                watch=watch,
-            )
+            found = [
+                run(
+                    item,
+                    out,
+                    version=each,
+                    scale=scale,
+                    data=_paths(data or []),
+                    seeds=_seeds(seeds),
+                    only=only,
+                    steps=steps,
+                    protocol=protocol,
+                    device=place,
+                    progress=show,
+                    watch=watch,
+                )
+                for each in _versions(item, version)
+            ]
     except OSError as error:
         raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
     except KeyboardInterrupt:
         raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if as_json:
-        print_json(_to_json(found, protocol))
+        versions = [_to_json(each) for each in found]
+        print_json({"item": item, "scale": scale, "protocol": protocol, "versions": versions})
     else:
-        _show(found)
+        for each in found:
+            _show(each)
+
+
+def _versions(item: Item, version: Version | None) -> tuple[Version, ...]:
+    if version is not None:
+        return (version,)
+    return ("first", "final") if item == "table1" else ("final",)
 
 
 def _paths(given: list[str]) -> dict[str, str]:
@@ -158,12 +174,9 @@ def _show(found: Reproduction) -> None:
         print(f"Written: {path}")
 
 
-def _to_json(found: Reproduction, protocol: str) -> dict[str, Any]:
+def _to_json(found: Reproduction) -> dict[str, Any]:
     return {
-        "item": found.item,
         "version": found.version,
-        "scale": found.scale,
-        "protocol": protocol,
         "rows": [_finite(line.values()) for line in found.lines],
         "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],

@@ -110,6 +110,7 @@ if AVAILABLE:
         x,
         y,
         plans,
+        again,  # the self problem's plan once more, or another one, for the gradient in its second points
         count,
         out,
         l1_weight,
@@ -125,7 +126,7 @@ if AVAILABLE:
         """A program per row of the gradient and block of pixels.
 
         Row i has 2 Σ_j P_ij ∇c(x_i, y_j), less Σ_j Q_ij ∇c(x_i, b_j), where i < n, and less
-        Σ_l Q_lk ∇c(b_k, a_l) with k = i - n', where that is not negative.
+        Σ_l R_lk ∇c(b_k, a_l) with k = i - n', where that is not negative; Q and R are mostly the same.
         """
         i = tl.program_id(0)
         k = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
@@ -134,14 +135,14 @@ if AVAILABLE:
         here = _tidy(tl.load(x + i * D + k, mask=k_there, other=0.0))
         own = plans + N * WIDTH
         total = tl.zeros([POINTS, PIXELS], dtype=tl.float32)
-        for start in tl.static_range(0, WIDTH, POINTS):
+        for start in range(0, WIDTH, POINTS):
             j = start + tl.arange(0, POINTS)
             cross = 2.0 * tl.load(plans + i * WIDTH + j, mask=(j < columns) & (i < N), other=0.0)
             total += _weighted(here, y + j[:, None] * D, cross, k, k_there, l1_weight, SQUARED)
             if start < N:
                 first = tl.load(own + i * WIDTH + j, mask=(j < N) & (i < N), other=0.0)
                 second = tl.load(
-                    own + j * WIDTH + (i - RESAMPLED), mask=(j < N) & (i >= RESAMPLED), other=0.0
+                    again + j * WIDTH + (i - RESAMPLED), mask=(j < N) & (i >= RESAMPLED), other=0.0
                 )
                 b = x + (j + RESAMPLED)[:, None] * D
                 a = x + j[:, None] * D

@@ -1,4 +1,4 @@
-"""The gradient of Eq. 6 in three kernel launches, without a word to the host."""
+"""The gradient of Eq. 6 by kernels, without a word to the host: in three launches, if problems are small."""
 
 from __future__ import annotations
 
@@ -114,11 +114,6 @@ class Step:
             raise ValueError(f"resampled: expected from 0 to half of {len(x)}, got {self.resampled}")
         if self.count.numel() != 1 or self.count.is_floating_point():
             raise ValueError("count: expected one integer")
-        if not supported(self.rows, len(y)):
-            raise ValueError(
-                f"x and y: {self.rows} x {len(y)} is too large for the kernels, "
-                f"which hold {MOST_ROWS} x {MOST_COLUMNS}"
-            )
         for name, of, points in (("labels", self.labels, x), ("y_labels", self.y_labels, y)):
             if of is not None and (of.shape != points.shape[:1] or of.dtype != torch.int64):
                 raise ValueError(f"{name}: expected {len(points)} int64, got {tuple(of.shape)} {of.dtype}")
@@ -185,8 +180,13 @@ class Step:
     ) -> None:
         """Launch 2: both plans, a program each, and the L1 error of their column marginals.
 
-        Row marginals are exact up to rounding.
+        Row marginals are exact up to rounding. A program holds a whole problem, which must be small.
         """
+        if not supported(self.rows, len(self.y)):
+            raise ValueError(
+                f"x and y: {self.rows} x {len(self.y)} is too large for the kernel, "
+                f"which holds {MOST_ROWS} x {MOST_COLUMNS}"
+            )
         rows = max(16, power_of_2(self.rows))
         wide = max(_NARROW, power_of_2(self.width))
         warps = warps or (4 if rows * wide <= 64 * 128 else 16)
@@ -214,14 +214,19 @@ class Step:
                 **self._sizes,
             )
 
-    def gradient(self, plans: Tensor, out: Tensor, *, warps: int = 4) -> None:
-        """Launch 3: rows of Eq. 6 from both plans."""
+    def gradient(self, plans: Tensor, out: Tensor, second: Tensor | None = None, *, warps: int = 4) -> None:
+        """Launch 3: rows of Eq. 6 from both plans.
+
+        ``second``, ``(n, width)``, is the self problem's plan for the gradient in its second points, where
+        that is another one.
+        """
         grid = (len(self.x), ceil_div(self.x.shape[1], _PIXELS))
         with on(self.x.device):
             _triton_costs.gradient_kernel[grid](
                 self.x.contiguous(),
                 self.y.contiguous(),
                 plans,
+                plans[1] if second is None else second,
                 self.count,
                 out,
                 float(self.absolute),

@@ -20,7 +20,7 @@ from dpsinkhorn.generators import Flow as FlowGenerator
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.draws import Drawn, StepDraws
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
@@ -172,11 +172,18 @@ class Flow(TrainingMechanism):
         self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
     ) -> Tensor:
         """Return what is noised, (P,), in float64. Private: for audits."""
-        gradients, shape = self._gradients(network, reduced=reduced), self.terms.facts.image_shape
+        return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
+
+    def clipped_rows(
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
+    ) -> Tensor:
+        """Return what each unit adds to that, (b, P). Private: for audits."""
+        return self._gradients(network, reduced=reduced).clipped_rows(*self._inputs(sample, draws))
+
+    def _inputs(self, sample: Sample, draws: StepDraws) -> tuple[Tensor, Tensor | None, Drawn, Tensor]:
         known = _known(sample, self.terms.facts.classes)
-        drawn = draws(known)
-        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1).view(-1, *shape)
-        return gradients.clipped_sum(images, known.labels, drawn, draws.noises)
+        images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1)
+        return images.view(-1, *self.terms.facts.image_shape), known.labels, draws(known), draws.noises
 
     def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
         if self._engine is None or self._engine.network is not network:

@@ -10,7 +10,8 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
 from dpsinkhorn.mechanisms.shared.fixed import Setting
-from dpsinkhorn.mechanisms.shared.sinkhorn import FixedRows, NoisedRows
+from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
+from dpsinkhorn.mechanisms.shared.sinkhorn import NoisedRows
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy import published_epsilon

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from dpsinkhorn.mechanisms.shared.base import Sample, backpropagate
-from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
+from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import NonPrivate
 from dpsinkhorn.privacy.noise import NoiseSource
 
 
-class NoPrivacy(SinkhornMechanism):
+class NoPrivacy(RowGradients):
     """The gradient of Eq. 6 as it is: not clipped, no noise, no protection. Settings are those of its base.
 
     >>> import torch
@@ -46,12 +46,10 @@ class NoPrivacy(SinkhornMechanism):
     ) -> Tensor:
         return self._gradient(points, labels, sample)
 
-    def backward(
+    def _released(
         self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,  # noqa: ARG002
-    ) -> None:
-        backpropagate(points, self._gradient(points, labels, sample), parameters)
+        gradient: Tensor,
+        noise: NoiseSource | None = None,  # noqa: ARG002
+        cells: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        return gradient

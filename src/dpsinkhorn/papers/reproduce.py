@@ -109,7 +109,7 @@ def reproduce(
     book = _Sources(data or {}, chosen, where)
     wanted = [row for row in rows if only is None or _matches(only, f"{row.data} {row.method}")]
     if not wanted:
-        raise ReproductionError(f"no row of {item} has {only!r} in it")
+        raise ReproductionError(f"no row of {item}, {version} version, has {only!r} in it")
     call = _Call(item, version, runner, book, numbers, rows, wanted, progress or (lambda *_: None))
     if item == "fig2":
         return call.samples()

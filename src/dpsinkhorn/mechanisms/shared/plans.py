@@ -13,6 +13,15 @@ from dpsinkhorn.ot import MatrixProblem, solve
 _APART = 40.0  # in units of λ: what leaks from class to class is below e^-40
 
 
+def annealing(regularization: float, diameter: float, iterations: int) -> list[float]:
+    """Return ε of every iteration: from the diameter to λ by halves, and λ from there on.
+
+    >>> annealing(0.5, 4.0, 6)
+    [4.0, 4.0, 2.0, 1.0, 0.5, 0.5]
+    """
+    return [max(regularization, diameter * 0.5 ** max(0, step - 1)) for step in range(iterations)]
+
+
 def annealed_plans(
     costs: Tensor, regularization: float, diameter: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
@@ -36,8 +45,7 @@ def annealed_plans(
         return -e * torch.logsumexp((f[:, None] - costs) / e - math.log(n), 0)
 
     f, g = rows(costs.new_zeros(m), diameter), columns(costs.new_zeros(n), diameter)
-    for step in range(iterations):
-        e = max(regularization, diameter * 0.5 ** max(0, step - 1))
+    for e in annealing(regularization, diameter, iterations):
         f, g = (f + rows(g, e)) / 2, (g + columns(f, e)) / 2
     return (
         torch.softmax((g - costs) / regularization, 1) / n,

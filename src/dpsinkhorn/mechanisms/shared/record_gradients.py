@@ -88,6 +88,29 @@ class RecordGradients:
             parameter: torch.zeros(parameter.numel(), dtype=torch.float64, device=parameter.device)
             for parameter in self.network.parameters()
         }
+        for found, factors in self._chunks(images, labels, drawn, noises):
+            for parameter, part in found.parts.items():
+                add_on_grid(totals[parameter], part, factors, self._step)
+        return torch.cat([_as_stored(total, parameter) for parameter, total in totals.items()])
+
+    def clipped_rows(self, images: Tensor, labels: Tensor | None, drawn: Drawn, noises: Tensor) -> Tensor:
+        """Return what each unit adds to the sum, (b, P), but for the grid: for audits."""
+        rows = [
+            torch.cat(
+                [
+                    _as_stored(found.parts[parameter].double(), parameter) * factors.unsqueeze(1)
+                    for parameter in self.network.parameters()
+                ],
+                dim=1,
+            )
+            for found, factors in self._chunks(images, labels, drawn, noises)
+        ]
+        return torch.cat(rows)[: len(drawn.rows)]
+
+    def _chunks(
+        self, images: Tensor, labels: Tensor | None, drawn: Drawn, noises: Tensor
+    ) -> Iterator[tuple[_Gradients, Tensor]]:
+        """Hand out gradients chunk by chunk, and what they are to be multiplied by: 0 where no unit is."""
         places = torch.arange(self._chunk, device=images.device)
         for begin in range(0, len(drawn.rows), self._chunk):
             units = (begin + places).clamp(max=len(drawn.rows) - 1)
@@ -100,10 +123,7 @@ class RecordGradients:
             )
             factors = (self._bound / found.squares.sqrt()).clamp_(max=1.0)
             factors *= begin + places < len(drawn.rows)
-            factors = torch.where(found.squares.isfinite(), factors, 0.0)  # what overflows adds nothing
-            for parameter, part in found.parts.items():
-                add_on_grid(totals[parameter], part, factors, self._step)
-        return torch.cat([_as_stored(total, parameter) for parameter, total in totals.items()])
+            yield found, torch.where(found.squares.isfinite(), factors, 0.0)  # what overflows adds nothing
 
     def check_places(self) -> None:
         """Refuse a device on which a record's gradient depends on its place, or on the others in a chunk.
@@ -186,8 +206,8 @@ def _by_pixel(values: Tensor) -> Tensor:
 
 
 def _as_stored(total: Tensor, parameter: Tensor) -> Tensor:
-    """Return a sum (out, height, width, in) of a convolution's weights in their own order, flattened."""
+    """Return sums (..., out * height * width * in) of a convolution's weights in their own order."""
     if parameter.ndim < 4:
         return total
     out, into, height, width = parameter.shape
-    return total.view(out, height, width, into).permute(0, 3, 1, 2).reshape(-1)
+    return total.view(*total.shape[:-1], out, height, width, into).movedim(-1, -3).flatten(-4)

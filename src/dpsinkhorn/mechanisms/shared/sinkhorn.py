@@ -16,22 +16,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from dpsinkhorn.kernels.launch import available
-from dpsinkhorn.kernels.transport import MOST_COLUMNS, Step, eq6_gradient, supported
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels, tidy
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
 from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.mechanisms.shared.terms import Held, Terms
 from dpsinkhorn.ot import Cost, Problem, solve
-from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
 from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-
-
-_LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 
 
 def _check_classes(marginals: Held, classes: int) -> None:
@@ -164,7 +159,9 @@ class SinkhornMechanism(GradientMechanism):
             warnings.simplefilter("ignore")
             if self.iterations is not None:
                 costs = self.cost.pairwise(x, y)
-                rows, columns = annealed_plans(costs, self.regularization, self._diameter(x), self.iterations)
+                rows, columns = annealed_plans(
+                    costs, self.regularization, self.diameter(x.shape[1] - self.classes), self.iterations
+                )
             elif self.marginals == "classes":
                 pixels = x.shape[1] - self.classes
                 kinds = x[:, pixels:] != 0, y[:, pixels:] != 0
@@ -180,12 +177,37 @@ class SinkhornMechanism(GradientMechanism):
                 return in_x, in_y
         return self.cost.gradient(x, y, rows), self.cost.gradient_y(x, y, columns)
 
-    def _diameter(self, x: Tensor) -> float:
+    def diameter(self, pixels: int) -> float:
         """Length of the diagonal of the box that all pixels and scaled labels are in: a public number."""
-        return math.sqrt(4 * (x.shape[1] - self.classes) + self.classes * self.label_weight**2)
+        return math.sqrt(4 * pixels + self.classes * self.label_weight**2)
 
 
-class NoisedRows(SinkhornMechanism):
+class RowGradients(SinkhornMechanism):
+    """What is released is the gradient in the images, row by row or all of it, by `_released`."""
+
+    @abstractmethod
+    def _released(
+        self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None
+    ) -> Tensor:
+        """Return what leaves the barrier, from all n + n' rows."""
+
+    def backward(
+        self,
+        points: Tensor,
+        labels: Tensor | None,
+        sample: Sample,
+        parameters: Sequence[nn.Parameter],
+        noise: NoiseSource,
+    ) -> None:
+        gradient = self._released(self._gradient(points, labels, sample), noise)
+        backpropagate(points, gradient, parameters)
+
+    def fixed(self, setting: Setting) -> FixedRows | None:
+        """The same step in fixed shapes, where there is one for its size and cost."""
+        return FixedRows.of(self, setting)
+
+
+class NoisedRows(RowGradients):
     """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
 
     mechanism: BatchMechanism | ImageMechanism
@@ -204,29 +226,6 @@ class NoisedRows(SinkhornMechanism):
         n, _ = split_generated(len(points), self.debias)
         return self._clip(self._gradient(points, labels, sample)[:n])
 
-    def backward(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> None:
-        gradient = self._released(self._gradient(points, labels, sample), noise)
-        backpropagate(points, gradient, parameters)
-
-    def fixed(self, setting: Setting) -> FixedRows | None:
-        """The same step in fixed shapes, by fused kernels, where there are any for its size and loss."""
-        cost = PixelCost.of(self.cost)
-        if self.marginals != "balanced" or self.iterations is not None:
-            return None
-        if cost is None or not available(setting.records.device):
-            return None
-        largest = max(cost.of_difference(self.label_weight), cost.absolute)
-        moderate = largest < _LARGEST and 1 / _LARGEST < self.regularization < _LARGEST
-        fits = moderate and supported(setting.generated, setting.room)
-        return FixedRows(self, cost, setting) if fits else None
-
     def _released(
         self, gradient: Tensor, noise: NoiseSource | None = None, cells: Tensor | None = None
     ) -> Tensor:
@@ -240,51 +239,3 @@ class NoisedRows(SinkhornMechanism):
             cells=cells,
         )
         return torch.cat([released, self._clip(gradient[n:])])
-
-
-class FixedRows(FixedStep):
-    """`batch` and `image` in fixed shapes: the gradient of the loss by three fused kernels.
-
-    The kernels compute in float32, and stop at a marginal error that the ordinary solver goes below. That
-    makes another function of the records, close to the same; the clipping, which is done here in float64 as
-    ever, bounds it all the same.
-    """
-
-    def __init__(self, barrier: NoisedRows, cost: PixelCost, setting: Setting) -> None:
-        self._barrier, self._cost, self._records = barrier, cost, setting.records
-        self._n = setting.generated
-        self._room = min(MOST_COLUMNS, -(-setting.room // 32) * 32)
-
-    @property
-    def noise_rows(self) -> int:
-        return self._n
-
-    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        counts = torch.bincount(drawn.step, minlength=drawn.steps)
-        starts = (counts.cumsum(0) - counts).unsqueeze(1)
-        at = starts + torch.arange(self._room, device=drawn.rows.device)
-        last = len(drawn.rows)  # one more than there are: what is behind the end of a sample does not matter
-        rows, kinds = (
-            torch.cat([values, values.new_zeros(1)])[at.clamp(max=last)]
-            for values in (drawn.rows, drawn.kind)
-        )
-        return {"rows": rows, "kinds": kinds, "count": counts.unsqueeze(1)}, counts <= self._room
-
-    def gradient(
-        self, points: Tensor, labels: Tensor | None, inputs: dict[str, Tensor], cells: Tensor | None
-    ) -> Tensor:
-        barrier = self._barrier
-        classes = barrier.classes > 0
-        step = Step(
-            points.detach().float().contiguous(),
-            labels if classes else None,
-            self._records.read(inputs["rows"]).float(),
-            inputs["kinds"] if classes else None,
-            inputs["count"],
-            resampled=len(points) - self._n,
-            squared=self._cost.squared,
-            absolute=self._cost.absolute,
-            classes=barrier.classes,
-            label_cost=self._cost.of_difference(barrier.label_weight),
-        )
-        return barrier._released(eq6_gradient(step, barrier.regularization), cells=cells)

@@ -13,6 +13,7 @@ import torch
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.parameter import Parameter
@@ -20,15 +21,16 @@ from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.canaries import Canaries
+from dpsinkhorn.training.auditing.observers.flow import FlowObserver
 from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["MomentsObserver", "Observer", "RecordObserver", "SinkhornObserver", "observe"]
+__all__ = ["FlowObserver", "MomentsObserver", "Observer", "RecordObserver", "SinkhornObserver", "observe"]
 
-Observer: TypeAlias = RecordObserver | MomentsObserver | SinkhornObserver
+Observer: TypeAlias = RecordObserver | MomentsObserver | FlowObserver | SinkhornObserver
 
 
 def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
@@ -44,6 +46,8 @@ def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
         return RecordObserver(mechanism, plan.sampling_rate, canaries, others)
     if isinstance(mechanism, Moments):
         return MomentsObserver(mechanism, canaries, others)
+    if isinstance(mechanism, Flow):
+        return FlowObserver(mechanism, canaries, others)
     if isinstance(mechanism, Batch | Image | Parameter):
         return SinkhornObserver(mechanism, canaries, others)
     if not plan.private:

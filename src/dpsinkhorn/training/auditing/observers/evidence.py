@@ -12,8 +12,9 @@ from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
 from dpsinkhorn.ot.costs import PixelCost
 
-__all__ = ["Evidence", "Units", "rows_of", "shares_of"]
+__all__ = ["Evidence", "Units", "rows_of", "sampling_variances", "shares_of", "weighed"]
 
+_LEAST_VARIANCE = 1e-9
 _PRIOR = 4.0  # one over the variance of a fair coin
 
 
@@ -71,6 +72,31 @@ class Units:
         """Return these units with others after them."""
         owners = torch.cat([self.owners, others.owners + self.count])
         return Units(torch.cat([self.points, others.points]), owners, self.count + others.count)
+
+
+def sampling_variances(canaries: int, others: int, rate: float, weight: float) -> Tensor:
+    """Return the variances of each one's presence in a sample, where it is known whether it is in the data.
+
+    Each of the others, which come after the canaries, stands for `weight` of them.
+    """
+    variances = torch.full((canaries + others,), rate * (1 - rate) / 2, dtype=torch.float64)
+    variances[canaries:] *= 2 * weight
+    return variances.clamp_(min=_LEAST_VARIANCE)
+
+
+def weighed(
+    shares: Tensor, canaries: int, total: Tensor, rate: float, noise_std: float, variances: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return ``V Σ^-1 Vᵀ`` and ``V Σ^-1 (r - E r)`` of a step that released the sum r of sampled shares.
+
+    V has the canaries' expected shares, Σ is that of noise and sampling, of canaries and of others.
+    """
+    residual = total - (rate / 2) * shares[:canaries].sum(0)
+    noise, gram = noise_std**2, shares @ shares.T
+    both = torch.cat([gram[:, :canaries], (shares @ residual).unsqueeze(1)], dim=1)
+    inner = gram + torch.diag(noise / variances)
+    found = (both - gram @ torch.linalg.solve(inner, both))[:canaries] / noise
+    return found[:, :canaries] * rate**2, found[:, canaries] * rate
 
 
 def rows_of(labels: Tensor | None, kind: int, count: int) -> Tensor:

@@ -14,12 +14,18 @@ from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence, Units, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.evidence import (
+    Evidence,
+    Units,
+    rows_of,
+    sampling_variances,
+    shares_of,
+    weighed,
+)
 
 __all__ = ["RecordObserver"]
 
 _MODELLED = 256  # other units of a class whose sampling is allowed for; more are stood for by as many
-_LEAST_VARIANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -95,15 +101,8 @@ class RecordObserver(GradientBarrier):
     def _read(self, members: _Class, x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """``V Σ^-1 Vᵀ`` and ``V Σ^-1 (r - E r)``: V has the canaries' expected shares, Σ is that of noise
         and sampling."""
-        shares = self._shares(members.units, x)  # (units, n d)
-        count = len(members.canaries)
-        residual = total - (self._rate / 2) * shares[:count].sum(0)
-        noise = self.mechanism.noise_std**2
-        gram = shares @ shares.T
-        both = torch.cat([gram[:, :count], (shares @ residual).unsqueeze(1)], dim=1)
-        inner = gram + torch.diag(noise / members.variances)
-        found = (both - gram @ torch.linalg.solve(inner, both))[:count] / noise
-        return found[:, :count] * self._rate**2, found[:, count] * self._rate
+        shares, count = self._shares(members.units, x), len(members.canaries)  # (units, n d)
+        return weighed(shares, count, total, self._rate, self.mechanism.noise_std, members.variances)
 
     def _shares(self, units: Units, x: Tensor) -> Tensor:
         """Each unit's clipped share v(y), ``(units, n d)``."""
@@ -116,7 +115,5 @@ class RecordObserver(GradientBarrier):
         theirs, _ = Units.of(self._others, rows_of(self._others.labels, kind, len(self._others.points)))
         modelled = theirs.every_nth(max(1, -(-theirs.count // _MODELLED)))
         weight = theirs.count / max(1, modelled.count)
-        variance = self._rate * (1 - self._rate)
-        variances = torch.full((mine.count + modelled.count,), variance / 2, dtype=torch.float64)
-        variances[mine.count :] = variance * weight
-        return _Class(numbers, mine.followed_by(modelled), variances.clamp_(min=_LEAST_VARIANCE))
+        variances = sampling_variances(mine.count, modelled.count, self._rate, weight)
+        return _Class(numbers, mine.followed_by(modelled), variances)

@@ -1,0 +1,168 @@
+"""Plans of a step in fixed shapes, in the domain of logarithms: any size, any marginals, nothing on the host.
+
+Both problems of a step go through together: ``costs`` are ``(2, n, width)``, the first of the cross term and
+the second of the self term. What is not there, or must not be reached, has an infinite cost or a weight of 0,
+and so a part of exactly 0 in every sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.mechanisms.shared.plans import annealing
+
+__all__ = [
+    "Held",
+    "Iterate",
+    "iterate",
+    "softmin",
+    "solve_fixed",
+    "stopped_plans",
+    "uniform",
+    "within_classes",
+]
+
+Softmin: TypeAlias = Callable[..., Tensor]
+Iterate: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+
+# How plans converge: so many iterations, of which so many until λ is reached, each update over-relaxed by as
+# much as stays stable far from the solution.
+_ITERATIONS, _STAGES, _EXTRA = 96, 78, 0.77
+_LEAST = 2.0**-24  # shares of a row below that, over its length, are left out: the row's rounding is larger
+
+
+def softmin(
+    costs: Tensor,
+    potential: Tensor,
+    log_weights: Tensor,
+    old: Tensor,
+    epsilon: float,
+    *,
+    share: float = 1.0,
+    extra: float = 0.0,
+    damping: float = 1.0,
+    penalty: float | None = None,
+) -> Tensor:
+    """From potentials of the columns to those of the rows, ``(2, rows)``.
+
+    The transform is -ε log Σ_j w_j exp((g_j - C_ij) / ε), and 0 in a row without columns, times
+    ``damping``. With a ``penalty`` ρ on the columns g is moved by the constant that is best for it first. Of
+    the way from ``old`` to there, ``share`` is gone, and ``extra`` of as much as is no longer than 2 ε.
+    """
+    new = _finite(
+        -epsilon * torch.logsumexp((potential[:, None] - costs) / epsilon + log_weights[:, None], 2)
+    )
+    if penalty is not None:
+        new = new - _finite(penalty * torch.logsumexp(log_weights - potential / penalty, 1, keepdim=True))
+    move = damping * new - old
+    return old + share * move + extra * move.clamp(-2 * epsilon, 2 * epsilon)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.where(values.abs() < math.inf, values, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Both problems, with what their marginals are to be.
+
+    Attributes:
+        costs: ``(2, n, width)``.
+        log_rows: ``(2, n)``, logarithms of the weights of rows.
+        log_columns: ``(2, width)``, of columns.
+    """
+
+    costs: Tensor
+    log_rows: Tensor
+    log_columns: Tensor
+
+
+def uniform(costs: Tensor, there: Tensor) -> Held:
+    """All rows alike, and all columns that are ``there``, ``(2, width)``."""
+    n = costs.shape[1]
+    columns = torch.where(there, -there.sum(1, keepdim=True).to(costs).log(), -math.inf)
+    rows = columns.new_full((2, n), -math.log(n))
+    return Held(costs.masked_fill(~there[:, None], math.inf), rows, columns)
+
+
+def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor, classes: int) -> Held:
+    """Weights of `plan_within_classes`: ``labels`` ``(n,)`` are of the rows, ``others`` ``(2, width)``."""
+    every = torch.arange(classes, device=costs.device)
+    kinds = (labels[:, None] == every).to(costs)
+    other = ((others[..., None] == every) & there[..., None]).to(costs)
+    ours, theirs = kinds.sum(0), other.sum(1)  # (classes,), (2, classes)
+    rows = (theirs > 0).to(costs) @ kinds.mT / len(labels)
+    columns = (other @ (ours / theirs.clamp(min=1) / len(labels))[..., None])[..., 0]
+    same = (kinds @ other.mT) > 0
+    return Held(torch.where(same, costs, math.inf), rows.log(), columns.log())
+
+
+def iterate(
+    costs: Tensor,
+    log_rows: Tensor,
+    log_columns: Tensor,
+    epsilons: Sequence[float],
+    *,
+    averaged: bool,
+    extra: float,
+    penalty: float | None,
+    softmin: Softmin = softmin,
+) -> tuple[Tensor, Tensor]:
+    """Potentials of rows, ``(2, n)``, and of columns, ``(2, width)``, after an iteration for each ε.
+
+    Either both are averaged with their transforms at a time, or they are transformed in turn, over-relaxed by
+    ``extra``. The first time they are transformed alone.
+    """
+    f, g = torch.zeros_like(log_rows), torch.zeros_like(log_columns)
+    turned = costs.mT.contiguous()
+    for step, e in enumerate(epsilons):
+        move = {} if not step else {"share": 0.5} if averaged else {"extra": extra}
+        before, f = f, softmin(costs, g, log_columns, f, e, penalty=penalty, **move)
+        damping = 1.0 if penalty is None else penalty / (penalty + e)
+        g = softmin(turned, before if averaged else f, log_rows, g, e, damping=damping, **move)
+    return f, g
+
+
+def stopped_plans(
+    held: Held, regularization: float, diameter: float, iterations: int, iterate: Iterate = iterate
+) -> tuple[Tensor, Tensor]:
+    """As `annealed_plans`: both plans of both problems, ``(2, n, width)``."""
+    costs, a, b = held.costs, held.log_rows, held.log_columns
+    epsilons = [diameter, *annealing(regularization, diameter, iterations)]
+    f, g = iterate(costs, a, b, epsilons, averaged=True, extra=0.0, penalty=None)
+    columns = _shares(costs.mT, f, a, regularization).mT * torch.exp(b)[:, None]
+    return _shares(costs, g, b, regularization) * torch.exp(a)[..., None], columns.contiguous()
+
+
+def solve_fixed(
+    held: Held,
+    regularization: float,
+    largest: float,
+    penalty: float | None = None,
+    iterate: Iterate = iterate,
+) -> Tensor:
+    """Plans ``(2, n, width)`` that keep the rows' weights, and the columns' as far as there is time.
+
+    With a ``penalty`` ρ the columns' weights are held by ρ KL alone. ``largest``, a public number, is a bound
+    on costs between two points: the regularization falls from a fiftieth of that.
+    """
+    costs, a, b = held.costs, held.log_rows, held.log_columns
+    start = max(regularization, largest / 50)
+    fall = (regularization / start) ** (1 / _STAGES)
+    epsilons = [max(regularization, start * fall**step) for step in range(_ITERATIONS)]
+    g = torch.zeros_like(b)
+    if penalty != 0:
+        g = iterate(costs, a, b, epsilons, averaged=False, extra=_EXTRA, penalty=penalty)[1]
+    return _shares(costs, g, b, regularization) * torch.exp(a)[..., None]
+
+
+def _shares(costs: Tensor, potential: Tensor, log_weights: Tensor, regularization: float) -> Tensor:
+    """Of every row, what goes to each column; nothing in a row without columns."""
+    shares = torch.softmax((potential[:, None] - costs) / regularization + log_weights[:, None], 2)
+    return torch.where(shares > _LEAST / costs.shape[2], shares, 0.0)  # NaN is not above
