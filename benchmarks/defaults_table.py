@@ -96,7 +96,7 @@ def demo(rows: list[Row]) -> list[str]:
 def expected(rows: list[Row]) -> list[str]:
     """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real records."""
     lines = [
-        "| ε × records of a class | rows above | accuracy, % of that on real records | gain on guessing, % of it |",
+        "| ε × records of a class | rows above | accuracy, % of that on real records | gain on guessing, % |",
         "|---|---|---|---|",
     ]
     bounds = [0.0, 50.0, 100.0, 200.0, *(bound for bound, _, _ in MEASURED)]

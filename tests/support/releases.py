@@ -9,7 +9,6 @@ import torch
 from dpsinkhorn.generators import (
     BigGANConfig,
     DCGANConfig,
-    FlowConfig,
     MixtureConfig,
     MLPConfig,
     build_generator,
@@ -25,7 +24,6 @@ CONFIGS = {
     "dcgan": DCGANConfig(image_shape=(3, 12, 9), classes=4, width=4, activation="leaky_relu"),
     "biggan": BigGANConfig(image_shape=(1, 8, 8), classes=2, depth=4, blocks=1),
     "mixture": MixtureConfig(image_shape=(3, 6, 5), classes=2, components=2, frequencies=3),
-    "flow": FlowConfig(image_shape=(1, 8, 7), classes=2, channels=8, evaluations=4),
     "unconditional": DCGANConfig(image_shape=(1, 8, 8), classes=0, width=4),
 }
 TRAINING: Charge = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
