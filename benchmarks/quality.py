@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from classifiers import accuracies
 from dpsinkhorn import DPSinkhorn, load
-from dpsinkhorn.cli._train_request import parse_changes
+from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import downstream_utility, images_of
 from dpsinkhorn.release import Release, grid_picture

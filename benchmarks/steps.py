@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsinkhorn.cli._train_request import parse_changes
+from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.building import build_mechanism

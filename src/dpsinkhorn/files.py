@@ -11,6 +11,15 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
+def failing_as(error: type[Exception], what: str, hint: str = "") -> Iterator[None]:
+    """Raise what goes wrong with a file as an `error` of one line: `what` cannot be done, and why."""
+    try:
+        yield
+    except OSError as reason:
+        raise error(f"{what}: {reason.strerror or reason}{hint}") from reason
+
+
+@contextlib.contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """A draft beside `target` to write into; it takes the target's name at the end of the block.
 

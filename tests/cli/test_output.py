@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from dpsinkhorn.cli import _output
+from dpsinkhorn.cli import _shared
 from dpsinkhorn.data import DataError
 from dpsinkhorn.privacy import BudgetExceededError
 
@@ -15,8 +15,8 @@ from dpsinkhorn.privacy import BudgetExceededError
     [
         (KeyboardInterrupt(), 130, "dpsinkhorn: stopped\n"),
         (typer.Abort(), 130, "dpsinkhorn: stopped\n"),
-        (_output.StoppedError("Stopped; go on with X"), 130, "Stopped; go on with X\n"),
-        (_output.BadInputError("no such\nfile"), 2, "dpsinkhorn: no such file\n"),
+        (_shared.StoppedError("Stopped; go on with X"), 130, "Stopped; go on with X\n"),
+        (_shared.BadInputError("no such\nfile"), 2, "dpsinkhorn: no such file\n"),
         (DataError("no labels"), 2, "dpsinkhorn: no labels\n"),
         (BudgetExceededError("too much"), 2, "dpsinkhorn: too much\n"),
         (typer.Exit(3), 3, ""),
@@ -31,5 +31,5 @@ def test_nobody_leaves_without_a_word(raised, status, said, capsys):
         if raised is not None:
             raise raised
 
-    assert _output.run(app, []) == status
+    assert _shared.run(app, []) == status
     assert capsys.readouterr() == ("", said)

@@ -15,7 +15,16 @@ from torch import nn
 from dpsinkhorn.evaluation import CLASSIFIERS, PROTOCOLS, ClassifierScore, EvaluationError, downstream_utility
 from dpsinkhorn.evaluation.classifiers import Logistic
 from dpsinkhorn.evaluation.images import on_device
-from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, fit_network, linear, mlp, probabilities
+from dpsinkhorn.evaluation.networks import (
+    Lesson,
+    Network,
+    authors_cnn,
+    cnn,
+    fit_network,
+    linear,
+    mlp,
+    probabilities,
+)
 
 
 def test_real_digits_in_place_of_synthetic(digits):
@@ -76,7 +85,8 @@ def test_torch_agrees_with_scikit_learn(digits, rows):
     tx = on_device(np.concatenate([test_images, images]), "cpu")
     ty = np.concatenate([test_labels, labels])
     ours, reference = (
-        Logistic(solver=solver).classify(x, y, 10, tx, 0)[0].argmax(1) for solver in ("torch", "sklearn")
+        Logistic(solver=solver).classify(Lesson(x, y, 10, tx, 0))[0].argmax(1)
+        for solver in ("torch", "sklearn")
     )
     assert abs(100 * ((ours == ty).mean() - (reference == ty).mean())) <= 0.2
     assert (ours == reference).mean() > 0.99
@@ -236,7 +246,7 @@ class TestTheAuthorsProtocol:
         images, labels, test_images, test_labels = digits
         x, tx = on_device(images, "cpu"), on_device(test_images, "cpu")
         spec = dataclasses.replace(self.specs["cnn"], build=linear, epochs=40, learning_rate=0.1)
-        told, epochs = spec.classify(x, torch.from_numpy(labels), 10, tx, 0)
+        told, epochs = spec.classify(Lesson(x, torch.from_numpy(labels), 10, tx, 0))
         assert (told.argmax(1) == test_labels).mean() > 0.85
         assert epochs == 40
 

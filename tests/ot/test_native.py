@@ -26,8 +26,7 @@ from dpsinkhorn.ot import (
 )
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.iterate import TorchIterate
-from dpsinkhorn.ot.native.scaling import ScalingIterate
-from dpsinkhorn.ot.native.state import NativeIterate
+from dpsinkhorn.ot.native.iterates import NativeIterate, ScalingIterate
 from dpsinkhorn.ot.semidual import SemiDual
 from support.problems import generate
 

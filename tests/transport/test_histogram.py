@@ -41,7 +41,7 @@ class TestSensitivity:
         plan, clouds = mechanism(x, y, target=0.5, public="y", support=np.linspace(0, 2, 5)[:, None])
         noise = SeededNoise(0)
         draws = []
-        import dpsinkhorn.transport.histogram as module
+        import dpsinkhorn.transport.laplace as module
 
         plain = module.add_laplace
         try:
@@ -57,7 +57,7 @@ class TestSensitivity:
 
     def test_the_lattice_knows_of_all_counts(self, monkeypatch):
         """Both sides are one release: rounding is paid for by the number of all counts."""
-        import dpsinkhorn.transport.histogram as module
+        import dpsinkhorn.transport.laplace as module
 
         plan, clouds = mechanism(np.zeros((5, 1)), np.ones((4, 1)))
         seen = []
@@ -71,7 +71,7 @@ class TestSensitivity:
         """Counts of two cells move in opposite directions: both together carry ε."""
         target, runs = 1.0, 3000
         near, far = np.zeros((2, 1)), np.array([[2.0], [0.0]])
-        import dpsinkhorn.transport.histogram as module
+        import dpsinkhorn.transport.laplace as module
 
         noise, plain, counts = SeededNoise(0), module.add_laplace, []
         hits = []

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpsinkhorn.transport import direct, histogram, noisy, two_stage
+from dpsinkhorn.transport import direct, laplace, noisy, two_stage
 from dpsinkhorn.transport.replay import replay_transport
 
 METHODS = (
@@ -66,17 +66,17 @@ class TestFound:
         assert any("on the neighbour" in line for line in replayed()["noisy Sinkhorn"].violations)
 
     def test_noise_that_is_left_out(self, replayed, monkeypatch):
-        for module in (histogram, two_stage):
+        for module in (laplace, two_stage):
             monkeypatch.setattr(module, "add_laplace", lambda values, **_: values)
         found = replayed()
         assert "1 releases are charged, and 0 were noised" in found["histogram"].violations[0]
         assert "3 releases are charged, and 2 were noised" in found["two-stage"].violations[0]
 
     def test_half_the_noise(self, replayed, monkeypatch):
-        original = direct.add_laplace
+        original = laplace.add_laplace
 
         def halved(values, *, epsilon, **given):
             return original(values, epsilon=2 * epsilon, **given)
 
-        monkeypatch.setattr(direct, "add_laplace", halved)
+        monkeypatch.setattr(laplace, "add_laplace", halved)
         assert "charged as laplace noise" in replayed()["direct, exact"].violations[0]

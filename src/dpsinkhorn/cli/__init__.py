@@ -7,30 +7,20 @@ from importlib import import_module
 
 import typer
 
-from dpsinkhorn.cli import _output
+from dpsinkhorn.cli._shared import run
 
 __all__ = ["main"]
 
 _COMMANDS = (
-    *(
-        "data",
-        "privacy",
-        "transport",
-        "train",
-        "sample",
-        "evaluate",
-        "export",
-        "report",
-        "audit",
-        "reproduce",
-    ),
+    *("data", "privacy", "transport", "train", "sample"),
+    *("evaluate", "export", "report", "audit", "reproduce"),
 )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit status: 0, or 2 for bad input with one line on stderr."""
     given = sys.argv[1:] if arguments is None else arguments
-    raise SystemExit(_output.run(_application(given[0] if given else ""), given))
+    raise SystemExit(run(_application(given[0] if given else ""), given))
 
 
 def _application(command: str) -> typer.Typer:

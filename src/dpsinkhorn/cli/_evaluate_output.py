@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dpsinkhorn.cli._output import duration
+from dpsinkhorn.cli._shared import bars, duration
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.evaluation import Evaluation, Likeness, Utility
     from dpsinkhorn.release import Release
-
-__all__ = ["progress_bars", "show_evaluation"]
 
 _SHOWN = 20  # classes in the table, the worst served first if there are more
 _UNLIKE = 0.1  # of a class's share: where synthetic and real labels differ by more, it is said
@@ -152,16 +150,8 @@ def progress_bars(
 
     Where stderr is no terminal there is a line for each part: what runs for minutes should say that it does.
     """
-    console = Console(stderr=True)
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[about]}"),
-    )
-    hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
+    about = TextColumn("{task.fields[about]}")
+    with bars(BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), about, quiet=quiet) as shown:
         tasks: dict[str, TaskID] = {}
         started: set[str] = set()
 
@@ -170,15 +160,15 @@ def progress_bars(
                 say(f"this takes about {duration(sum(seconds.values()))}")
             for part, value in seconds.items():
                 about = f"of about {duration(value)}"
-                tasks[part] = bars.add_task(part, total=1.0, start=False, about=about)
+                tasks[part] = shown.add_task(part, total=1.0, start=False, about=about)
 
         def progress(part: str, done: float) -> None:
             if part not in started:
                 started.add(part)
-                bars.start_task(tasks[part])
-                if hidden and not quiet:
+                shown.start_task(tasks[part])
+                if shown.disable and not quiet:
                     say(part)
-            bars.update(tasks[part], completed=done)
+            shown.update(tasks[part], completed=done)
 
         def say(text: str) -> None:
             print(f"dpsinkhorn: {text}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table
+from dpsinkhorn.cli._shared import BadInputError, print_json, print_table
 
 if TYPE_CHECKING:
     from dpsinkhorn.privacy import Accountant
@@ -48,8 +48,6 @@ def _read(file: Path, accountant: Accountant) -> dict[str, Any]:
         statement = read_ledger(path)
     except FileNotFoundError as error:
         raise BadInputError(f"there is no ledger {file}") from error
-    except ValueError as error:
-        raise BadInputError(str(error)) from error
     except OSError as error:
         raise BadInputError(f"cannot read the ledger {file}: {error.strerror}") from error
     delta = statement.budget.delta

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpsinkhorn.cli._output import duration, print_json, print_table, printable, warn
+from dpsinkhorn.cli._shared import duration, print_json, print_table, printable, warn
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.training import Plan, Run
     from dpsinkhorn.training.run import Progress
     from dpsinkhorn.training.shared_ledger import SharedBudget
-
-__all__ = ["show_end", "show_plan", "show_progress", "warn_about"]
 
 _MANY_STEPS = 1000
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
@@ -49,7 +47,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{format_epsilon(published)}, is not a valid guarantee; what holds is "
             f"{format_epsilon(plan.epsilon)}"
         )
-    if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
+    if plan.recipe.name in ("flow", "grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         warn(
             f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); "
             "--recipe mixture takes seconds"
@@ -82,35 +80,30 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
             }
         )
         return
+    on_ledger, unused = None, plan.kind.unused_settings
+    if shared is not None:
+        on_ledger = (
+            f"{format_epsilon(shared.spent)} so far, {format_epsilon(shared.after)} with this run, "
+            f"of {format_epsilon(shared.allowed)} allowed"
+        )
+    before = plan.preparation_epsilon
+    told = "not told: it shows how many records there are"
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
         ("mechanism", plan.recipe.privacy.mechanism),
         ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
-        *(
-            []
-            if shared is None
-            else [
-                (
-                    "epsilon on the ledger",
-                    f"{format_epsilon(shared.spent)} so far, {format_epsilon(shared.after)} with this run, "
-                    f"of {format_epsilon(shared.allowed)} allowed",
-                )
-            ]
-        ),
+        ("epsilon on the ledger", on_ledger),
         ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
+        ("before the steps", None if before is None else f"epsilon {format_epsilon(before)} by itself"),
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
-        *([("generated a step", f"{plan.generated:,}")] if "loss" not in plan.kind.unused_settings else []),
-        *(
-            []
-            if {"loss", "loss.marginals"} & plan.kind.unused_settings
-            else [("transport", plan.recipe.loss.transport)]
-        ),
+        ("generated a step", None if "loss" in unused else f"{plan.generated:,}"),
+        ("transport", None if {"loss", "loss.marginals"} & unused else plan.recipe.loss.transport),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
-        *([] if expected is None else [("expect", f"{expected.level}: {expected}")]),
+        ("expect", None if expected is None else f"{expected.level}: {expected}"),
         ("time", f"about {duration(estimate.seconds)} on {device}"),
-        ("memory", "not told: it shows how many records there are" if memory is None else _mebibytes(memory)),
+        ("memory", told if memory is None else f"about {memory >> 20:,} MiB"),
     ]
     print_table("Plan: nothing was trained, written or spent", rows, [])
 
@@ -168,10 +161,6 @@ def _write_report(run: Run) -> Path | None:
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the release is there, but its report could not be written: {reason}")
         return None
-
-
-def _mebibytes(count: int) -> str:
-    return f"about {count >> 20:,} MiB"
 
 
 def _allowed(run: Run) -> str:

@@ -12,8 +12,6 @@ from dpsinkhorn.errors import DPSinkhornError
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
 
-__all__ = ["TrainedFrom", "trained_from"]
-
 _MOST = 0.5  # of the images: a few may be alike by chance
 
 

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._output import BadInputError, check_file, print_json, print_table, warn
+from dpsinkhorn.cli._shared import BadInputError, check_file, print_json, print_table, warn
+from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     from dpsinkhorn.ot import Cost
@@ -20,13 +21,18 @@ _SEEDED = "made with a seed, which whoever knows it can undo: not for release"
 
 
 def read(x: Path, y: Path, support: Path | None, columns: list[str] | None) -> tuple[Any, Any, Any]:
-    """The points of the files, of these columns or of all, coordinates in one order; None for no support."""
+    """The points of both files, of these columns or of all, coordinates in one order; and of the support."""
     from dpsinkhorn.transport import read_together
 
     names = [name.strip() for part in columns or () for name in part.split(",")]
-    files = [x, y] if support is None else [x, y, support]
-    first, second, *rest = read_together(files, names)
+    first, second, *rest = read_together([x, y] if support is None else [x, y, support], names)
     return first, second, rest[0] if rest else None
+
+
+def keywords(asked: Any, **changed: Any) -> dict[str, Any]:
+    """Options by their names, but for those that a function takes in another form."""
+    given = {name: value for name, value in vars(asked).items() if name not in ("l1_weight", "output")}
+    return {**given, "cost": cost_of(asked.cost, asked.l1_weight), **changed}
 
 
 def cost_of(name: str, l1_weight: float) -> Cost:
@@ -61,8 +67,6 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
     """
     import numpy as np
 
-    from dpsinkhorn.files import new_file
-
     check_file(path, ".npz", "--output")
     if os.path.lexists(path):
         raise BadInputError(f"--output {path} exists already; name another")
@@ -75,21 +79,14 @@ def new_arrays(path: Path) -> Iterator[Callable[..., None]]:
         yield write
 
 
-def check_budget(budget: float | None, ledger: Path | None) -> None:
-    """Refuse a budget without a ledger to begin."""
-    if budget is not None and ledger is None:
-        raise BadInputError("--budget is that of a new ledger; name it by --ledger")
-
-
 @contextmanager
 def one_line() -> Iterator[None]:
     """Trouble with memory or a file, as one line."""
     try:
-        yield
+        with failing_as(BadInputError, "cannot read or write"):
+            yield
     except MemoryError as error:
         raise BadInputError("these points do not fit into memory; give fewer rows") from error
-    except OSError as error:
-        raise BadInputError(f"cannot read or write: {error.strerror or error}") from error
 
 
 def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: bool) -> None:
@@ -131,18 +128,17 @@ def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
     def between(ends: tuple[float, float]) -> str:
         return f"{100 * found.confidence:g} %: {ends[0]:.4g} to {ends[1]:.4g}"
 
+    sample, populations = found.effect_interval, found.population_interval
     rows = [
         ("one distribution", "rejected" if found.rejected else "not rejected"),
         ("p-value, at most", f"{found.p_value:g}"),
         ("statistic", found.statistic),
         ("above its threshold by", f"{found.margin:.4g} ({between(found.margin_interval)})"),
+        ("effect, these samples", sample and f"{found.effect:.4g} ({between(sample)})"),
+        ("effect, populations", populations and between(populations)),
         ("epsilon", format_epsilon(found.epsilon)),
         ("adjacency", found.adjacency),
     ]
-    if found.effect is not None and found.effect_interval is not None:
-        rows.insert(4, ("effect, these samples", f"{found.effect:.4g} ({between(found.effect_interval)})"))
-    if found.population_interval is not None:
-        rows.insert(5, ("effect, populations", between(found.population_interval)))
     sentences = [
         f"If both data sets come from one distribution, it is rejected with probability {found.level:g} at "
         "most. Not rejected does not mean that they are equal.",

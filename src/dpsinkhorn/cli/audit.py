@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import enum
-import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from dpsinkhorn.cli._audit_replay import audit_replay
-from dpsinkhorn.cli._audit_results import RunResult, StepResult
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table
+from dpsinkhorn.cli._audit_output import Told, audit_replay, told_of_run, told_of_step
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    bars,
+    check_plot_path,
+    draw_plot,
+    print_json,
+    print_table,
+    takes_options,
+)
 from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
-    JsonOption,
     NoiseOption,
     PrivateMechanism,
     RateOption,
@@ -28,70 +32,76 @@ from dpsinkhorn.cli.privacy import (
 )
 from dpsinkhorn.mechanisms import find_mechanism
 
-if TYPE_CHECKING:  # torch is slow to import: `--help` does without
-    from dpsinkhorn.training.auditing import StepSetting
-
 EXCEEDED = 3
 
-_REPETITIONS, _CANARIES = 1000, 1000
+_COUNT = 1000  # of repetitions, or of canaries, unless another is given
 
 
-class Game(str, enum.Enum):
-    step = "step"
-    run = "run"
-    replay = "replay"
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """All options of `dpsinkhorn audit`."""
+
+    mechanism: Annotated[
+        PrivateMechanism | None, "Where clipping and noise stand. [default: record; for replay all]"
+    ] = None
+    noise_multiplier: NoiseOption = None
+    sampling_rate: RateOption = None
+    steps: StepsOption = None
+    delta: DeltaOption = 1e-5
+    rows: RowsOption = None
+    game: Annotated[
+        Literal["step", "run", "replay"],
+        "step: a worst-case record in single steps; run: canaries in a training; replay: recorded "
+        "on the data and replayed on neighbours, with all noise frozen.",
+    ] = "step"
+    repetitions: Annotated[int | None, "Releases of each data set, for step. [default: 1000]"] = None
+    data: Annotated[str | None, "A name or a path, for run and replay. [default: digits]"] = None
+    reading: DataOptions
+    epsilon: Annotated[float | None, "For run, in place of --noise-multiplier."] = None
+    canaries: Annotated[int | None, "Made-up records, or persons, for run. [default: 1000]"] = None
+    claim: Annotated[
+        Literal["sound", "published"], "The epsilon to hold against: ours, or the paper's for image."
+    ] = "sound"
+    confidence: Annotated[float, "Of each bound."] = 0.95
+    seed: Annotated[int | None, "Replayable noise in place of secure noise."] = None
+    as_json: JsonOption = False
+    plot: Annotated[Path | None, "Draw scores and bounds into this .png file."] = None
+
+    def check(self) -> None:
+        """Refuse what has no meaning for the game, or no sense."""
+        if self.game != "replay":
+            check_plot_path(self.plot)
+            if not 0 < self.delta < 1:
+                raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
+            if not 0 < self.confidence < 1:
+                raise BadInputError(
+                    f"--confidence must be between 0 and 1, not {self.confidence:g}; 0.95 is usual"
+                )
+        given = {**vars(self), **self.reading.given(), "claim": None if self.claim == "sound" else self.claim}
+        for name in _MEANINGLESS[self.game]:
+            if given.get(name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise BadInputError(f"{flag} has no meaning for --game {self.game}; leave it out")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of a step that were given."""
+        rate = parse_rate(self.sampling_rate, None, None)
+        given = {"noise_multiplier": self.noise_multiplier, "sampling_rate": rate, "steps": self.steps}
+        return {name: value for name, value in given.items() if value is not None}
 
 
-class Claim(str, enum.Enum):
-    sound = "sound"
-    published = "published"
+_MEANINGLESS = {
+    "step": ("data", *(field.name for field in fields(DataOptions)), "epsilon", "canaries"),
+    "run": ("repetitions", "rows", "claim"),
+    "replay": (
+        *("noise_multiplier", "sampling_rate", "steps", "rows", "repetitions"),
+        *("epsilon", "canaries", "seed", "plot"),
+    ),
+}
 
 
 @takes_options()
-def audit(
-    *,
-    mechanism: Annotated[
-        PrivateMechanism | None,
-        typer.Option("--mechanism", help="Where clipping and noise stand. [default: record; for replay all]"),
-    ] = None,
-    noise_multiplier: NoiseOption = None,
-    sampling_rate: RateOption = None,
-    steps: StepsOption = None,
-    delta: DeltaOption = 1e-5,
-    rows: RowsOption = None,
-    game: Annotated[
-        Game,
-        typer.Option(
-            "--game",
-            help="step: a worst-case record in single steps; run: canaries in a training; replay: recorded "
-            "on the data and replayed on neighbours, with all noise frozen.",
-        ),
-    ] = Game.step,
-    repetitions: Annotated[
-        int | None, typer.Option("--repetitions", help="Releases of each data set, for step. [default: 1000]")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="A name or a path, for run and replay. [default: digits]")
-    ] = None,
-    reading: DataOptions,
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="For run, in place of --noise-multiplier.")
-    ] = None,
-    canaries: Annotated[
-        int | None, typer.Option("--canaries", help="Made-up records, or persons, for run. [default: 1000]")
-    ] = None,
-    claim: Annotated[
-        Claim, typer.Option("--claim", help="The epsilon to hold against: ours, or the paper's for image.")
-    ] = Claim.sound,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of each bound.")] = 0.95,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Replayable noise in place of secure noise.")
-    ] = None,
-    as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw scores and bounds into this .png file.")
-    ] = None,
-) -> None:
+def audit(asked: AuditOptions) -> None:
     """An empirical lower bound on epsilon, by attacking the real code, beside the epsilon that is claimed.
 
     Exit status: 0 if the largest of the bounds is within the claim, 3 if it exceeds it (then code or claim
@@ -108,93 +118,68 @@ def audit(
 
         dpsinkhorn audit --game replay --data scans.csv --label diagnosis --groups patient
     """
-    if game is Game.replay:
-        others: dict[str, Any] = {
-            "noise_multiplier": noise_multiplier,
-            "sampling_rate": sampling_rate,
-            "steps": steps,
-            "rows": rows,
-            "repetitions": repetitions,
-            "epsilon": epsilon,
-            "canaries": canaries,
-            "seed": seed,
-            "plot": plot,
-        }
-        _refuse_others(game, others)
-        with _progress(as_json) as progress:
-            clean = audit_replay(data or "digits", reading, mechanism, as_json, progress)
-        if not clean:
-            raise typer.Exit(EXCEEDED)
-        return
-    mechanism = mechanism or "record"
-    check_plot_path(plot)
-    if not 0 < delta < 1:
-        raise BadInputError(f"--delta must be between 0 and 1, not {delta:g}; 1e-5 is usual")
-    if not 0 < confidence < 1:
-        raise BadInputError(f"--confidence must be between 0 and 1, not {confidence:g}; 0.95 is usual")
-    rate = parse_rate(sampling_rate, None, None)
-    from dpsinkhorn.training import choose_recipe, facts_of
-    from dpsinkhorn.training.auditing import audit_run, audit_step
-
-    with _progress(as_json) as progress:
-        task = progress.add_task("releases" if game is Game.step else "training steps", total=None)
-        common: dict[str, Any] = {
-            "delta": delta,
-            "confidence": confidence,
-            "seed": seed,
-            "watch": lambda done: progress.advance(task, done),
-        }
-        result: StepResult | RunResult
-        if game is Game.step:
-            _refuse_others(game, {"data": data, **reading.given(), "epsilon": epsilon, "canaries": canaries})
-            setting = _setting(mechanism, noise_multiplier, rate, steps, rows)
-            if claim is Claim.published and not find_mechanism(mechanism).clips_rows:
-                raise BadInputError(f"--claim published is for --mechanism image, not {mechanism}")
-            count = _REPETITIONS if repetitions is None else repetitions
-            progress.update(task, total=2 * count)
-            result = StepResult(audit_step(setting, repetitions=count, **common), claim is Claim.published)
-        else:
-            others = {"repetitions": repetitions, "rows": rows}
-            if claim is Claim.published:
-                others["claim"] = 0
-            _refuse_others(game, others)
-            if epsilon is not None and noise_multiplier is not None:
-                raise BadInputError("give --epsilon or --noise-multiplier, not both")
-            privacy = {"noise_multiplier": noise_multiplier, "sampling_rate": rate, "steps": steps}
-            changes = {name: value for name, value in privacy.items() if value is not None}
-            found = reading.load(data or "digits", quiet=progress.disable)
-            recipe = choose_recipe(facts_of(found), mechanism=mechanism, settings={"privacy": changes})
-            progress.update(task, total=recipe.privacy.steps)
-            count = _CANARIES if canaries is None else canaries
-            result = RunResult(audit_run(found, recipe, epsilon=epsilon, canaries=count, **common))
-    _report(result, as_json, plot)
+    asked.check()
+    with bars(quiet=asked.as_json) as progress:
+        if asked.game == "replay":
+            data = asked.data or "digits"
+            clean = audit_replay(data, asked.reading, asked.mechanism, asked.as_json, progress)
+            raise typer.Exit(0 if clean else EXCEEDED)
+        result = _step(asked, progress) if asked.game == "step" else _run(asked, progress)
+    _report(result, asked.as_json, asked.plot)
 
 
-def _setting(
-    mechanism: str, noise: float | None, rate: float | None, steps: int | None, rows: int | None
-) -> StepSetting:
-    from dpsinkhorn.training.auditing import StepSetting
+def _step(asked: AuditOptions, progress: Progress) -> Told:
+    from dpsinkhorn.training.auditing import StepSetting, audit_step
 
-    if noise is None:
+    mechanism, settings = asked.mechanism or "record", asked.settings()
+    if asked.noise_multiplier is None:
         raise BadInputError("give --noise-multiplier")
-    if (rows is None) == find_mechanism(mechanism).clips_rows:
+    if (asked.rows is None) == find_mechanism(mechanism).clips_rows:
         raise BadInputError(
             "give --rows, an even number of generated images, for --mechanism image, and only there"
         )
-    given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "rows": rows}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return StepSetting(mechanism, noise, **chosen)
+    if asked.rows is not None:
+        settings["rows"] = asked.rows
+    if asked.claim == "published" and not find_mechanism(mechanism).clips_rows:
+        raise BadInputError(f"--claim published is for --mechanism image, not {mechanism}")
+    count = _COUNT if asked.repetitions is None else asked.repetitions
+    task = progress.add_task("releases", total=2 * count)
+    found = audit_step(
+        StepSetting(mechanism, **settings), repetitions=count, **_common(asked, progress, task)
+    )
+    return told_of_step(found, published=asked.claim == "published")
 
 
-def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) -> None:
+def _run(asked: AuditOptions, progress: Progress) -> Told:
+    from dpsinkhorn.training import choose_recipe, facts_of
+    from dpsinkhorn.training.auditing import audit_run
+
+    settings = {"privacy": asked.settings()}
+    if asked.epsilon is not None and asked.noise_multiplier is not None:
+        raise BadInputError("give --epsilon or --noise-multiplier, not both")
+    data = asked.reading.load(asked.data or "digits", quiet=progress.disable)
+    recipe = choose_recipe(facts_of(data), mechanism=asked.mechanism or "record", settings=settings)
+    task = progress.add_task("training steps", total=recipe.privacy.steps)
+    count = _COUNT if asked.canaries is None else asked.canaries
+    common = _common(asked, progress, task)
+    return told_of_run(audit_run(data, recipe, epsilon=asked.epsilon, canaries=count, **common))
+
+
+def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, Any]:
+    return {
+        "delta": asked.delta,
+        "confidence": asked.confidence,
+        "seed": asked.seed,
+        "watch": lambda done: progress.advance(task, done),
+    }
+
+
+def _report(result: Told, as_json: bool, plot: Path | None) -> None:
     exceeded = result.bound > result.claimed
     if plot is not None:
-        try:
-            result.draw(plot)
-        except OSError as error:
-            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+        draw_plot(plot, result.draw)
     if as_json:
-        print_json({**result.to_json(), "exceeds_claim": exceeded})
+        print_json({**result.values, "exceeds_claim": exceeded})
     else:
         from dpsinkhorn.privacy import format_epsilon, format_lower_bound
 
@@ -204,19 +189,8 @@ def _report(result: StepResult | RunResult, as_json: bool, plot: Path | None) ->
             if exceeded
             else f"The bound {bound} is within epsilon {claimed}."
         )
-        print_table(result.title, result.rows(), [result.told(), verdict])
+        print_table(result.title, result.rows, [result.sentence, verdict])
         if plot is not None:
             typer.echo(f"Drawn: {plot}")
     if exceeded:
         raise typer.Exit(EXCEEDED)
-
-
-def _refuse_others(game: Game, given: dict[str, Any]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            flag = "--" + name.replace("_", "-")
-            raise BadInputError(f"{flag} has no meaning for --game {game.value}; leave it out")
-
-
-def _progress(quiet: bool) -> Progress:
-    return Progress(console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())

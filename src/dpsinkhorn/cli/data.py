@@ -5,13 +5,12 @@ Commands that take data share `DataOptions`, which says how these are read.
 
 from __future__ import annotations
 
-import enum
-import sys
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,24 +19,28 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
-    Progress,
-    TextColumn,
+    ProgressColumn,
+    TaskID,
     TimeRemainingColumn,
 )
 from rich.table import Table
 
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, print_json, print_table, printable, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    bars,
+    group,
+    print_json,
+    print_table,
+    printable,
+    takes_options,
+    warn,
+)
 
 if TYPE_CHECKING:  # the readers load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
 
-app = typer.Typer(
-    help="Data sets: which are known (list), fetching one (get), what a source reads as (show).",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
+app = group("Data sets: which are known (list), fetching one (get), what a source reads as (show).")
 
 _DESCRIBED = ("name", "description", "image_shape", "classes", "records", "licence", "homepage")
 _SHOWN = 12  # names of columns, kinds of files, classes with few records
@@ -45,58 +48,28 @@ _COUNTED = 40  # classes whose records are counted in the table; --json has them
 _FEW = 50  # records of a class, below which noise hides what they have in common
 
 
-class SplitName(str, enum.Enum):
-    train = "train"
-    test = "test"
-    valid = "valid"
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-FolderOption = Annotated[
-    Path | None, typer.Option("--folder", help="The data folder, in place of DPSINKHORN_DATA.")
-]
+SplitName = Literal["train", "test", "valid"]
+FolderOption = Annotated[Path | None, "The data folder, in place of DPSINKHORN_DATA."]
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """How data are read, as it was given."""
 
-    image: Annotated[
-        str | None,
-        typer.Option("--image", help="Column or array that holds the images, where not found by name."),
-    ] = None
+    image: Annotated[str | None, "Column or array that holds the images, where not found by name."] = None
     label: Annotated[
-        str | None,
-        typer.Option(
-            "--label",
-            help="Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute.",
-        ),
+        str | None, "Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute."
     ] = None
-    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Leave labels out.")] = False
-    groups: Annotated[
-        str | None,
-        typer.Option("--groups", help="Column, array or file that names the person behind each record."),
-    ] = None
-    classes: Annotated[
-        str | None,
-        typer.Option("--classes", help="The classes: their number, or their names with commas between."),
-    ] = None
-    class_names: Annotated[
-        str | None,
-        typer.Option("--class-names", help="Public names of classes 0, 1, ..., in order: normal,pneumonia."),
-    ] = None
-    size: Annotated[
-        str | None,
-        typer.Option("--size", help="Crop and resize images to this: 32, or 32x48 (height x width)."),
-    ] = None
-    channels: Annotated[
-        int | None, typer.Option("--channels", help="Convert images to grey (1) or colour (3).")
-    ] = None
+    unlabelled: Annotated[bool, "Leave labels out."] = False
+    groups: Annotated[str | None, "Column, array or file that names the person behind each record."] = None
+    classes: Annotated[str | None, "The classes: their number, or their names with commas between."] = None
+    class_names: Annotated[str | None, "Public names of classes 0, 1, ..., in order: normal,pneumonia."] = (
+        None
+    )
+    size: Annotated[str | None, "Crop and resize images to this: 32, or 32x48 (height x width)."] = None
+    channels: Annotated[int | None, "Convert images to grey (1) or colour (3)."] = None
     value_range: Annotated[
-        str | None,
-        typer.Option(
-            "--value-range", help="Public range of the pixels, where not that of their type: 0,4095."
-        ),
+        str | None, "Public range of the pixels, where not that of their type: 0,4095."
     ] = None
 
     @classmethod
@@ -120,12 +93,13 @@ class DataOptions:
             name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
         }
 
-    def load(self, source: str, *, split: SplitName = SplitName.train, quiet: bool) -> Dataset:
+    def load(self, source: str, *, split: SplitName = "train", quiet: bool) -> Dataset:
         """Read a data set, with a progress bar on stderr while pictures are decoded."""
         from dpsinkhorn.data import load_dataset
 
-        with _pictures_bar(quiet) as progress:
-            data = load_dataset(source, split=split.value, progress=progress, **self.parsed())
+        with _bar(BarColumn(), MofNCompleteColumn(), quiet=quiet) as progress:
+            pictures = functools.partial(progress, "reading pictures")
+            data = load_dataset(source, split=split, progress=pictures, **self.parsed())
         if data.skipped_files:
             warn(printable(data.skipped_sentence()))
         return data
@@ -172,6 +146,7 @@ def parse_range(text: str) -> tuple[float, float]:
 
 
 @app.command("list")
+@takes_options()
 def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> None:
     """The data sets that go by a name: what they are, where they are, their terms.
 
@@ -219,6 +194,7 @@ def list_command(folder: FolderOption = None, as_json: JsonOption = False) -> No
 
 
 @app.command("get")
+@takes_options()
 def get_command(
     name: Annotated[str, typer.Argument(help="Name of the data set, see `dpsinkhorn data list`.")],
     folder: FolderOption = None,
@@ -232,7 +208,7 @@ def get_command(
     """
     from dpsinkhorn.data import KNOWN, get
 
-    with _download_bar(as_json) as progress:
+    with _bar(BarColumn(), DownloadColumn(), quiet=as_json) as progress:
         place = get(name, folder, progress=progress)
     known = KNOWN[name]
     if as_json:
@@ -249,7 +225,7 @@ def get_command(
 def show_command(
     *,
     source: Annotated[str, typer.Argument(help="A name or a path.")],
-    split: Annotated[SplitName, typer.Option("--split", help="Which part of the data.")] = SplitName.train,
+    split: Annotated[SplitName, "Which part of the data."] = "train",
     reading: DataOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -287,21 +263,18 @@ def show_command(
         )
         return
     channel_count, height, width = data.image_shape
+    unused = _some(data.unused_columns) or None
     rows = [
         ("records", f"{data.records:,}"),
         ("persons", "not named: each record counts on its own" if data.groups is None else f"{data.units:,}"),
         ("images", f"{height} x {width}, {'grey' if channel_count == 1 else 'colour'}"),
         ("values", f"{data.images.dtype}, {low:g} to {high:g} declared; found {found[0]:g} to {found[1]:g}"),
         ("classes", str(data.classes) if data.classes else "unlabelled"),
+        ("class names", _plain(", ".join(data.class_names)) or None),
+        ("records per class", _counts(data, range(data.classes), _COUNTED) or None),
+        ("classes without a record", ", ".join(str(k) for k in empty) or None),
+        ("columns not used", unused and f"{unused} (--label, --groups name them)"),
     ]
-    if data.class_names:
-        rows.append(("class names", _plain(", ".join(data.class_names))))
-    if counts:
-        rows.append(("records per class", _counts(data, range(data.classes), _COUNTED)))
-    if empty:
-        rows.append(("classes without a record", ", ".join(str(k) for k in empty)))
-    if data.unused_columns:
-        rows.append(("columns not used", f"{_some(data.unused_columns)} (--label, --groups name them)"))
     sentences = ["Counts and values found are those of the private data: for the curator's eyes only."]
     if few := [k for k in sorted(range(len(counts)), key=lambda k: counts[k]) if 0 < counts[k] < _FEW]:
         sentences.append(
@@ -332,35 +305,14 @@ def _counts(data: Dataset, classes: Sequence[int], shown: int) -> str:
 
 
 @contextmanager
-def _download_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with _bar(columns, quiet) as bar:
-        tasks: dict[str, Any] = {}
+def _bar(*columns: ProgressColumn, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """What to call with a name, what is done of it and how much it is: a bar for each name."""
+    with bars(*columns, TimeRemainingColumn(), quiet=quiet) as shown:
+        tasks: dict[str, TaskID] = {}
 
         def progress(name: str, done: int, total: int) -> None:
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
-            bar.update(tasks[name], completed=done)
+                tasks[name] = shown.add_task(name, total=total)
+            shown.update(tasks[name], completed=done)
 
         yield progress
-
-
-@contextmanager
-def _pictures_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn("reading pictures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with _bar(columns, quiet) as bar:
-        tasks: list[Any] = []
-
-        def progress(done: int, total: int) -> None:
-            if not tasks:
-                tasks.append(bar.add_task("", total=total))
-            bar.update(tasks[0], completed=done)
-
-        yield progress
-
-
-def _bar(columns: tuple[Any, ...], quiet: bool) -> Progress:
-    """A bar on stderr, where that is a terminal; results alone go to stdout."""
-    return Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()
-    )

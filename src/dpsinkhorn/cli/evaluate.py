@@ -9,19 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from dpsinkhorn.cli._evaluate_output import progress_bars, show_evaluation
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, check_file, print_json, printable, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    ReleaseArgument,
+    check_file,
+    print_json,
+    printable,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
-from dpsinkhorn.cli.data import DataOptions, JsonOption, SplitName
+from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError
-from dpsinkhorn.files import new_file
+from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
-    from dpsinkhorn.evaluation import Evaluation
     from dpsinkhorn.release import Release
 
 ProtocolName = Literal["quick", "paper", "authors"]
@@ -35,81 +40,45 @@ _LONG_NAME = 200  # letters of a class name in a release, at most
 @takes_options(leave_out=("groups",))
 def evaluate(
     *,
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
+    folder: ReleaseArgument,
     data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            help="A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, "
-            ".parquet.",
-        ),
+        str, "A name (`dpsinkhorn data list`) or a path: idx or picture folder, .npz, .npy, .csv, .parquet."
     ],
     split: Annotated[
-        SplitName | None,
-        typer.Option("--split", help="Part of the data to test on: test, unless the file has no parts."),
+        SplitName | None, "Part of the data to test on: test, unless the file has no parts."
     ] = None,
-    train_data: Annotated[
-        str | None,
-        typer.Option("--train-data", help="Real training images; by default the train part of --data."),
-    ] = None,
+    train_data: Annotated[str | None, "Real training images; by default the train part of --data."] = None,
     protocol: Annotated[
         ProtocolName,
-        typer.Option(
-            "--protocol",
-            help="quick: a minute for 28 x 28 on two cores. paper: as the papers say. authors: the "
-            "classifiers of their released code. The last two take a GPU, or hours.",
-        ),
+        "quick: a minute for 28 x 28 on two cores. paper: as the papers say. authors: the "
+        "classifiers of their released code. The last two take a GPU, or hours.",
     ] = "quick",
-    count: Annotated[
-        int | None,
-        typer.Option("--count", help="Synthetic images in a set: 10000, or 60000 as the papers have it."),
-    ] = None,
+    count: Annotated[int | None, "Synthetic images in a set: 10000, or 60000 as the papers have it."] = None,
     sets: Annotated[
-        int | None,
-        typer.Option(
-            "--sets", help="Sets drawn afresh, each trains every classifier once: 1, or the papers' 5."
-        ),
+        int | None, "Sets drawn afresh, each trains every classifier once: 1, or the papers' 5."
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only",
-            help="Parts to carry out, with commas between: logistic, forest, mlp, cnn, real (the same "
-            "trained on real images), frechet, precision-recall; all unless said.",
-        ),
+        "Parts to carry out, with commas between: logistic, forest, mlp, cnn, real (the same "
+        "trained on real images), frechet, precision-recall; all unless said.",
     ] = None,
-    vary: Annotated[
-        bool,
-        typer.Option("--vary", help="Measure images with the release's own variation, and not plain ones."),
-    ] = False,
+    vary: Annotated[bool, "Measure images with the release's own variation, and not plain ones."] = False,
     features: Annotated[
         FeaturesName,
-        typer.Option(
-            "--features",
-            help="For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
-            "auto is inception on a GPU if its weights are here, else cnn.",
-        ),
+        "For the Frechet distance: inception (FID), efficientnet-lite0, or cnn; "
+        "auto is inception on a GPU if its weights are here, else cnn.",
     ] = "auto",
-    inception_weights: Annotated[
-        Path | None, typer.Option("--inception-weights", help="File of the standard Inception weights.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write the result to FILE.json.")] = None,
+    inception_weights: Annotated[Path | None, "File of the standard Inception weights."] = None,
+    output: Annotated[Path | None, "Write the result to FILE.json."] = None,
     neighbours: Annotated[
         Path | None,
-        typer.Option(
-            "--neighbours",
-            help="Draw synthetic images beside the nearest training images into this .png; "
-            "CURATOR-ONLY is added to its name.",
-        ),
+        "Draw synthetic images beside the nearest training images into this .png; "
+        "CURATOR-ONLY is added to its name.",
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same figures.")] = 0,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
-    ] = None,
+    seed: Annotated[int, "The same seed gives the same figures."] = 0,
+    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
     reading: DataOptions,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace what --output and --neighbours name.")
-    ] = False,
+    force: Annotated[bool, "Replace what --output and --neighbours name."] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the images of a release on real data: classifiers, Frechet distance, precision and recall.
@@ -123,7 +92,16 @@ def evaluate(
         dpsinkhorn evaluate my-run --data mnist --only logistic,forest,real
     """
     from dpsinkhorn.data import KNOWN
-    from dpsinkhorn.evaluation import PARTS, check_parts, draw_images, evaluate_images, find_protocol
+    from dpsinkhorn.evaluation import (
+        PARTS,
+        check_parts,
+        draw_images,
+        evaluate_images,
+        find_protocol,
+        images_of,
+        nearest_neighbours,
+        neighbours_picture,
+    )
     from dpsinkhorn.release import load
 
     try:
@@ -143,7 +121,7 @@ def evaluate(
         public = data in KNOWN and (train_data is None or train_data in KNOWN)
         if not public:
             warn("evaluating on private data is not itself private: these figures are for the curator alone")
-        trained_on = None if source is None else source.holds(data, part.value, reading.image, test)
+        trained_on = None if source is None else source.holds(data, part, reading.image, test)
         if trained_on:
             warn(
                 "these are the images it was trained on: the figures say little of new ones; "
@@ -169,11 +147,20 @@ def evaluate(
         result = replace(result, public=public, class_names=result.class_names or release.class_names)
         if picture is not None and training is not None:
             plain, _ = release.sample(_PAIRS, random_state=seed, device=device)
-            _draw(plain, training, picture, device)
+            nearest = images_of(training)
+            neighbours_picture(plain, nearest, nearest_neighbours(plain, nearest, device=device), picture)
     except MemoryError as error:
         raise BadInputError("so many images do not fit into memory; draw fewer (--count, --sets)") from error
+    privacy = release.privacy
     found = {
-        **_to_json(result, release, folder, count, seed, picture),
+        "release": str(folder),
+        "title": release.title,
+        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "delta": privacy.delta,
+        "count": count,
+        "seed": seed,
+        "neighbours": None if picture is None else str(picture),
+        **result.to_json(),
         "varied": vary,
         "trained_on": trained_on,
     }
@@ -215,12 +202,12 @@ def _real_images(
     from dpsinkhorn.data import has_parts
 
     parts = has_parts(source)
-    part = split or (SplitName.test if parts else SplitName.train)
+    part = split or ("test" if parts else "train")
     test = reading.load(source, split=part, quiet=quiet)
     if train_source is not None:
         return test, reading.load(train_source, quiet=quiet), part
     # an array named by --image is the same for every part: it cannot be what to compare with
-    if part == SplitName.train or not parts or reading.image is not None:
+    if part == "train" or not parts or reading.image is not None:
         return test, None, part
     try:
         return test, reading.load(source, quiet=quiet), part
@@ -278,32 +265,6 @@ def _listed(names: Sequence[str]) -> str:
     return printable(", ".join(names[:_SHOWN])) + more
 
 
-def _draw(images: Any, training: Dataset, path: Path, device: str | None) -> None:
-    from dpsinkhorn.evaluation import images_of, nearest_neighbours, neighbours_picture
-
-    chosen, real = images[:_PAIRS], images_of(training)
-    neighbours_picture(chosen, real, nearest_neighbours(chosen, real, device=device), path)
-
-
-def _to_json(
-    result: Evaluation, release: Release, folder: Path, count: int, seed: int, picture: Path | None
-) -> dict[str, Any]:
-    privacy = release.privacy
-    return {
-        "release": str(folder),
-        "title": release.title,
-        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
-        "delta": privacy.delta,
-        "count": count,
-        "seed": seed,
-        "neighbours": None if picture is None else str(picture),
-        **result.to_json(),
-    }
-
-
 def _write(path: Path, found: dict[str, Any]) -> None:
-    try:
-        with new_file(path) as draft:
-            draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
-    except OSError as error:
-        raise BadInputError(f"cannot write {path}: {error.strerror or error}") from error
+    with failing_as(BadInputError, f"cannot write {path}"), new_file(path) as draft:
+        draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")

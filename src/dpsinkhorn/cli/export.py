@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from dpsinkhorn.cli._output import check_file, print_json, warn
+from dpsinkhorn.cli._shared import JsonOption, ReleaseArgument, check_file, print_json, takes_options, warn
 from dpsinkhorn.files import replace_file
 
 
-class Format(str, Enum):
-    """What a release can be exported to."""
-
-    ONNX = "onnx"
-    REGISTRY = "registry"
-
-
+@takes_options()
 def export(
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="FILE.onnx, or FILE.json.", show_default=False)],
+    folder: ReleaseArgument,
+    output: Annotated[Path, typer.Option(help="FILE.onnx, or FILE.json.", show_default=False)],
     form: Annotated[
-        Format, typer.Option("--format", help="The generator, or a draft for the registry of DP deployments.")
-    ] = Format.ONNX,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+        Literal["onnx", "registry"],
+        typer.Option("--format", help="The generator, or a draft for the registry of DP deployments."),
+    ] = "onnx",
+    force: Annotated[bool, "Replace what --output names."] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a release's generator as a file that ONNX runtimes read, or what a registry asks of it.
 
@@ -37,14 +31,14 @@ def export(
 
         dpsinkhorn export my-run --format registry --output deployment.json
     """
-    if form is Format.REGISTRY:
+    if form == "registry":
         from dpsinkhorn.report import gather, registry_entry
 
         check_file(output, ".json", "--output", force=force)
         entry = registry_entry(gather(folder))
         replace_file(output, json.dumps(entry, indent=2, ensure_ascii=False).encode())
         if as_json:
-            print_json({"output": str(output), "format": form.value})
+            print_json({"output": str(output), "format": form})
         else:
             print(f"{output}: a draft for the DP deployments registry. Fill in what is empty.")
         return

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import enum
+import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from dpsinkhorn.cli._options import takes_options
-from dpsinkhorn.cli._output import BadInputError, check_plot_path, print_json, print_table, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    check_plot_path,
+    draw_plot,
+    group,
+    print_json,
+    print_table,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
-    from dpsinkhorn.privacy import Accountant, Charge, ImageMechanism
+    from dpsinkhorn.privacy import Calibration
 
-app = typer.Typer(
-    help="What training costs in privacy (epsilon), and what a budget allows (calibrate).",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
+app = group("What training costs in privacy (epsilon), and what a budget allows (calibrate).")
 
 _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 
 
-class AccountantName(str, enum.Enum):
-    pld = "pld"
-    rdp = "rdp"
-    rdp_classic = "rdp-classic"
-
+AccountantName = Literal["pld", "rdp", "rdp-classic"]
 
 if TYPE_CHECKING:
     PrivateMechanism: TypeAlias = str
@@ -39,36 +39,16 @@ if TYPE_CHECKING:
 else:  # the choices that the command line shows
     PrivateMechanism = Literal[private_names()]
     AnyMechanism = Literal[mechanism_names()]
-MechanismOption = Annotated[
-    PrivateMechanism, typer.Option("--mechanism", help="Where clipping and noise stand.")
-]
-NoiseOption = Annotated[
-    float | None,
-    typer.Option(
-        "--noise-multiplier", help="Noise / sensitivity; for image that of one row, as in the papers."
-    ),
-]
-RateOption = Annotated[
-    str | None,
-    typer.Option("--sampling-rate", help="Chance of a record to be in a step's sample: 0.01 or 1/1200."),
-]
-BatchSizeOption = Annotated[
-    float | None, typer.Option("--batch-size", help="Expected batch; with --records, in place of the rate.")
-]
-RecordsOption = Annotated[int | None, typer.Option("--records", help="Number of private records.")]
-StepsOption = Annotated[int | None, typer.Option("--steps", help="Number of training steps.")]
-DeltaOption = Annotated[
-    float, typer.Option("--delta", help="Probability added to what epsilon allows; well below 1/records.")
-]
-RowsOption = Annotated[
-    int | None,
-    typer.Option("--rows", help="Separately clipped rows of a step; for image, and required there."),
-]
-AccountantOption = Annotated[AccountantName, typer.Option("--accountant", help="pld is the tightest.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", help="Draw epsilon against steps into this .png file.")
-]
+MechanismOption = Annotated[PrivateMechanism, "Where clipping and noise stand."]
+NoiseOption = Annotated[float | None, "Noise / sensitivity; for image that of one row, as in the papers."]
+RateOption = Annotated[str | None, "Chance of a record to be in a step's sample: 0.01 or 1/1200."]
+BatchSizeOption = Annotated[float | None, "Expected batch; with --records, in place of the rate."]
+RecordsOption = Annotated[int | None, "Number of private records."]
+StepsOption = Annotated[int | None, "Number of training steps."]
+DeltaOption = Annotated[float, "Probability added to what epsilon allows; well below 1/records."]
+RowsOption = Annotated[int | None, "Separately clipped rows of a step; for image, and required there."]
+AccountantOption = Annotated[AccountantName, "pld is the tightest."]
+PlotOption = Annotated[Path | None, "Draw epsilon against steps into this .png file."]
 
 
 @dataclass(frozen=True)
@@ -83,7 +63,7 @@ class TrainingOptions:
     steps: StepsOption = None
     delta: DeltaOption = 1e-5
     rows: RowsOption = None
-    accountant: AccountantOption = AccountantName.pld
+    accountant: AccountantOption = "pld"
     as_json: JsonOption = False
     plot: PlotOption = None
 
@@ -98,26 +78,28 @@ class TrainingOptions:
             )
         return 1.0
 
-    def setting(self, noise_multiplier: float, sampling_rate: float, steps: int) -> Setting:
-        """Return the run with these numbers, all of it checked."""
-        rows, name = self._rows(), self.accountant
-        setting = Setting(
-            self.mechanism, noise_multiplier, sampling_rate, steps, self.delta, rows, name.value
-        )
-        setting.check()
-        return setting
-
-    def _rows(self) -> int:
-        if not find_mechanism(self.mechanism).clips_rows:
-            if self.rows is not None:
-                raise BadInputError(f"--rows is for --mechanism image; leave it out for {self.mechanism}")
-            return 1
-        if self.rows is None:
+    def check(self, noise_multiplier: float, sampling_rate: float, steps: int) -> int:
+        """Refuse a run with these numbers where they make no sense; return its rows, 1 but for image."""
+        is_image = find_mechanism(self.mechanism).clips_rows
+        if self.rows is not None and not is_image:
+            raise BadInputError(f"--rows is for --mechanism image; leave it out for {self.mechanism}")
+        if self.rows is None and is_image:
             raise BadInputError(
                 f"--mechanism {self.mechanism} needs --rows, the number of generated images of a step"
             )
-        _check_count(self.rows, "--rows")
-        return self.rows
+        rows = 1 if self.rows is None else self.rows
+        _check_count(rows, "--rows")
+        if not 1e-50 <= noise_multiplier <= 1e50:
+            raise BadInputError(
+                f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {noise_multiplier}"
+            )
+        if not 0 < sampling_rate <= 1:
+            raise BadInputError(f"the sampling rate must be above 0 and at most 1, not {sampling_rate:g}")
+        _check_count(steps, "--steps")
+        if not 0 < self.delta < 1:
+            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
+        check_plot_path(self.plot)
+        return rows
 
 
 @app.command("epsilon")
@@ -129,18 +111,20 @@ def epsilon_command(*, given: TrainingOptions) -> None:
 
         dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
     """
-    from dpsinkhorn.privacy import epsilon
+    from dpsinkhorn.privacy import Calibration, epsilon
+    from dpsinkhorn.privacy.calibration import sampled_gaussian
 
-    rate = given.rate()
-    if given.noise_multiplier is None:
+    noise, rate, steps = given.noise_multiplier, given.rate(), given.steps
+    if noise is None:
         raise BadInputError("give --noise-multiplier")
-    if given.steps is None:
+    if steps is None:
         raise BadInputError("give --steps")
     if rate is None:
         raise BadInputError("give --sampling-rate, or --batch-size and --records")
-    setting = given.setting(given.noise_multiplier, rate, given.steps)
-    check_plot_path(given.plot)
-    _report(setting, epsilon(setting.charge, given.delta, setting.accountant), given)
+    delta, rows, name = given.delta, given.check(noise, rate, steps), given.accountant
+    charge = sampled_gaussian(noise, rate, steps, rows)
+    spent = epsilon(charge, delta, name)
+    _report(Calibration(spent, delta, noise, rate, steps, rows, name, charge), given)
 
 
 @app.command("calibrate")
@@ -164,66 +148,12 @@ def calibrate_command(
         )
     if not (target > 0 and math.isfinite(target)):
         raise BadInputError(f"--epsilon must be a positive number, not {target}")
-    tried = given.setting(
+    rows = given.check(
         1.0 if noise is None else noise, 1.0 if rate is None else rate, 1 if steps is None else steps
     )
-    check_plot_path(given.plot)
-    found = calibrate(
-        target,
-        given.delta,
-        noise_multiplier=noise,
-        sampling_rate=rate,
-        steps=steps,
-        rows=tried.rows,
-        accountant=tried.accountant,
-    )
-    setting = replace(
-        tried, noise_multiplier=found.noise_multiplier, sampling_rate=found.sampling_rate, steps=found.steps
-    )
-    _report(setting, found.epsilon, given)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A training run as the command line names it."""
-
-    mechanism: str
-    noise_multiplier: float
-    sampling_rate: float
-    steps: int
-    delta: float
-    rows: int
-    accountant: Accountant
-
-    def check(self) -> None:
-        if not 1e-50 <= self.noise_multiplier <= 1e50:
-            raise BadInputError(
-                f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {self.noise_multiplier}"
-            )
-        if not 0 < self.sampling_rate <= 1:
-            raise BadInputError(
-                f"the sampling rate must be above 0 and at most 1, not {self.sampling_rate:g}"
-            )
-        _check_count(self.steps, "--steps")
-        if not 0 < self.delta < 1:
-            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
-
-    @property
-    def image(self) -> ImageMechanism:
-        """The noise of a step. The clipping bound plays no part in ε; one row is `batch` and its like."""
-        from dpsinkhorn.privacy import ImageMechanism
-
-        return ImageMechanism(1.0, self.noise_multiplier, self.rows)
-
-    @property
-    def charge(self) -> Charge:
-        return self.image.sampled(self.sampling_rate, self.steps)
-
-    @property
-    def published(self) -> float:
-        from dpsinkhorn.privacy import published_epsilon
-
-        return published_epsilon(self.image, self.sampling_rate, self.steps, self.delta)
+    free = {"noise_multiplier": noise, "sampling_rate": rate, "steps": steps}
+    found = calibrate(target, given.delta, rows=rows, accountant=given.accountant, **free)  # type: ignore[arg-type]
+    _report(found, given)
 
 
 def _check_count(value: int, flag: str) -> None:
@@ -256,61 +186,60 @@ def parse_rate(rate: str | None, batch_size: float | None, records: int | None) 
     return None
 
 
-def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
-    from dpsinkhorn.privacy import event_to_json, format_epsilon, meaning
+def _report(found: Calibration, given: TrainingOptions) -> None:
+    from dpsinkhorn.privacy import ImageMechanism, event_to_json, format_epsilon, meaning, published_epsilon
 
-    charge = setting.charge
-    is_image = find_mechanism(setting.mechanism).clips_rows
-    published = setting.published if is_image else None
+    is_image = find_mechanism(given.mechanism).clips_rows
+    published = None
+    if is_image:  # the clipping bound plays no part in ε
+        image = ImageMechanism(1.0, found.noise_multiplier, found.rows)
+        published = published_epsilon(image, found.sampling_rate, found.steps, found.delta)
     records, plot = given.records, given.plot
-    if records is not None and setting.delta >= 1 / records:
+    if records is not None and found.delta >= 1 / records:
         warn(
-            f"delta {setting.delta:g} is not below 1/records = {1 / records:.2g}; "
+            f"delta {found.delta:g} is not below 1/records = {1 / records:.2g}; "
             "publishing a whole record picked at random would be allowed"
         )
     if plot is not None:
         from dpsinkhorn.cli._plots import draw_epsilon_against_steps
 
-        try:
-            draw_epsilon_against_steps(setting, plot)
-        except OSError as error:
-            raise BadInputError(f"cannot write --plot {plot}: {error.strerror}; name another file") from error
+        draw_plot(plot, functools.partial(draw_epsilon_against_steps, found, given.mechanism))
     if given.as_json:
         result: dict[str, Any] = {
-            "epsilon": spent,
-            "delta": setting.delta,
-            "noise_multiplier": setting.noise_multiplier,
-            "accountant": setting.accountant,
-            "adjacency": charge.adjacency.value,
-            "event": event_to_json(charge.event),
-            "mechanism": setting.mechanism,
-            "sampling_rate": setting.sampling_rate,
-            "steps": setting.steps,
+            "epsilon": found.epsilon,
+            "delta": found.delta,
+            "noise_multiplier": found.noise_multiplier,
+            "accountant": found.accountant,
+            "adjacency": found.charge.adjacency.value,
+            "event": event_to_json(found.charge.event),
+            "mechanism": given.mechanism,
+            "sampling_rate": found.sampling_rate,
+            "steps": found.steps,
         }
         if is_image:
-            result["rows"] = setting.rows
-            result["effective_noise_multiplier"] = setting.image.noise_multiplier
+            result["rows"] = found.rows
+            result["effective_noise_multiplier"] = found.effective_noise_multiplier
             result["published_epsilon"] = published
             result["published_epsilon_is_a_guarantee"] = False
         print_json(result)
         return
     rows = [
-        ("epsilon", format_epsilon(spent)),
-        ("delta", f"{setting.delta:g}"),
-        ("mechanism", setting.mechanism),
-        ("noise multiplier", f"{setting.noise_multiplier:.5g}"),
-        ("sampling rate", f"{setting.sampling_rate:.5g}"),
-        ("steps", f"{setting.steps:,}"),
-        ("accountant", setting.accountant),
-        ("adjacency", charge.adjacency.value),
+        ("epsilon", format_epsilon(found.epsilon)),
+        ("delta", f"{found.delta:g}"),
+        ("mechanism", given.mechanism),
+        ("noise multiplier", f"{found.noise_multiplier:.5g}"),
+        ("rows", str(found.rows) if is_image else None),
+        ("effective noise multiplier", f"{found.effective_noise_multiplier:.5g}" if is_image else None),
+        ("sampling rate", f"{found.sampling_rate:.5g}"),
+        ("steps", f"{found.steps:,}"),
+        ("accountant", found.accountant),
+        ("adjacency", found.charge.adjacency.value),
+        ("published epsilon (not a guarantee)", None if published is None else format_epsilon(published)),
     ]
-    sentences = [meaning(spent, setting.delta)]
-    if is_image and published is not None:
-        rows.insert(4, ("rows", str(setting.rows)))
-        rows.insert(5, ("effective noise multiplier", f"{setting.image.noise_multiplier:.5g}"))
-        rows.append(("published epsilon (not a guarantee)", format_epsilon(published)))
+    sentences = [meaning(found.epsilon, found.delta)]
+    if published is not None:
         sentences.append(
-            f"The papers count {setting.rows} separately sampled queries a step and arrive at epsilon "
+            f"The papers count {found.rows} separately sampled queries a step and arrive at epsilon "
             f"{format_epsilon(published)}; all rows share one sample, so that this is not a valid guarantee."
         )
     print_table("Privacy of a training run", rows, sentences)
@@ -319,9 +248,10 @@ def _report(setting: Setting, spent: float, given: TrainingOptions) -> None:
 
 
 @app.command("ledger")
+@takes_options()
 def ledger_command(
     file: Annotated[Path, typer.Argument(help="A ledger, or the folder of a run.")],
-    accountant: AccountantOption = AccountantName.pld,
+    accountant: AccountantOption = "pld",
     as_json: JsonOption = False,
 ) -> None:
     """What a ledger allows, what is spent, and by which runs. It is checked and left as it is.
@@ -334,4 +264,4 @@ def ledger_command(
     """
     from dpsinkhorn.cli._ledger import show_ledger
 
-    show_ledger(file, accountant.value, as_json)
+    show_ledger(file, accountant, as_json)

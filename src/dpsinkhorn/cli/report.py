@@ -9,47 +9,25 @@ from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._output import BadInputError, print_json
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, print_json, takes_options
 
 
+@takes_options()
 def report(
     folder: Annotated[
         Path, typer.Argument(help="The folder of a run, finished or not; or a release.", show_default=False)
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="The page; RUN/report.html by default. For a release, name it."),
-    ] = None,
+    output: Annotated[Path | None, "The page; RUN/report.html by default. For a release, name it."] = None,
     evaluation: Annotated[
-        Path | None,
-        typer.Option(
-            "--evaluation",
-            help="FILE.json of `dpsinkhorn evaluate --output`. Not private: goes to a page of its own.",
-        ),
+        Path | None, "FILE.json of `dpsinkhorn evaluate --output`. Not private: goes to a page of its own."
     ] = None,
-    public_evaluation: Annotated[
-        bool,
-        typer.Option("--public-evaluation", help="The data evaluated on are public: show it on the report."),
-    ] = False,
-    curator_page: Annotated[
-        bool,
-        typer.Option("--curator-page", help="Also write what was noted while training; not to leave."),
-    ] = False,
-    responsible: Annotated[
-        str | None, typer.Option("--responsible", help="Who answers for the data; named at the top.")
-    ] = None,
-    contact: Annotated[
-        str | None, typer.Option("--contact", help="Where questions go; named at the top.")
-    ] = None,
-    legal_basis: Annotated[
-        str | None, typer.Option("--legal-basis", help="What allows it; in the page to sign.")
-    ] = None,
-    recipients: Annotated[
-        str | None, typer.Option("--recipients", help="Who it is for; in the page to sign.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --output names.")] = False,
+    public_evaluation: Annotated[bool, "The data evaluated on are public: show it on the report."] = False,
+    curator_page: Annotated[bool, "Also write what was noted while training; not to leave."] = False,
+    responsible: Annotated[str | None, "Who answers for the data; named at the top."] = None,
+    contact: Annotated[str | None, "Where questions go; named at the top."] = None,
+    legal_basis: Annotated[str | None, "What allows it; in the page to sign."] = None,
+    recipients: Annotated[str | None, "Who it is for; in the page to sign."] = None,
+    force: Annotated[bool, "Replace what --output names."] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of a run: one HTML page, in plain words, that may be shown if the release may.

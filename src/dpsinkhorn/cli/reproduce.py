@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._output import BadInputError, StoppedError, print_json
-from dpsinkhorn.cli.data import JsonOption
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, bars, print_json, takes_options
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction
@@ -29,45 +29,31 @@ Item = Literal[
 ]
 
 
+@takes_options()
 def reproduce(
     item: Annotated[Item, typer.Argument(help="The table or figure.", show_default=False)],
     version: Annotated[
         Version | None,
-        typer.Option(
-            "--version",
-            help="The papers' first version (clips a batch) or final one (images); by default both for "
-            "table1, else final.",
-            show_default=False,
-        ),
+        "The papers' first version (clips a batch) or final one (images); by default both for table1, else "
+        "final.",
     ] = None,
     scale: Annotated[
-        ScaleName,
-        typer.Option("--scale", help="quick: minutes on a processor, on small data; full: as in the paper."),
+        ScaleName, "quick: minutes on a processor, on small data; full: as in the paper."
     ] = "quick",
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for trainings, tables and pictures; they are found again.")
-    ] = Path("reproduction"),
+    out: Annotated[Path, "Folder for trainings, tables and pictures; they are found again."] = Path(
+        "reproduction"
+    ),
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            "--data", metavar="NAME=PATH", help="Where mnist, fashion-mnist or celeba is; may be repeated."
-        ),
+        typer.Option(metavar="NAME=PATH", help="Where mnist, fashion-mnist or celeba is; may be repeated."),
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", help="A training for each, such as 0,1,2; that is what full does."),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", help="Carry out rows that match this, such as '^mnist DP'.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Train for fewer steps.")] = None,
+    seeds: Annotated[str | None, "A training for each, such as 0,1,2; that is what full does."] = None,
+    only: Annotated[str | None, "Carry out rows that match this, such as '^mnist DP'."] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train for fewer steps.")] = None,
     protocol: Annotated[
-        ProtocolName,
-        typer.Option("--protocol", help="Classifiers as the paper says, or as its authors' code has them."),
+        ProtocolName, "Classifiers as the paper says, or as its authors' code has them."
     ] = "paper",
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; a GPU where there is one.")
-    ] = None,
+    device: Annotated[str | None, "cpu or cuda; a GPU where there is one."] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat a table or figure of the DP-Sinkhorn papers: their figures beside ours, with a proved epsilon.
@@ -178,7 +164,7 @@ def _to_json(found: Reproduction) -> dict[str, Any]:
     return {
         "version": found.version,
         "rows": [_finite(line.values()) for line in found.lines],
-        "gradients": {name: [p.to_json() for p in points] for name, points in found.spreads.items()},
+        "gradients": {name: [asdict(p) for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],
     }
 
@@ -193,17 +179,8 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Call
     """Rows done, and the step of the one in training."""
     from dpsinkhorn.privacy import format_epsilon
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as progress:
+    detail = TextColumn("{task.fields[detail]}")
+    with bars(BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn(), quiet=quiet) as progress:
         task = progress.add_task("", total=None, detail="")
 
         def show(what: str, done: int, total: int) -> None:

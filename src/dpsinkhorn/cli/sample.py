@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-from dpsinkhorn.cli._output import BadInputError, check_file, print_json, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    ReleaseArgument,
+    bars,
+    check_file,
+    print_json,
+    takes_options,
+    warn,
+)
 
 if TYPE_CHECKING:
     from dpsinkhorn.release import Release
@@ -19,35 +27,21 @@ if TYPE_CHECKING:
 _LONG = 5_000  # images; fewer are drawn before a progress bar could be read
 
 
+@takes_options()
 def sample(
-    folder: Annotated[Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)],
-    count: Annotated[int, typer.Option("--count", help="How many images.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("--output", help="FILE.npz, FILE.parquet or a new folder.", show_default=False)
-    ],
-    label: Annotated[
-        str | None, typer.Option("--label", help="Only this class: its name or number; otherwise all.")
-    ] = None,
-    grid: Annotated[
-        Path | None, typer.Option("--grid", help="Draw a picture of some images into this .png file.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The same seed gives the same images; otherwise new ones.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")
-    ] = None,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="bfloat16: twice as fast on processors that have it; less exact.")
-    ] = False,
+    folder: ReleaseArgument,
+    count: Annotated[int, typer.Option(help="How many images.", show_default=False)],
+    output: Annotated[Path, typer.Option(help="FILE.npz, FILE.parquet or a new folder.", show_default=False)],
+    label: Annotated[str | None, "Only this class: its name or number; otherwise all."] = None,
+    grid: Annotated[Path | None, "Draw a picture of some images into this .png file."] = None,
+    seed: Annotated[int | None, "The same seed gives the same images; otherwise new ones."] = None,
+    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
+    fast: Annotated[bool, "bfloat16: twice as fast on processors that have it; less exact."] = False,
     vary: Annotated[
-        bool,
-        typer.Option(
-            "--vary", help="Add the release's random warp, sharpening and grain: for training classifiers."
-        ),
+        bool, "Add the release's random warp, sharpening and grain: for training classifiers."
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --output and --grid name.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    force: Annotated[bool, "Replace what --output and --grid name."] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Draw synthetic images from a release.
 
@@ -65,7 +59,8 @@ def sample(
         if not release.releasable and not as_json:
             warn("this release is marked NOT FOR RELEASE, and so are images drawn from it")
         started = time.perf_counter()
-        with _bar(count) as bar:
+        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with bars(*columns, quiet=count < _LONG) as bar:
             drawing = bar.add_task("drawing", total=count)
             images, found = release.sample(
                 count,
@@ -109,19 +104,6 @@ def _label(release: Release, text: str) -> int | str:
     """A name of a class stays one; other digits are its number."""
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if is_number and text not in release.class_names else text
-
-
-def _bar(count: int) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=count < _LONG or not console.is_terminal,
-        transient=True,
-    )
 
 
 def _report(

@@ -8,17 +8,16 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsinkhorn.data.formats import check_fits
+from dpsinkhorn.data.pictures import check_fits
+from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
-
-__all__ = ["UNREADABLE", "Arrays", "npz_has_parts", "read_npy", "read_npy_set", "read_npz_set"]
+from dpsinkhorn.files import failing_as
 
 # Ways to name the parts of a file: plain, Keras (mnist.npz), MedMNIST. {} stands for the split.
 _IMAGES = ("{}_images", "x_{}", "X_{}", "images", "x", "X")
@@ -38,23 +37,10 @@ UNREADABLE = (
 _SPLIT_WORDS = {"train": ("train",), "test": ("test",), "valid": ("val", "valid")}
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """What a file holds, not yet checked."""
-
-    images: npt.NDArray[Any]
-    labels: npt.NDArray[Any] | None = None
-    groups: npt.NDArray[Any] | None = None
-    unused: tuple[str, ...] = ()  # names of other arrays, not of those of other parts
-
-
-def read_npy_set(path: Path, label: str | None, groups: str | None) -> Arrays:
+def read_npy_set(path: Path, label: str | None, groups: str | None) -> Content:
     """Images in NAME.npy, memory-mapped; labels in the file `label` or NAME.labels.npy; groups likewise."""
-    return Arrays(
-        read_npy(path),
-        _array_beside(path, label, "labels"),
-        _array_beside(path, groups, "groups"),
-    )
+    beside = _array_beside(path, label, "labels"), _array_beside(path, groups, "groups")
+    return Content(read_npy(path), *beside)
 
 
 def _array_beside(path: Path, given: str | None, what: str) -> npt.NDArray[Any] | None:
@@ -69,7 +55,7 @@ def _array_beside(path: Path, given: str | None, what: str) -> npt.NDArray[Any] 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """The array of a .npy file as a read-only memory map: nothing is read before it is used."""
-    try:
+    with failing_as(DataError, f"cannot read {path}"):
         with path.open("rb") as stream:
             shape, fortran, dtype = _npy_header(stream, path)
             start = stream.tell()
@@ -80,14 +66,11 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         if present < length:
             raise DataError(f"{path} declares {length} bytes of values but holds {present}; write it again")
         return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def read_npz_set(
-    path: Path, split: str, image: str | None, label: str | None, groups: str | None, unlabelled: bool = False
-) -> Arrays:
+def read_npz_set(path: Path, asked: Request) -> Content:
     """Images, labels and groups of an .npz file, by their names."""
+    split, image = asked.split, asked.image
     try:
         with zipfile.ZipFile(path) as archive:
             members = {
@@ -104,20 +87,17 @@ def read_npz_set(
                     "name one with image (--image), or another split (--split)"
                 )
             if split != "train" and image is None and found in ("images", "x", "X"):
-                raise DataError(
-                    f"{path} has no {split} part; name the file of the {split} images itself, "
-                    "or give split train (--split train)"
-                )
+                raise asked.no_part(path)
             images = _read_member(archive, members[found], path, may_map=True)
-            label_name = (
-                None if unlabelled else _choose(members, label, _spelled(_LABELS, split), path, "label")
-            )
-            groups_name = _choose(members, groups, _spelled(_GROUPS, split), path, "groups")
-            return Arrays(
+            label = None
+            if not asked.unlabelled:
+                label = _choose(members, asked.label, _spelled(_LABELS, split), path, "label")
+            groups = _choose(members, asked.groups, _spelled(_GROUPS, split), path, "groups")
+            return Content(
                 images,
-                None if label_name is None else _read_member(archive, members[label_name], path),
-                None if groups_name is None else _read_member(archive, members[groups_name], path),
-                _unused(members, {found, label_name, groups_name}, unlabelled),
+                None if label is None else _read_member(archive, members[label], path),
+                None if groups is None else _read_member(archive, members[groups], path),
+                unused=_unused(members, {found, label, groups}, asked.unlabelled),
             )
     except DataError:
         raise

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsinkhorn.data.folders import DICOM_HINT
 from dpsinkhorn.data.labels import encode_groups, encode_labels
+from dpsinkhorn.data.pictures import DICOM_HINT
 from dpsinkhorn.errors import DataError
 
 Indices: TypeAlias = npt.NDArray[np.integer[Any]] | torch.Tensor | Sequence[int]

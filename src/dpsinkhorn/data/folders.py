@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsinkhorn.data.labels import sorted_names
-from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
+from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, is_dicom
+from dpsinkhorn.data.request import Request
 from dpsinkhorn.errors import DataError
-
-DICOM_HINT = "DICOM (.dcm) is not read: convert it to 16-bit PNG"
+from dpsinkhorn.files import failing_as
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
 _SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
-_DICOM_SUFFIXES = (".dcm", ".dicom")
 _OF_NO_INTEREST = ("thumbs.db", "desktop.ini")  # file managers leave them in any folder
 
 _PARTITION = {"train": "0", "valid": "1", "test": "2"}
@@ -31,9 +30,9 @@ class Listing:
     skipped: tuple[tuple[str, int], ...] = ()  # kinds of files that are no pictures, and how many of each
 
 
-def list_pictures(folder: Path, split: str = "train") -> Listing:
+def list_pictures(folder: Path, asked: Request) -> Listing:
     """The pictures under a folder. Sub-folders named train, test, val are splits; others are classes."""
-    folder = _split_folder(folder, split)
+    folder = _split_folder(folder, asked)
     entries = _visible(folder)
     classes = [entry for entry in entries if entry.is_dir()]
     loose = [entry for entry in entries if _is_picture(entry)]
@@ -65,21 +64,6 @@ def list_pictures(folder: Path, split: str = "train") -> Listing:
     return Listing(paths, labels, sorted_names([entry.name for entry in classes]), _kinds(others))
 
 
-def is_dicom(path: Path) -> bool:
-    """Return whether a file is DICOM, by its ending or its mark: many have no ending, or a number for one.
-
-    >>> is_dicom(Path("scan.dcm"))
-    True
-    """
-    if path.suffix.lower() in _DICOM_SUFFIXES:
-        return True
-    try:
-        with path.open("rb") as stream:
-            return stream.read(132)[128:] == b"DICM"
-    except OSError:
-        return False
-
-
 def folder_has_parts(folder: Path) -> bool:
     """Whether the sub-folders of a folder of pictures are parts (train, test, val), and not classes."""
     return bool(_parts(folder))
@@ -90,20 +74,17 @@ def _parts(folder: Path) -> set[str]:
     return folders if folders <= _SPLIT_NAMES else set()
 
 
-def _split_folder(folder: Path, split: str) -> Path:
+def _split_folder(folder: Path, asked: Request) -> Path:
     folders = _parts(folder)
     if not folders:
-        if split != "train":
-            raise DataError(
-                f"{folder} has no {split} part; name the folder of the {split} pictures itself, "
-                "or give split train (--split train)"
-            )
+        if asked.split != "train":
+            raise asked.no_part(folder, "folder", of="pictures")
         return folder
-    for name in _SPLITS[split]:
+    for name in _SPLITS[asked.split]:
         if name in folders:
             return folder / name
     only = ", ".join(sorted(folders))
-    raise DataError(f"{folder} has no {split} part, only {only}; choose one by split (--split)")
+    raise DataError(f"{folder} has no {asked.split} part, only {only}; choose one by split (--split)")
 
 
 def _files_within(folder: Path) -> list[Path]:
@@ -117,10 +98,8 @@ def _files_within(folder: Path) -> list[Path]:
 
 
 def _visible(folder: Path) -> Sequence[Path]:
-    try:
+    with failing_as(DataError, f"cannot read the folder {folder}"):
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"cannot read the folder {folder}: {error.strerror}") from error
 
 
 def _is_picture(path: Path) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil  # type: ignore[import-untyped]
 
+from dpsinkhorn.data.pictures import check_fits
 from dpsinkhorn.errors import DataError
+from dpsinkhorn.files import failing_as
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
@@ -24,19 +25,15 @@ CIFAR_FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test
 _ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 
-def check_fits(size: int, what: str) -> None:
-    """Refuse `what` if its `size` in bytes is more than the memory of this machine."""
-    limit = psutil.virtual_memory().total
-    if size > limit:
-        raise DataError(
-            f"{what} would take {size / 2**30:.3g} GiB, more than the {limit / 2**30:.3g} GiB here; "
-            "the file may be damaged, else make the images smaller or keep them in an uncompressed .npy file"
-        )
-
-
 def is_idx_name(name: str) -> bool:
     """Return whether a file is called as MNIST's files are: train-images-idx3-ubyte.gz and the like."""
     return _NAME.search(name) is not None
+
+
+def has_idx(folder: Path) -> bool:
+    """Return whether a folder holds such files."""
+    with failing_as(DataError, f"cannot read the folder {folder}"):
+        return any(is_idx_name(entry.name) for entry in folder.iterdir())
 
 
 def find_idx(folder: Path, split: str) -> Path | None:
@@ -124,10 +121,8 @@ def read_cifar(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[
     parts = []
     for name in CIFAR_FILES[split]:
         path = folder / name
-        try:
+        with failing_as(DataError, f"cannot read {path}"):
             content = np.fromfile(path, np.uint8)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         if content.size == 0 or content.size % _ROW:
             raise DataError(f"{path} is {content.size} bytes long, no multiple of {_ROW}; fetch it again")
         parts.append(content.reshape(-1, _ROW))

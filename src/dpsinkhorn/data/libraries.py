@@ -17,8 +17,6 @@ from torch.utils.data import Dataset as TorchDataset
 from dpsinkhorn.data.pictures import decode, plain_picture
 from dpsinkhorn.errors import DataError
 
-__all__ = ["read_records"]
-
 _IMAGES = ("image", "img", "images", "pixel_values", "x", "path", "file", "file_name", "filename")
 _LABELS = ("label", "labels", "fine_label", "target", "y")
 

@@ -24,9 +24,6 @@ from typing import IO, Any, TypeAlias
 
 import platformdirs
 
-from dpsinkhorn.data import formats
-from dpsinkhorn.data.folders import is_celeba
-from dpsinkhorn.data.formats import CIFAR_FILES
 from dpsinkhorn.errors import DataError, DownloadError
 from dpsinkhorn.files import new_file
 
@@ -106,11 +103,14 @@ def advice(known: KnownDataset, folder: Path | None = None) -> str:
 
 def _holds(known: KnownDataset, path: Path, split: str | None) -> bool:
     """Return whether a folder holds a split of a data set; None: all that belongs to it."""
+    from dpsinkhorn.data import formats
+    from dpsinkhorn.data.folders import is_celeba
+
     if known.name == "celeba":
         return is_celeba(path)
     splits = list(known.records) if split is None else [split]
     if known.name == "cifar10":
-        return all((path / name).is_file() for part in splits for name in CIFAR_FILES.get(part, ()))
+        return all((path / name).is_file() for part in splits for name in formats.CIFAR_FILES.get(part, ()))
     images = [formats.find_idx(path, part) for part in splits]
     return all(file is not None and formats.labels_beside(file) is not None for file in images)
 
@@ -249,6 +249,8 @@ def _read(answer: http.client.HTTPResponse, host: str) -> bytes:
 
 def _unpack_cifar(archive: Path, folder: Path) -> None:
     """The batches of CIFAR-10 and nothing else, whatever the archive holds."""
+    from dpsinkhorn.data.formats import CIFAR_FILES
+
     wanted = {f"cifar-10-batches-bin/{name}" for names in CIFAR_FILES.values() for name in names}
     try:
         with tarfile.open(archive, "r:gz") as members:

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import psutil  # type: ignore[import-untyped]
 from PIL import Image, ImageOps
 
-from dpsinkhorn.data.formats import check_fits
 from dpsinkhorn.errors import DataError
 
 Progress: TypeAlias = Callable[[int, int], None]  # called with pictures done, pictures altogether
@@ -28,6 +28,8 @@ Pixels: TypeAlias = npt.NDArray[Any]  # (H, W, C), uint8 or uint16
 PICTURE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 )
+DICOM_HINT = "DICOM (.dcm) is not read: convert it to 16-bit PNG"
+_DICOM_SUFFIXES = (".dcm", ".dicom")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that starts another program
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _ORIENTATION = 0x0112  # EXIF's tag: how the camera was held
@@ -36,6 +38,31 @@ _BATCH = 64  # pictures per task: small ones decode in less time than a task tak
 
 # Pillow logs some damage besides raising; where the program has set up no logging, Python would print that
 logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+def is_dicom(path: Path) -> bool:
+    """Return whether a file is DICOM, by its ending or its mark: many have no ending, or a number for one.
+
+    >>> is_dicom(Path("scan.dcm"))
+    True
+    """
+    if path.suffix.lower() in _DICOM_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def check_fits(size: int, what: str) -> None:
+    """Refuse `what` if its `size` in bytes is more than the memory of this machine."""
+    limit = psutil.virtual_memory().total
+    if size > limit:
+        raise DataError(
+            f"{what} would take {size / 2**30:.3g} GiB, more than the {limit / 2**30:.3g} GiB here; "
+            "the file may be damaged, else make the images smaller or keep them in an uncompressed .npy file"
+        )
 
 
 def parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -15,19 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute  # type: ignore[import-untyped]
 
-from dpsinkhorn.data.columns import (
-    check_names,
-    column_names,
-    decimals,
-    is_text,
-    read_columns,
-    separator_hint,
-    whole_pixels,
-)
-from dpsinkhorn.data.pictures import Progress, decode_all
+from dpsinkhorn.data import columns
+from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
-
-__all__ = ["Table", "is_row_number", "read_table"]
 
 _IMAGE_NAMES = ("image", "path", "file", "file_name", "filename", "bytes", "pixels")
 _LABEL_NAMES = ("label", "class")
@@ -35,16 +24,6 @@ _GROUP_NAMES = ("groups",)
 _PIXEL = re.compile(r"(?:pixel|pix|px|p)?[_ ]?\d+(?:[x_]\d+)*", re.IGNORECASE)
 _FEW_PIXELS = 64  # of the smallest images that are met in earnest
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-
-
-@dataclass(frozen=True)
-class Table:
-    """What a table holds, not yet checked."""
-
-    images: npt.NDArray[Any]
-    labels: Sequence[Any] | None
-    groups: Sequence[Any] | None
-    unused: tuple[str, ...] = ()  # names of the other columns
 
 
 def is_row_number(name: str) -> bool:
@@ -56,33 +35,24 @@ def is_row_number(name: str) -> bool:
     return _INDEX.fullmatch(name) is not None
 
 
-def read_table(
-    path: Path,
-    *,
-    image: str | None = None,
-    label: str | None = None,
-    groups: str | None = None,
-    unlabelled: bool = False,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-    has_range: bool = False,
-    progress: Progress | None = None,
-) -> Table:
+def read_table(path: Path, asked: Request) -> Content:
     """Images, labels and persons of a CSV (.csv, .tsv) or parquet file.
 
     `image`, `label` and `groups` name columns; the usual names are found without. Paths are relative to the
     table's folder and must stay in it. Columns of pixels (pixel0, pixel1, ...) go row by row, the channels
     of a pixel next to each other; the image is square unless `size` says otherwise. A .csv file may have
     semicolons or tabs in place of commas, and decimal commas with them; it must be UTF-8. In a text file
-    pixels are whole numbers from 0 to 255; with a stated range (`has_range`) they are decimal numbers.
+    pixels are whole numbers from 0 to 255; with a stated range they are decimal numbers.
     """
-    names = column_names(path)
-    if is_text(path):
-        stated = [name for name in (image, label, groups) if name is not None and not _PIXEL.fullmatch(name)]
-        check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
-    label_name = None if unlabelled else _column(names, label, _LABEL_NAMES, "label")
-    group_name = _column(names, groups, _GROUP_NAMES, "groups")
-    image_name = _column(names, image, _IMAGE_NAMES, "image")
+    size, has_range = asked.size, asked.value_range is not None
+    names = columns.column_names(path)
+    if columns.is_text(path):
+        given = (asked.image, asked.label, asked.groups)
+        stated = [name for name in given if name is not None and not _PIXEL.fullmatch(name)]
+        columns.check_names(names, (*_IMAGE_NAMES, *_LABEL_NAMES, *_GROUP_NAMES, *stated), path)
+    label_name = None if asked.unlabelled else _column(names, asked.label, _LABEL_NAMES, "label")
+    group_name = _column(names, asked.groups, _GROUP_NAMES, "groups")
+    image_name = _column(names, asked.image, _IMAGE_NAMES, "image")
     taken = {label_name, group_name}
     pixel_names = [name for name in names if name not in taken and _PIXEL.fullmatch(name)]
     image_names = [image_name] if image_name is not None else pixel_names
@@ -90,17 +60,17 @@ def read_table(
         raise DataError(
             f"{path} has no column of images, and this is for images only, not for measurements. If it has "
             "pictures, name their column by image (--image); columns of pixels are called pixel0, pixel1, ..."
-            f"{separator_hint(path) if is_text(path) else ''}"
+            f"{columns.separator_hint(path) if columns.is_text(path) else ''}"
         )
     if image_name is None and size is None and _may_be_measurements(pixel_names):
         raise DataError(
             f"{path} has {len(pixel_names)} columns with numbers for names, which may be measurements; this "
             "is for images only. If they are pixels, state size (--size 4x4 and the like)"
         )
-    used = {*image_names, *taken, *(_LABEL_NAMES if unlabelled else ())}
+    used = {*image_names, *taken, *(_LABEL_NAMES if asked.unlabelled else ())}
     unused = tuple(name for name in dict.fromkeys(names) if name not in used and not is_row_number(name))
     others = sorted(name for name in taken if name is not None)
-    table = read_columns(path, [*image_names, *others])
+    table = columns.read_columns(path, [*image_names, *others])
     if table.num_rows == 0:
         raise DataError(f"the data set is empty: {path} has no rows")
     try:
@@ -109,15 +79,13 @@ def read_table(
     except ValueError as error:  # times to the nanosecond, which Python has no type for
         raise DataError(f"cannot read {path}: {error}; write labels and persons as text") from error
     if image_name is None:
-        columns = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
-        return Table(_shaped(np.stack(columns, axis=1), size, channels, path), labels, persons, unused)
-    column = table[image_name]
-    if _is_list(column.type):
-        pixels = _pixel_lists(column, has_range, path)
-        return Table(_shaped(pixels, size, channels, path), labels, persons, unused)
-    sources, titles = _picture_sources(column, image_name, path)
-    pictures = decode_all(sources, titles, size=size, channels=channels, progress=progress)
-    return Table(pictures, labels, persons, unused)
+        stacked = [_pixels(table[name], f"the column {name}", has_range, path) for name in pixel_names]
+        images = _shaped(np.stack(stacked, axis=1), size, asked.channels, path)
+    elif _is_list(table[image_name].type):
+        images = _shaped(_pixel_lists(table[image_name], has_range, path), size, asked.channels, path)
+    else:
+        images = asked.decode(*_picture_sources(table[image_name], image_name, path))
+    return Content(images, labels, persons, unused=unused)
 
 
 def _may_be_measurements(pixel_names: Sequence[str]) -> bool:
@@ -200,10 +168,10 @@ def _pixel_lists(column: pa.ChunkedArray, has_range: bool, path: Path) -> npt.ND
 def _pixels(column: pa.ChunkedArray, what: str, has_range: bool, path: Path) -> npt.NDArray[Any]:
     """Return numbers as they are where their range is stated, else in that of 8 bits or of their type."""
     if not has_range:
-        return whole_pixels(column, what, path)
+        return columns.whole_pixels(column, what, path)
     if pa.types.is_integer(column.type) and not column.null_count:
         return np.asarray(column.to_numpy())
-    return decimals(column, what, path)
+    return columns.decimals(column, what, path)
 
 
 def _shaped(

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.evaluation.networks import Report, pixels, silent
-
-__all__ = ["Classifier", "Forest", "Logistic"]
+from dpsinkhorn.evaluation.networks import Lesson, Report, pixels, silent
 
 _TOLERANCE = 1e-4  # scikit-learn's: largest entry of the gradient of the mean loss
 
@@ -28,16 +26,8 @@ class Classifier(Protocol):
     def shortened(self) -> Classifier:
         """The same with a few rounds only: to see how long one takes."""
 
-    def classify(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        test: Tensor,
-        seed: int,
-        report: Report = silent,
-    ) -> tuple[NDArray[Any], int]:
-        """Learn from uint8 images (n, C, H, W), and judge the test images.
+    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+        """Learn, and judge the test images.
 
         Returns:
             The probability of each class, (tests, classes), and the epochs that were trained for, or 0.
@@ -54,35 +44,24 @@ class Logistic:
     """`auto` takes scikit-learn's on the processor."""
 
     def work(self, count: int) -> int:
-        """See `Classifier`."""
         return count * min(self.iterations, 300)
 
     def shortened(self) -> Logistic:
-        """See `Classifier`."""
         return replace(self, iterations=10)
 
-    def classify(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        test: Tensor,
-        seed: int,
-        report: Report = silent,
-    ) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
-        if self.solver == "torch" or (self.solver == "auto" and images.device.type != "cpu"):
-            return self._torch(images, labels, classes, test), 0
+    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+        if self.solver == "torch" or (self.solver == "auto" and lesson.images.device.type != "cpu"):
+            return self._torch(lesson), 0
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 
-        model = LogisticRegression(solver="lbfgs", max_iter=self.iterations, random_state=seed % 2**32)
-        return _sklearn(model, images, labels, classes, test, report), 0
+        model = LogisticRegression(solver="lbfgs", max_iter=self.iterations, random_state=lesson.seed % 2**32)
+        return _sklearn(model, lesson, report), 0
 
-    def _torch(self, images: Tensor, labels: Tensor, classes: int, test: Tensor) -> NDArray[Any]:
+    def _torch(self, lesson: Lesson) -> NDArray[Any]:
         """L-BFGS on the same objective, stopped by the same rule."""
-        x = pixels(images).flatten(1)
-        weight = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
-        bias = torch.zeros(classes, device=x.device, requires_grad=True)
+        x = pixels(lesson.images).flatten(1)
+        weight = torch.zeros(lesson.classes, x.shape[1], device=x.device, requires_grad=True)
+        bias = torch.zeros(lesson.classes, device=x.device, requires_grad=True)
         optimizer = torch.optim.LBFGS(
             [weight, bias],
             max_iter=self.iterations,
@@ -95,14 +74,14 @@ class Logistic:
 
         def closure() -> Tensor:
             optimizer.zero_grad(set_to_none=True)
-            loss = functional.cross_entropy(x @ weight.T + bias, labels)
+            loss = functional.cross_entropy(x @ weight.T + bias, lesson.labels)
             loss = loss + weight.square().sum() / (2 * len(x))
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
         optimizer.step(closure)  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            logits = pixels(test).flatten(1) @ weight.T + bias
+            logits = pixels(lesson.test).flatten(1) @ weight.T + bias
         return logits.double().softmax(1).numpy(force=True)
 
 
@@ -113,38 +92,25 @@ class Forest:
     trees: int = 100
 
     def work(self, count: int) -> int:
-        """See `Classifier`."""
         return count * self.trees
 
     def shortened(self) -> Forest:
-        """See `Classifier`."""
         return Forest(16)
 
-    def classify(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        test: Tensor,
-        seed: int,
-        report: Report = silent,
-    ) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
+    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
         from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
 
-        model = RandomForestClassifier(self.trees, n_jobs=-1, random_state=seed % 2**32)
-        return _sklearn(model, images, labels, classes, test, report), 0
+        model = RandomForestClassifier(self.trees, n_jobs=-1, random_state=lesson.seed % 2**32)
+        return _sklearn(model, lesson, report), 0
 
 
-def _sklearn(
-    model: Any, images: Tensor, labels: Tensor, classes: int, test: Tensor, report: Report
-) -> NDArray[Any]:
+def _sklearn(model: Any, lesson: Lesson, report: Report) -> NDArray[Any]:
     """What a model of scikit-learn says; it knows nothing of classes that it was shown no images of."""
     from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
 
-    x, tx = (pixels(part).flatten(1).numpy(force=True) for part in (images, test))
-    y = labels.numpy(force=True)
-    found = np.zeros((len(tx), classes))
+    x, tx = (pixels(part).flatten(1).numpy(force=True) for part in (lesson.images, lesson.test))
+    y = lesson.labels.numpy(force=True)
+    found = np.zeros((len(tx), lesson.classes))
     if len(np.unique(y)) == 1:  # logistic regression is refused; the answer is known
         found[:, int(y[0])] = 1
         return found

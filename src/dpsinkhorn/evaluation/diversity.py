@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = ["PrecisionRecall", "precision_recall"]
-
 _CELLS = 2**24  # distances at a time
 
 
@@ -26,10 +24,6 @@ class PrecisionRecall:
     precision: float
     recall: float
     neighbours: int
-
-    def to_json(self) -> dict[str, float | int]:
-        """Plain values."""
-        return {"precision": self.precision, "recall": self.recall, "neighbours": self.neighbours}
 
 
 def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) -> PrecisionRecall:

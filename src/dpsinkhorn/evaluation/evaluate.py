@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.estimate import seconds_of_classifiers, seconds_of_comparing, seconds_of_features
+from dpsinkhorn.evaluation.classifiers import Classifier
+from dpsinkhorn.evaluation.diversity import precision_recall
 from dpsinkhorn.evaluation.features import (
     TAUGHT_BY,
     TRAINED,
+    FeatureNetwork,
     chosen_features,
     load_features,
 )
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
 from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
+from dpsinkhorn.evaluation.networks import Lesson
 from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
-
-__all__ = ["NOT_PRIVATE", "PUBLIC_DATA", "Evaluation", "check_parts", "evaluate_images"]
 
 NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
@@ -36,6 +39,8 @@ PUBLIC_DATA = (
     "These figures are computed from a public data set, without noise: they are not covered by the privacy "
     "guarantee of the release. Of private data they would be for the curator alone."
 )
+
+_TRIED = 1024  # images, to see how long each part will take
 
 
 @dataclass(frozen=True)
@@ -150,15 +155,15 @@ def evaluate_images(
             assert labels is not None
             y = torch.from_numpy(check_labels(labels, len(images), test.classes))[:count].to(where)
             counts = [len(own) // sets for own, _ in both.values() for _ in range(sets)]
-            seconds = seconds_of_classifiers(specs, x, y, test.classes, counts)
+            seconds = _seconds_of_classifiers(specs, x, y, test.classes, counts)
         if network is not None:
-            seconds["features"] = seconds_of_features(network, x, 2 * count + test.records)
+            seconds["features"] = _seconds_of_features(network, x, 2 * count + test.records)
             if features == "cnn" and kinds is not None:
                 taught = {"features": TRAINED}, real, kinds, teachers.classes, [min(len(real), TAUGHT_BY)]
-                seconds["features"] += seconds_of_classifiers(*taught)["features"]
+                seconds["features"] += _seconds_of_classifiers(*taught)["features"]
             if "precision-recall" in measures:
                 compared = min(count, test.records, teachers.records, chosen.compared)
-                seconds["precision-recall"] = seconds_of_comparing(network, x, compared)
+                seconds["precision-recall"] = _seconds_of_comparing(network, x, compared)
         estimated(seconds)
 
     utility: dict[str, Utility] = {}
@@ -254,3 +259,41 @@ def check_comparable(images: NDArray[Any], labels: NDArray[Any] | None, data: Da
             f"the synthetic images have a class {int(np.max(labels))} but {data.name} has {data.classes} "
             "classes; state the classes as in training"
         )
+
+
+# ---- how long it will take: each part is tried on a few images, and the time multiplied
+
+
+def _seconds_of_classifiers(
+    specs: Mapping[str, Classifier], images: Tensor, labels: Tensor, classes: int, counts: Sequence[int]
+) -> dict[str, float]:
+    """Seconds that each classifier takes to learn from so many images, one number for each training."""
+    step = max(1, len(images) // _TRIED)  # they may come sorted by class
+    x, y = images[::step][:_TRIED], labels[::step][:_TRIED]
+    found = {}
+    for name, spec in specs.items():
+        short = spec.shortened()
+        seconds = _timed(lambda short=short: short.classify(Lesson(x, y, classes, x[:1], 0)))  # type: ignore[misc]
+        found[name] = sum(seconds * spec.work(count) / short.work(len(x)) for count in counts)
+    return found
+
+
+def _seconds_of_features(network: FeatureNetwork, images: Tensor, count: int) -> float:
+    """Seconds for the features of so many images."""
+    some = images[: min(_TRIED, network.batch_size // 4)]
+    return _timed(lambda: network.features(some)) * count / len(some)
+
+
+def _seconds_of_comparing(network: FeatureNetwork, images: Tensor, count: int) -> float:
+    """Seconds for precision and recall of synthetic and of real images, so many on either side."""
+    width = network.features(images[:1]).shape[1]
+    points = torch.rand(2, _TRIED, width, device=images.device)
+    return _timed(lambda: precision_recall(points[0], points[1])) * 2 * (count / _TRIED) ** 2
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Seconds of the second time: the first one loads libraries, and chooses kernels."""
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+    return time.perf_counter() - started

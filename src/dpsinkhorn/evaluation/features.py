@@ -14,8 +14,6 @@ from dpsinkhorn.evaluation.efficientnet import load_efficientnet
 from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_inception_weights, load_inception
 from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
 
-__all__ = ["FEATURES", "FeatureNetwork", "chosen_features", "classifier_features", "load_features"]
-
 FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
 TRAINED = Network(cnn, epochs=10, shown=50_000)  # good features do not need the last per cent
 TAUGHT_BY = 10_000  # images at most

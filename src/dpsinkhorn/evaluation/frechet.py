@@ -19,8 +19,6 @@ from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = ["FeatureStatistics", "feature_statistics", "frechet_distance"]
-
 
 @dataclass(frozen=True, eq=False)
 class FeatureStatistics:

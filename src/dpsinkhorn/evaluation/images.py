@@ -14,8 +14,6 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.release import to_uint8
 
-__all__ = ["check_labels", "images_of", "on_device", "size_of"]
-
 _CHUNK = 4096
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dpsinkhorn.data import DownloadError, data_folder
 from dpsinkhorn.data.named import RemoteFile, download_file
 from dpsinkhorn.errors import EvaluationError
-
-__all__ = ["INCEPTION_WEIGHTS", "fetch_inception_weights", "find_inception_weights", "load_inception"]
+from dpsinkhorn.files import failing_as
 
 INCEPTION_WEIGHTS = RemoteFile(
     name="weights-inception-2015-12-05-6726825d.pth",
@@ -39,13 +38,12 @@ def fetch_inception_weights(progress: Callable[[str, int, int], None] | None = N
     if found is not None:
         return found
     folder = data_folder() / "inception"
-    try:
+    with failing_as(EvaluationError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        return download_file(INCEPTION_WEIGHTS, folder, progress=progress)
-    except DownloadError as error:
-        raise EvaluationError(f"{error}; put the file {INCEPTION_WEIGHTS.name} into {folder}") from error
-    except OSError as error:
-        raise EvaluationError(f"cannot write to {folder}: {error.strerror or error}") from error
+        try:
+            return download_file(INCEPTION_WEIGHTS, folder, progress=progress)
+        except DownloadError as error:
+            raise EvaluationError(f"{error}; put the file {INCEPTION_WEIGHTS.name} into {folder}") from error
 
 
 class _Inception(nn.Module):

@@ -14,8 +14,6 @@ from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.features import FeatureNetwork
 from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
 
-__all__ = ["Likeness", "compare_images"]
-
 Progress = Callable[[str, float], object]
 
 

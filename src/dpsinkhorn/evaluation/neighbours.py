@@ -18,9 +18,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.images import on_device
+from dpsinkhorn.files import failing_as
 from dpsinkhorn.generators import choose_device
-
-__all__ = ["MARK", "Neighbours", "nearest_neighbours", "neighbours_path", "neighbours_picture"]
 
 MARK = "CURATOR-ONLY"
 _WARNING = (
@@ -120,10 +119,8 @@ def neighbours_picture(
             tile = Image.fromarray(_plain(image)).convert("RGB")
             picture.paste(tile.resize((wide, high), Image.Resampling.NEAREST), (side, top))
         pen.text((left, top + high + 1), f"distance {neighbours.distances[k]:.2f}", "black", font)
-    try:
+    with failing_as(EvaluationError, f"cannot write {target}"):
         picture.save(target, format="PNG")
-    except OSError as error:
-        raise EvaluationError(f"cannot write {target}: {error.strerror or error}") from error
     return target
 
 

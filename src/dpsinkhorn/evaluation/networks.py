@@ -17,11 +17,6 @@ from torch.nn import functional
 
 from dpsinkhorn.errors import EvaluationError
 
-__all__ = [
-    "Fit", "Network", "Report", "authors_cnn", "cnn", "fit_network", "linear", "mlp", "pixels",
-    "probabilities", "silent",
-]  # fmt: skip
-
 _BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
 _EVALUATED = 8192  # images per pass without gradients
 _SMALLEST = 20  # images, so that a tenth of them says something
@@ -88,6 +83,17 @@ def authors_cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What a classifier learns from, and is judged by."""
+
+    images: Tensor  # uint8, (n, C, H, W)
+    labels: Tensor  # int64, (n,), on the same device
+    classes: int
+    test: Tensor  # uint8, (tests, C, H, W)
+    seed: int
+
+
 @dataclass(frozen=True)
 class Network:
     """A network, and how it is trained: as PyTorch has it, where nothing else is said."""
@@ -122,18 +128,10 @@ class Network:
         """One epoch; see `Classifier`."""
         return replace(self, epochs=1, shown=None)
 
-    def classify(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: int,
-        test: Tensor,
-        seed: int,
-        report: Report = silent,
-    ) -> tuple[NDArray[Any], int]:
-        """See `Classifier`."""
-        fit = fit_network(self, images, labels, classes, seed=seed, report=report)
-        return probabilities(fit.network, test, symmetric=self.symmetric), len(fit.history)
+    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+        data = lesson.images, lesson.labels, lesson.classes
+        fit = fit_network(self, *data, seed=lesson.seed, report=report)
+        return probabilities(fit.network, lesson.test, symmetric=self.symmetric), len(fit.history)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, linear, ml
 from dpsinkhorn.generators import Variation
 from dpsinkhorn.release import Release
 
-__all__ = ["CLASSIFIERS", "PARTS", "PROTOCOLS", "Protocol", "draw_images", "find_protocol", "paper_protocol"]
-
 CLASSIFIERS = ("logistic", "forest", "mlp", "cnn")
 PARTS = (*CLASSIFIERS, "real", "frechet", "precision-recall")
 

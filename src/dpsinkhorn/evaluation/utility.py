@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.images import check_labels, on_device, size_of
+from dpsinkhorn.evaluation.networks import Lesson
 from dpsinkhorn.evaluation.protocols import CLASSIFIERS, Protocol, find_protocol
 from dpsinkhorn.generators import choose_device
-
-__all__ = ["ClassifierScore", "Utility", "downstream_utility"]
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,8 @@ def downstream_utility(
 
             report(0.0)
             rows = slice(k * count, (k + 1) * count)
-            told, trained = specs[name].classify(x[rows], y[rows], classes, tx, seed + k, report)
+            lesson = Lesson(x[rows], y[rows], classes, tx, seed + k)
+            told, trained = specs[name].classify(lesson, report)
             report(1.0)
             found.append(told)
             epochs += [trained] if trained else []

@@ -227,7 +227,11 @@ class _Climber:
     def _newton(self, walkers: list[_Walker], near: list[bool]) -> tuple[list[float], list[bool]]:
         """Slopes of Newton's direction, and for which problems of the batch it is one to take."""
         accuracy = math.sqrt(max(walker.error for walker in walkers))
-        slopes, solved = self.at.newton(self.ridge, accuracy)
+        found = self.at.newton(self.ridge, accuracy)
+        while not isinstance(found, tuple):
+            self.at = found
+            found = self.at.newton(self.ridge, accuracy)
+        slopes, solved = found
         ascends = [done and 0 < slope < math.inf for done, slope in zip(solved, slopes, strict=True)]
         for k, good in enumerate(ascends):
             self.ridge[k] = max(self.ridge[k] / 4, self.least_ridge) if good else self.ridge[k] * 100

@@ -65,9 +65,6 @@ class PixelCost:
     """``squared * |x - y|^2 + absolute * |x - y|_1``: what loops and kernels know of a built-in cost.
 
     Labels are coordinates too (:func:`with_labels`): between two classes, two differ by the label weight.
-
-    >>> PixelCost.of(L1L2(2.0))
-    PixelCost(squared=True, absolute=2.0)
     """
 
     squared: bool
@@ -144,8 +141,7 @@ class Euclidean(Cost):
     symmetric = True
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        squares = native.pairwise(x, y, SquaredEuclidean.pixels)
-        if squares is not None:
+        if (squares := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
             return squares.sqrt_()
         return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -165,8 +161,7 @@ class Cityblock(Cost):
     pixels = PixelCost(squared=False, absolute=1.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        costs = native.pairwise(x, y, Cityblock.pixels)
-        if costs is not None:
+        if (costs := native.pairwise(x, y, Cityblock.pixels)) is not None:
             return costs
         if x.device.type != "cpu":
             return torch.cdist(x, y, p=1.0)
@@ -179,8 +174,7 @@ class Cityblock(Cost):
         return out
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        gradient = native.gradient(x, y, plan, Cityblock.pixels)
-        if gradient is not None:
+        if (gradient := native.gradient(x, y, plan, Cityblock.pixels)) is not None:
             return gradient
         # Entries whose sum is below the rounding of the row's total can be left out; at the small
         # regularizations of the papers that leaves a handful a row.
@@ -211,8 +205,7 @@ class L1L2(Cost):
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.l1_weight:
             return SquaredEuclidean().pairwise(x, y)
-        costs = native.pairwise(x, y, self.pixels)
-        if costs is not None:
+        if (costs := native.pairwise(x, y, self.pixels)) is not None:
             return costs
         squared = SquaredEuclidean().pairwise(x, y)
         return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
@@ -223,8 +216,7 @@ class L1L2(Cost):
         prepared: list[Callable[[Tensor], Tensor]] = []
 
         def costs(x: Tensor) -> Tensor:
-            fused = native.pairwise(x, y, self.pixels)
-            if fused is not None:
+            if (fused := native.pairwise(x, y, self.pixels)) is not None:
                 return fused
             if not prepared:
                 prepared.extend([SquaredEuclidean().against(y), Cityblock().against(y)])
@@ -236,8 +228,7 @@ class L1L2(Cost):
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         if not self.l1_weight:
             return SquaredEuclidean().gradient(x, y, plan)
-        gradient = native.gradient(x, y, plan, self.pixels)
-        if gradient is not None:
+        if (gradient := native.gradient(x, y, plan, self.pixels)) is not None:
             return gradient
         squared = SquaredEuclidean().gradient(x, y, plan)
         return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)

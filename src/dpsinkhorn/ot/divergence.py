@@ -162,11 +162,7 @@ def _of_own(options: dict[str, Any], side: int) -> dict[str, Any]:
 
 
 def split_generated(total: int, debias: float) -> tuple[int, int]:
-    """The n and ``n' = floor(n * debias)`` whose sum is ``total``.
-
-    >>> split_generated(70, 0.4)
-    (50, 20)
-    """
+    """The n and ``n' = floor(n * debias)`` whose sum is ``total``."""
     if not 0 <= debias <= 1:
         raise ValueError(f"debias: expected a fraction between 0 and 1, got {debias}")
     generated = math.ceil(total / (1 + debias) - 1e-9)
@@ -180,11 +176,7 @@ def split_generated(total: int, debias: float) -> tuple[int, int]:
 
 
 def count_resampled(generated: int, debias: float) -> int:
-    """``n' = floor(n * debias)``, safe against products such as 100 * 0.29 = 28.999999999999996.
-
-    >>> count_resampled(100, 0.29)
-    29
-    """
+    """``n' = floor(n * debias)``, safe against products such as 100 * 0.29 = 28.999999999999996."""
     return math.floor(generated * debias + 1e-9)
 
 

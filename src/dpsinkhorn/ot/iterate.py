@@ -1,22 +1,24 @@
 """Where an ascent stands: its vectors, and all that is done to them.
 
 The loop in :mod:`dpsinkhorn.ot.ascent` decides by a few numbers per problem; the vectors are behind an
-:class:`Iterate`. There are two: PyTorch's below, for everything, and one in C, for a small problem on a CPU.
+:class:`Iterate`. PyTorch's is below, for everything; two in C are for a single problem on a CPU.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native, newton
-from dpsinkhorn.ot.native.scaling import ScalingIterate
-from dpsinkhorn.ot.native.state import NativeIterate
+from dpsinkhorn.ot.native.iterates import NativeIterate, ScalingIterate
 from dpsinkhorn.ot.newton import column, numbers, solve_curvature
 from dpsinkhorn.ot.semidual import SemiDual
+
+Direction: TypeAlias = tuple[list[float], list[bool]]
+"""Slopes of a direction that was proposed, and for which problems it could be solved for."""
 
 
 class Iterate(Protocol):
@@ -37,8 +39,11 @@ class Iterate(Protocol):
     def keep(self, taken: list[bool]) -> None:
         """Make the trial point the one kept."""
 
-    def newton(self, ridge: list[float], accuracy: float) -> tuple[list[float], list[bool]]:
-        """Propose Newton's direction at the trial point, in units of λ: slopes, and which were solved."""
+    def newton(self, ridge: list[float], accuracy: float) -> Direction | Iterate:
+        """Propose Newton's direction at the trial point, in units of λ.
+
+        Where that takes too long, return the iterate to go on with, which stands there too.
+        """
 
     def sinkhorn(self, spare: list[bool]) -> list[float]:
         """Propose Sinkhorn's step, in units of λ, but for the problems to spare: slopes."""
@@ -118,7 +123,7 @@ class TorchIterate:
             self.value = torch.where(mask[:, 0], point.value, self.value)
             self.error = torch.where(mask[:, 0], point.error, self.error)
 
-    def newton(self, ridge: list[float], accuracy: float) -> tuple[list[float], list[bool]]:
+    def newton(self, ridge: list[float], accuracy: float) -> Direction:
         point = self._point
         direction, solved = solve_curvature(point.curvature, point.residual, ridge, accuracy)
         if not self.dual.relaxed:  # a constant makes no difference

@@ -20,8 +20,26 @@ _Kind = TypeVar("_Kind")
 Array: TypeAlias = "Tensor | npt.NDArray[np.floating[Any]]"
 
 
+class _Weighted:
+    """What the weights of a problem tell."""
+
+    a: Tensor
+    b: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of problems, of points ``x`` or rows, and of points ``y`` or columns."""
+        batch = self.a.shape[0] if self.batched else 1
+        return batch, self.a.shape[-1], self.b.shape[-1]
+
+    @property
+    def batched(self) -> bool:
+        """Whether results carry a leading batch dimension."""
+        return self.a.ndim == 2
+
+
 @dataclass(frozen=True, eq=False, init=False)
-class Problem:
+class Problem(_Weighted):
     """Move the weights ``a`` at points ``x`` to the weights ``b`` at points ``y`` at least cost.
 
     Args:
@@ -71,17 +89,6 @@ class Problem:
         _set_weights(self, a, x, b, y)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of problems, of points ``x`` and of points ``y``."""
-        batch = self.x.shape[0] if self.x.ndim == 3 else 1
-        return batch, self.x.shape[-2], self.y.shape[-2]
-
-    @property
-    def batched(self) -> bool:
-        """Whether results carry a leading batch dimension."""
-        return self.x.ndim == 3
-
-    @property
     def points(self) -> Tensor:
         """A tensor of the problem's dtype and device."""
         return self.x
@@ -108,7 +115,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class MatrixProblem:
+class MatrixProblem(_Weighted):
     """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``: tensor or NumPy array.
 
     >>> MatrixProblem(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).shape
@@ -125,17 +132,6 @@ class MatrixProblem:
         _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
         object.__setattr__(self, "matrix", matrix.detach())
         _set_weights(self, a, matrix, b, matrix.mT)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of problems, of rows and of columns."""
-        batch = self.matrix.shape[0] if self.matrix.ndim == 3 else 1
-        return batch, self.matrix.shape[-2], self.matrix.shape[-1]
-
-    @property
-    def batched(self) -> bool:
-        """Whether results carry a leading batch dimension."""
-        return self.matrix.ndim == 3
 
     @property
     def points(self) -> Tensor:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import Generator, draw_labels, draw_latents
-from dpsinkhorn.ot import Cost, transport_loss, with_labels
+from dpsinkhorn.ot import transport_loss, with_labels
+from dpsinkhorn.ot.divergence import count_resampled
 from dpsinkhorn.training import Plan
 
 DEBIAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -36,10 +36,6 @@ class GradientSpread:
     debias: float
     bias: float  # relative to the length of the mean of G_1
     variance: float  # relative to that of G_0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"debias": self.debias, "bias": self.bias, "variance": self.variance}
 
 
 def gradient_spread(
@@ -93,25 +89,19 @@ def _gradients(
     y = with_labels(real, torch.from_numpy(data.labels[rows]).to(device), classes, weight)
     points = images.detach().requires_grad_()
     x = with_labels(points, torch.cat([labels, labels]), classes, weight)
-    cross = 2 * _value(x[:n], y, regularization, cost)
-    wrt = [_wrt(cross, points)]
-    for p in debias:
-        extra = math.floor(n * p + 1e-9)
-        wrt.append(_wrt(_value(x[:n], x[extra : n + extra], regularization, cost), points))
-    parameters = list(generator.parameters())
+
+    def in_points(times: int, against: Tensor) -> Tensor:
+        value = times * transport_loss(x[:n], against, regularization, cost=cost, tolerance=_TOLERANCE)
+        gradient: Tensor = torch.autograd.grad(value, points, retain_graph=True)[0]
+        return gradient
+
+    cross, parameters = in_points(2, y), list(generator.parameters())
     gradients = []
-    for own in wrt[1:]:
-        parts = torch.autograd.grad(images, parameters, wrt[0] - own, retain_graph=True)
+    for extra in (count_resampled(n, p) for p in debias):
+        own = in_points(1, x[extra : n + extra])
+        parts = torch.autograd.grad(images, parameters, cross - own, retain_graph=True)
         gradients.append(torch.cat([part.flatten() for part in parts]).double())
     return gradients
-
-
-def _value(x: Tensor, y: Tensor, regularization: float, cost: Cost) -> Tensor:
-    return transport_loss(x, y, regularization, cost=cost, tolerance=_TOLERANCE)
-
-
-def _wrt(value: Tensor, points: Tensor) -> Tensor:
-    return torch.autograd.grad(value, points, retain_graph=True)[0]
 
 
 class _Moments:

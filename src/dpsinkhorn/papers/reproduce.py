@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +14,16 @@ import torch
 from dpsinkhorn.errors import ReproductionError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import choose_device
+from dpsinkhorn.papers import tables
 from dpsinkhorn.papers.gradients import GradientSpread, gradient_spread
 from dpsinkhorn.papers.rows import Row, rows_of
 from dpsinkhorn.papers.runner import Runner
 from dpsinkhorn.papers.scales import DATA, SCALES, Scale, Source, open_source
-from dpsinkhorn.papers.tables import (
-    Line,
-    csv_of,
-    draw_budgets,
-    draw_debias,
-    draw_gradients,
-    draw_rates,
-    draw_samples,
-    to_csv,
-)
+from dpsinkhorn.papers.tables import Line
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Watch
 
-_DRAW = {"fig4a": draw_rates, "fig4b": draw_budgets, "fig5": draw_debias}
+_DRAW = {"fig4a": tables.draw_rates, "fig4b": tables.draw_budgets, "fig5": tables.draw_debias}
 _COLUMNS = 8  # samples of a class
 
 
@@ -169,7 +161,7 @@ class _Call:
                 self.runner.result(row, self.sources[row.data], seed)
                 done += 1
         lines = tuple(self._line(row) for row in self.rows)
-        files = [self._write("csv", to_csv(lines))]
+        files = [self._write("csv", tables.to_csv(lines))]
         if self.item in _DRAW:
             picture = self._path("png")
             _DRAW[self.item]([line for line in lines if line.results], self._note(), picture)
@@ -197,8 +189,8 @@ class _Call:
                 {"data": row.data, "trained_on": source.title, "method": row.method, "epsilon": spent}
             )
         picture = self._path("png")
-        draw_samples(panels, self._note(), picture)
-        return self._finished([picture, self._write("csv", csv_of(lines))])
+        tables.draw_samples(panels, self._note(), picture)
+        return self._finished([picture, self._write("csv", tables.csv_of(lines))])
 
     def gradients(self) -> Reproduction:
         """Figure 4c."""
@@ -206,10 +198,10 @@ class _Call:
         for done, row in enumerate(self.wanted):
             self.progress(f"{row.data}: {row.method}", done, len(self.wanted))
             spreads[row.series] = self._spread(row)
-        table = [{"generator": name, **p.to_json()} for name, points in spreads.items() for p in points]
+        table = [{"generator": name, **asdict(p)} for name, points in spreads.items() for p in points]
         picture = self._path("png")
-        draw_gradients(spreads, self._note(), picture)
-        return self._finished([picture, self._write("csv", csv_of(table))], spreads=spreads)
+        tables.draw_gradients(spreads, self._note(), picture)
+        return self._finished([picture, self._write("csv", tables.csv_of(table))], spreads=spreads)
 
     def _spread(self, row: Row) -> list[GradientSpread]:
         source, seed, batches = self.sources[row.data], self.seeds[0], self.runner.scale.gradient_batches
@@ -220,7 +212,7 @@ class _Call:
         plan = self.runner.plan(row, source, seed)
         generator = release.generator.to(self.runner.device)
         points = gradient_spread(generator, plan, source.training, batches=batches, seed=seed)
-        replace_file(kept, json.dumps([point.to_json() for point in points], indent=1).encode())
+        replace_file(kept, json.dumps([asdict(point) for point in points], indent=1).encode())
         return points
 
     def _line(self, row: Row) -> Line:

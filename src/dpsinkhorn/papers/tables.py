@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich import box
@@ -166,9 +165,7 @@ def draw_rates(lines: Sequence[Line], note: str, path: Path) -> None:
     for series in _by_series(lines):
         rates = [line.row.at for line in series[1]]
         _curve(axis, rates, [_error(line) for line in series[1]], series[0])
-    axis.set_xscale("log")
-    axis.set_xlabel("learning rate")
-    axis.set_ylabel("error of the CNN, per cent")
+    axis.set(xscale="log", xlabel="learning rate", ylabel="error of the CNN, per cent")
     axis.legend()
     _save(figure, note, path)
 
@@ -181,8 +178,7 @@ def draw_budgets(lines: Sequence[Line], note: str, path: Path) -> None:
         _curve(left, spent, [line.values()["distance"] for line in series], name)
         _curve(right, spent, [_error(line) for line in series], name)
     for axis in (left, right):
-        axis.set_xscale("log")
-        axis.set_xlabel("epsilon, proved")
+        axis.set(xscale="log", xlabel="epsilon, proved")
     left.set_ylabel(lines[0].results[0].distance_name)
     right.set_ylabel("error of the CNN, per cent")
     left.legend(fontsize="small")
@@ -230,7 +226,6 @@ def draw_gradients(spreads: Mapping[str, Sequence[GradientSpread]], note: str, p
 
 def _figure(columns: int, height: float = 3.6, width: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=(width * columns, height), layout="constrained")
-    FigureCanvasAgg(figure)
     axes: Any = figure.subplots(1, columns, squeeze=False)
     return figure, list(axes.flat)
 

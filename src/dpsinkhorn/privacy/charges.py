@@ -75,10 +75,8 @@ def _times(count: Any) -> int:
 def halve_noise(event: Event) -> Event:
     """Return the event with every noise multiplier halved: the same noise beside twice the sensitivity."""
     match event:
-        case dp.GaussianDpEvent():
-            return dp.GaussianDpEvent(event.noise_multiplier / 2)
-        case dp.LaplaceDpEvent():
-            return dp.LaplaceDpEvent(event.noise_multiplier / 2)
+        case dp.GaussianDpEvent() | dp.LaplaceDpEvent():
+            return type(event)(event.noise_multiplier / 2)
         case dp.PoissonSampledDpEvent():
             return dp.PoissonSampledDpEvent(event.sampling_probability, halve_noise(event.event))
         case dp.SelfComposedDpEvent():

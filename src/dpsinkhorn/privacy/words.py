@@ -92,11 +92,7 @@ def factor_in_words(epsilon: float) -> str:
 
 
 def one_in(probability: float) -> str:
-    """Return a small probability as `1 in so many`; never made smaller than it is.
-
-    >>> one_in(1e-5), one_in(0.3)
-    ('1 in 100,000', '1 in 3')
-    """
+    """Return a small probability as `1 in so many`; never made smaller than it is."""
     return f"1 in {math.floor(1 / probability + 1e-6):,}" if probability > 0 else "0"
 
 
@@ -107,9 +103,6 @@ def at_most_sure(before: float, epsilon: float) -> float:
     grow by more: for the privacy loss L, (ε, δ) bounds E[(1 - e^(ε - L))_+] by δ, and L > ε can be likelier
     than that. Where L > ε + log 2, what is averaged is above 1/2; so odds grow by more than 2 e^ε, that is
     to above `at_most_sure(before, epsilon + log 2)`, with a probability of at most 2 δ.
-
-    >>> round(at_most_sure(0.5, 1.0), 3), at_most_sure(0.01, 0.0)
-    (0.731, 0.01)
     """
     return before / (before + (1 - before) * math.exp(-epsilon))
 

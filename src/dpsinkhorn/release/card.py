@@ -8,10 +8,8 @@ import jinja2
 
 from dpsinkhorn.generators import CustomConfig
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.release.about import TRUST
 from dpsinkhorn.release.release import Release
-
-__all__ = ["model_card", "warning_of"]
+from dpsinkhorn.release.statement import TRUST
 
 
 def warning_of(release: Release) -> str | None:

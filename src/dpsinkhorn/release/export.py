@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import new_file
+from dpsinkhorn.files import failing_as, new_file
 from dpsinkhorn.release._files import new_folder, refuse_existing
 from dpsinkhorn.release.pictures import check_images
-
-__all__ = ["check_samples_path", "write_samples"]
 
 _ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
 _PICTURE = re.compile(r"\d{6,}\.png")
@@ -69,7 +67,7 @@ def write_samples(
     if class_names and labels is not None and labels.max() >= len(class_names):
         raise ReleaseError(f"there are {len(class_names)} class names, but a label {labels.max()}")
     report = progress or (lambda _: None)
-    try:
+    with failing_as(ReleaseError, f"cannot write {target}"):
         if target.suffix == ".npz":
             with new_file(target) as draft, open(draft, "wb") as file:
                 arrays: dict[str, Any] = {"images": images}
@@ -85,8 +83,6 @@ def write_samples(
         else:
             with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
                 _write_folder(draft, images, labels, class_names, report)
-    except OSError as error:
-        raise ReleaseError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -202,9 +198,6 @@ def folder_names(class_names: Sequence[str], count: int) -> list[str]:
     """Return a different, safe name of a folder for each of `count` classes: its name, else its number.
 
     Names come from a file that a stranger may have written.
-
-    >>> folder_names(["well", "ill/..", ""], 3)
-    ['well', 'ill_', '2']
     """
     numbers = [f"{label:0{len(str(max(count - 1, 0)))}d}" for label in range(count)]
     if len(class_names) != count:

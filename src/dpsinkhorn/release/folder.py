@@ -15,7 +15,7 @@ import numpy as np
 
 from dpsinkhorn import _checks
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import write_synced
+from dpsinkhorn.files import failing_as, write_synced
 from dpsinkhorn.generators import (
     CustomConfig,
     Generator,
@@ -26,22 +26,11 @@ from dpsinkhorn.generators import (
     config_to_json,
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _tensors, hub
-from dpsinkhorn.release._files import (
-    check_keys,
-    json_bytes,
-    new_folder,
-    read_file,
-    read_json_bytes,
-    refuse_existing,
-)
-from dpsinkhorn.release.about import About
+from dpsinkhorn.release import _files, _tensors, hub
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release, printable
-from dpsinkhorn.release.statement import PrivacyStatement
-
-__all__ = ["FILES", "VERSION", "load", "make_release", "save_release", "write_release"]
+from dpsinkhorn.release.statement import About, PrivacyStatement
 
 VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -129,22 +118,20 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
     data = _tensors.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
-        "config.json": json_bytes(_config_json(release, data)),
+        "config.json": _files.json_bytes(_config_json(release, data)),
         "generator.safetensors": data,
-        "privacy.json": json_bytes(_privacy_json(release)),
+        "privacy.json": _files.json_bytes(_privacy_json(release)),
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
-    try:
-        refuse_existing(target, may_replace)
+    with failing_as(ReleaseError, f"cannot write the release {target}"):
+        _files.refuse_existing(target, may_replace)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(target, may_replace=may_replace) as draft:
+        with _files.new_folder(target, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
             # what cannot be read back is not handed out
             load(draft, generator=release.generator.module_class)
-    except OSError as error:
-        raise ReleaseError(f"cannot write the release {target}: {error.strerror or error}") from error
 
 
 def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None) -> Release:
@@ -172,9 +159,9 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         raise ReleaseError(f"{place} is not a release: it has no config.json")
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
     if entries["version"] == 1:
-        check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
+        _files.check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
         entries |= _SINCE_2
-    check_keys(entries, _CONFIG_KEYS, "config.json")
+    _files.check_keys(entries, _CONFIG_KEYS, "config.json")
     about = About(**{name: entries[name] for name in _ABOUT_KEYS})
     try:
         config = config_from_json(entries["generator"])
@@ -183,7 +170,7 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         _check_module(config, generator)
         statement, releasable = _read_privacy(place / "privacy.json")
         largest = _tensors.size_limits(config, generator)[1]
-        data = read_file(place / "generator.safetensors", largest)
+        data = _files.read_file(place / "generator.safetensors", largest)
         if hashlib.sha256(data).hexdigest() != entries["generator_sha256"]:
             raise ReleaseError(
                 "generator.safetensors is not the one that config.json was written for; get it again"
@@ -298,7 +285,7 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
 def _read_json(path: Path, form: str) -> dict[str, Any]:
     """Return the entries of a file that is of a format, in the version that is read here."""
     name = path.name
-    value = read_json_bytes(read_file(path, _LARGEST_JSON), name)
+    value = _files.read_json_bytes(_files.read_file(path, _LARGEST_JSON), name)
     if value.get("format") != form:
         raise ReleaseError(f"{name} is not of the format {form}")
     version, known = value.get("version"), _VERSIONS[form]

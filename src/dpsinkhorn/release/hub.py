@@ -10,8 +10,6 @@ from typing import Any
 
 from dpsinkhorn.errors import ReleaseError
 
-__all__ = ["HUB", "download", "upload"]
-
 HUB = "hub:"
 """What the name of a repository begins with, where a folder could stand too."""
 _LARGEST = 2**32  # bytes of a file: more than any generator of ours has

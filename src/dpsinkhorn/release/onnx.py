@@ -15,8 +15,6 @@ from dpsinkhorn.files import new_file
 from dpsinkhorn.generators import Mixture, frozen_copy
 from dpsinkhorn.release.release import Release
 
-__all__ = ["write_onnx"]
-
 _ENDING = ".onnx"
 
 # Giles, "Approximating the erfinv function", 2010: for w = -log(1 - x²) below 5, and for sqrt(w) above.

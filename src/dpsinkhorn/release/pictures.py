@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import new_file
-
-__all__ = ["check_images", "grid_image", "grid_picture"]
+from dpsinkhorn.files import failing_as, new_file
 
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
@@ -49,11 +47,8 @@ def grid_picture(
     (928, 178)
     """
     picture = grid_image(images, labels, columns=columns, rows=rows, class_names=class_names)
-    try:
-        with new_file(Path(path)) as draft:
-            picture.save(draft, format="PNG")
-    except OSError as error:
-        raise ReleaseError(f"cannot write {path}: {error.strerror or error}") from error
+    with failing_as(ReleaseError, f"cannot write {path}"), new_file(Path(path)) as draft:
+        picture.save(draft, format="PNG")
 
 
 def grid_image(

@@ -29,10 +29,7 @@ from dpsinkhorn.generators import (
     draw_latents,
     frozen_copy,
 )
-from dpsinkhorn.release.about import LABEL_SOURCES, About
-from dpsinkhorn.release.statement import PrivacyStatement
-
-__all__ = ["Release", "to_uint8"]
+from dpsinkhorn.release.statement import LABEL_SOURCES, About, PrivacyStatement
 
 _CACHED = 2**21  # activations per batch on a CPU: what its caches hold
 _SHOWN = 20  # names of classes in a message

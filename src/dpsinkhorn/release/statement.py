@@ -1,4 +1,7 @@
-"""The privacy statement: what a release guarantees, under which assumptions, and how that was computed."""
+"""What a release says of itself: what it guarantees, how that was computed, and what the curator says of it.
+
+All of it is public: it is in the release, its card and its report.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,28 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.release._files import check_keys
 
-__all__ = ["PrivacyStatement"]
+USUAL_TITLE = "Private image generator"  # of a release that was given none
+TRUST = (
+    "Whoever trained it is trusted with the data: the records were read, and the noise added, on their "
+    "machine. Nobody who receives the result has to be trusted."
+)
+"""The trust model, in a sentence or two."""
+
+_LONGEST = {
+    "title": 200,
+    "description": 2000,
+    "purpose": 500,
+    "contact": 200,
+    "legal_basis": 500,
+    "recipients": 500,
+}
+
+LABEL_SOURCES = {
+    "uniform": "every class equally often, so that synthetic labels are balanced whatever the data were",
+    "stated": "classes in shares that the curator stated",
+    "released": "classes in the shares of the data, which were released with noise; that is part of ε",
+}
+"""How the distribution of synthetic labels was set, and what to say of it."""
 
 UNITS = ("record", "person")
 _INFINITE = "infinite"  # JSON has no infinity; null could be mistaken for nothing spent
@@ -188,3 +212,34 @@ def _number_from_json(value: Any, name: str) -> float:
 def _check_epsilon(value: Any, name: str) -> None:
     if value != math.inf and _checks.number(value, name, ReleaseError) < 0:
         raise ReleaseError(f"{name} must be from 0 upwards")
+
+
+@dataclass(frozen=True)
+class About:
+    """Title, description, purpose and the like: one line each, by the curator's own words.
+
+    >>> About(title="Chest X-rays", purpose="teaching").purpose
+    'teaching'
+    >>> About(title="two\\nlines")
+    Traceback (most recent call last):
+    dpsinkhorn.errors.ReleaseError: the title must be one line of at most 200 printable characters
+    """
+
+    title: str = USUAL_TITLE
+    description: str = ""
+    purpose: str = ""
+    contact: str = ""
+    legal_basis: str = ""
+    recipients: str = ""
+
+    def __post_init__(self) -> None:
+        for name, longest in _LONGEST.items():
+            _checks.text(getattr(self, name), f"the {name.replace('_', ' ')}", ReleaseError, longest=longest)
+        if not self.title.strip():
+            raise ReleaseError("the title must not be empty; leave it out for the usual one")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> About:
+        """Return what is said under these names; what is missing or `None` is not said."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: values[name] for name in names if values.get(name) is not None})

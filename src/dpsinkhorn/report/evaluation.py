@@ -14,8 +14,6 @@ from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
 from dpsinkhorn.report.pictures import class_title
 
-__all__ = ["EvaluationTables", "evaluation_tables", "read_evaluation"]
-
 _SHOWN = 20  # classes, the worst served first if there are more
 _CLASSIFIERS = {
     "logistic": "logistic regression",
@@ -141,8 +139,8 @@ def _measures(likeness: Any) -> Iterator[tuple[str, str, str]]:
         distances = _distance(likeness["frechet"]), _distance(likeness["floor"])
         yield (f"{likeness['name']} (low is good)", *distances)
     if likeness["precision"] is not None:
-        yield "precision", _three(likeness["precision"]), _three(likeness["real_precision"])
-        yield "recall", _three(likeness["recall"]), _three(likeness["real_recall"])
+        for name in ("precision", "recall"):
+            yield name, f"{float(likeness[name]):.3f}", f"{float(likeness[f'real_{name}']):.3f}"
 
 
 def _summary(scores: Sequence[Any], names: Sequence[str]) -> str:
@@ -194,7 +192,3 @@ def _distance(value: Any) -> str:
     if number == 0 or not math.isfinite(number):
         return f"{number:g}"
     return f"{number:,.0f}" if abs(number) >= 99.95 else f"{number:#.3g}"
-
-
-def _three(value: Any) -> str:
-    return f"{float(value):.3f}"

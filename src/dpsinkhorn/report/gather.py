@@ -33,8 +33,6 @@ from dpsinkhorn.release import About, PrivacyStatement, Release, ReleaseError, l
 from dpsinkhorn.training import Plan, Run, TrainingError
 from dpsinkhorn.training.account import accountant_for, charged_steps, statement_of
 
-__all__ = ["Findings", "OnLedger", "gather"]
-
 _SLACK = 1 + 1e-9  # of the same ε, composed in another order
 
 

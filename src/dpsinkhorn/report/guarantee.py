@@ -1,17 +1,16 @@
-"""The guarantee in plain words, for someone who decides on it and never saw the project."""
+"""The guarantee in plain words, for someone who decides on it and never saw the project; and the banner."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsilon, one_in
 from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 
-__all__ = ["WEAK", "decimal", "delta_is_large", "explain"]
-
-_STRONG, _BORDER, WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
+_STRONG, _BORDER, _WEAK = 1, 9, 10  # ε as researchers read it: Ponomareva and others, How to DP-fy ML, 2023
+_FEW = 100  # units below which noise that hides one of them hides nearly all there is to see
 _BEFORE = ((0.0001, "1 in 10,000"), (0.01, "1 in 100"), (0.5, "1 in 2 (a coin flip)"))
 
 
@@ -33,7 +32,7 @@ def explain(found: Findings) -> dict[str, Any] | None:
         "content": _content(privacy, two),
         "reading": _reading(found),
         "delta_reading": _delta_reading(found),
-        "delta_is_large": delta_is_large(found),
+        "delta_is_large": _delta_is_large(found),
         "noise_source": "the cipher that supplied the random noise (ChaCha20) is not broken"
         if "ChaCha20" in privacy.noise
         else "nobody can predict the random numbers that the noise was made from",
@@ -66,7 +65,7 @@ def _content(privacy: PrivacyStatement, two: float) -> str:
     )
 
 
-def delta_is_large(found: Findings) -> bool:
+def _delta_is_large(found: Findings) -> bool:
     """Whether δ is at or above one divided by the number of units, where that is known."""
     return (
         found.privacy.private
@@ -77,14 +76,14 @@ def delta_is_large(found: Findings) -> bool:
 
 def _reading(found: Findings) -> str:
     epsilon, shown = found.privacy.epsilon, format_epsilon(found.privacy.epsilon)
-    if delta_is_large(found):
+    if _delta_is_large(found):
         return f"That is for a small δ. Here ε is {shown}, but δ is too large to say so."
     words = "weak"
     if epsilon <= _STRONG:
         words = "strong"
     elif epsilon <= _BORDER:
         words = "reasonable"
-    elif epsilon <= WEAK:
+    elif epsilon <= _WEAK:
         words = "the upper end of what is still called reasonable, at the border to weak"
     text = f"Here ε is {shown}: {words}."
     if at_most_sure(0.5, epsilon) > 0.99:
@@ -104,7 +103,7 @@ def _delta_reading(found: Findings) -> str:
     if found.plan is None:
         return should
     units = found.plan.facts.units
-    if delta_is_large(found):
+    if _delta_is_large(found):
         return (
             f"That is too much: there are {units:,} {unit}s, and such a δ would allow publishing one of them "
             f"picked at random. {should}"
@@ -179,3 +178,87 @@ def _percent(before: float, epsilon: float) -> str:
     left = math.floor(doubt * 10**digits) / 10**digits
     text = f"{100 - left:.{digits}f} %"
     return text if doubt > 0.01 else f"{text} (practically certain: no useful limit)"
+
+
+# ---- whether a release may be passed on, as far as software can tell
+
+
+class Status(NamedTuple):
+    """Whether this may be passed on, in the banner at the top."""
+
+    kind: str
+    """`ready`, `draft` (wait, or think twice) or `stop`."""
+    title: str
+    sentences: tuple[str, ...]
+
+
+def status_of(found: Findings) -> Status:
+    """May it be passed on?"""
+    reasons = found.privacy.objections
+    if found.finished and not found.releasable and not reasons:
+        reasons = ("whoever made it said so",)
+    because = tuple(f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
+    doubts = cautions(found)
+    said = [sentence for _, sentence in doubts]
+    if found.plan is not None and found.privacy.private and found.plan.facts.units < _FEW:
+        said.append(f"There are only {_units(found)}: expect the images to be mostly noise.")
+    public = [f"The data are public ({found.data_name}): this run is a demonstration."]
+    public = public if found.data_name else []
+    if not found.finished:
+        unfinished = (
+            "Training still runs, or was interrupted: there is no release yet. The figures below are those "
+            "of what was spent so far, and will grow. Make this page again when the run is done."
+        )
+        title = (
+            "Not finished, and not for release" if because else "Not finished: nothing may be passed on yet"
+        )
+        return Status("stop" if because else "draft", title, (*because, unfinished, *said, *public))
+    if because:
+        no = "Neither the generator, nor images drawn from it, nor this page may be passed on."
+        return Status("stop", "Not for release", (*because, no, *said, *public))
+    decide = (
+        "By its records, training kept to the limits below. Software cannot judge whether they are strict "
+        "enough for these data, or whether the law allows a release: that is for the owner of the data (in a "
+        "hospital the controller, with its data-protection officer)."
+    )
+    if doubts:
+        return Status("draft", doubts[0][0], (*said, decide, *public))
+    return Status("ready", "Technically ready for release; the decision is yours", (decide, *said, *public))
+
+
+def cautions(found: Findings) -> tuple[tuple[str, str], ...]:
+    """What speaks against passing it on although nothing forbids it: titles and sentences, worst first."""
+    privacy, doubts = found.privacy, []
+    if _delta_is_large(found):
+        doubts.append(
+            (
+                "Not protected as it should be: δ is too large",
+                f"δ is {decimal(privacy.delta)}, and there are {_units(found)}: a δ of one "
+                f"divided by their number, or more, would allow publishing one of them picked at random, "
+                "whatever ε is. Train again with a far smaller one (--delta).",
+            )
+        )
+    if found.finished and privacy.private and privacy.epsilon > _WEAK:
+        doubts.append(
+            (
+                "Technically ready for release, but the guarantee is weak",
+                f"ε is {format_epsilon(privacy.epsilon)}: so large a privacy loss rules out little. "
+                "The noise hides less than the word private suggests.",
+            )
+        )
+    if found.ledger_missing:
+        doubts.append(
+            (
+                "Technically ready for release, but its ledger was not found",
+                "The ledger of this run was not found when this page was made. ε is what the release states; "
+                "whether the same data were used again since, and what all uses cost together, is not known. "
+                "Put the ledger back, or beside the run, and make this page again.",
+            )
+        )
+    return tuple(doubts)
+
+
+def _units(found: Findings) -> str:
+    assert found.plan is not None
+    facts = found.plan.facts
+    return f"{facts.units:,} {facts.unit}s{'' if facts.size_is_public else ' (as declared)'}"

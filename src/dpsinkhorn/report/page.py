@@ -19,24 +19,12 @@ from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.release import TRUST, USUAL_TITLE
-from dpsinkhorn.report.curve import line_plot, spending_curve
-from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
+from dpsinkhorn.report import settings
+from dpsinkhorn.report.curve import line_plot, own_checks, spending_curve, with_ledger
 from dpsinkhorn.report.gather import Findings, gather
-from dpsinkhorn.report.guarantee import explain
+from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
-from dpsinkhorn.report.settings import (
-    data_line,
-    data_rows,
-    labels_in_words,
-    plan_rows,
-    recipe_rows,
-    value_in_words,
-)
 from dpsinkhorn.report.standards import sp_800_226
-from dpsinkhorn.report.status import cautions, status_of
-from dpsinkhorn.report.verify import own_checks, with_ledger
-
-__all__ = ["CURATOR_ONLY", "Written", "check_output", "curator_path", "write_report"]
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
@@ -90,6 +78,8 @@ def write_report(
     found = gather(folder, generator)
     tables = None
     if evaluation is not None:
+        from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
+
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
         figures = read_evaluation(evaluation, found.release)
@@ -175,18 +165,18 @@ def _context(found: Findings) -> dict[str, Any]:
         "title": _title(found),
         "samples": [] if release is None else samples_by_class(release),
         "classes": 0 if release is None else release.classes,
-        "labels_in_words": labels_in_words(found),
-        "variation": "" if release is None else value_in_words(release.config.variation.values),
+        "labels_in_words": settings.labels_in_words(found),
+        "variation": "" if release is None else settings.value_in_words(release.config.variation.values),
         "curve": curve,
         "plot": curve and line_plot(curve.steps, curve.epsilons, budget if math.isfinite(budget) else None),
         "budget": format_epsilon(budget) if math.isfinite(budget) else None,
         "allowed": format_epsilon(allowed) if math.isfinite(allowed) else None,
-        "data_rows": data_rows(found),
-        "plan_rows": plan_rows(found),
-        "recipe_rows": recipe_rows(found),
+        "data_rows": settings.data_rows(found),
+        "plan_rows": settings.plan_rows(found),
+        "recipe_rows": settings.recipe_rows(found),
         "own_checks": own_checks(found),
         "with_ledger": with_ledger(found),
-        "data_line": data_line(found),
+        "data_line": settings.data_line(found),
         "fold_of_one": factor_in_words(1.0),
         "versions": {
             "dpsinkhorn": __version__,

@@ -15,8 +15,6 @@ from PIL import Image, UnidentifiedImageError
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release import Release, grid_image
 
-__all__ = ["ClassSamples", "Picture", "samples_by_class", "training_log"]
-
 _CLASSES = 20  # shown at most
 _COLUMNS = 4  # images in a row of a strip; there are two strips, side by side where the page is wide
 _MEASURED = 100  # images of each for the figures, at most

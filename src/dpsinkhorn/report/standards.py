@@ -13,8 +13,6 @@ from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
 from dpsinkhorn.report.settings import data_rows, labels_in_words, mechanism_in_words
 
-__all__ = ["Point", "registry_entry", "sp_800_226"]
-
 _EXACT = (
     "Noise is drawn exactly and added in whole numbers on a public lattice; clipped sums are exact, or "
     "within a margin that is proved and counted in the noise (docs/proofs of dpsinkhorn)."

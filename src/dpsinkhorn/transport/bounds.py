@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsinkhorn.errors import TransportError
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.algorithm import paper_sensitivity
-from dpsinkhorn.transport.checks import check_positive
 
 
 def _exp(x: float) -> float:
@@ -65,9 +65,6 @@ def theorem1(
 
     It does not hold everywhere: its proof counts the noise of 2n coordinates as that of one, and takes the
     strong convexity for the smoothness (see docs/transport.md for a map).
-
-    >>> round(theorem1(0.5, 1, bound=1.0, regularization=1.0, floor=0.1), 6)
-    0.500062
     """
     rate = theorem1_rate(bound, regularization, adaptive=adaptive)
     _, convex = lemma2(bound, regularization)
@@ -92,13 +89,8 @@ def theorem2(
 def theorem2_noise(
     epsilon: float, delta: float, iterations: int, n: int, bound: float, regularization: float
 ) -> float:
-    """Return M for which Theorem 2 gives ε in K steps.
-
-    >>> floor = theorem2_noise(1.0, 1e-5, 3, 100, 1.0, 1.0)
-    >>> round(theorem2(3, 1e-5, n=100, bound=1.0, regularization=1.0, floor=floor), 9)
-    1.0
-    """
-    check_positive(epsilon=epsilon, delta=delta)
+    """Return M for which Theorem 2 gives ε in K steps."""
+    checks.positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     root = 2 * epsilon / (math.sqrt(log) + math.sqrt(log + 4 * epsilon))
     return iterations * paper_sensitivity(n, bound, regularization) / 2 / root**2
@@ -111,7 +103,7 @@ def remark2(floor: float, adaptive: float, decay: float, iterations: int) -> flo
 
 def optimal_order(epsilon: float, delta: float) -> tuple[float, float]:
     """Return α with (α - 1)² = α log(1/δ)/ε, and the part log(1/δ)/(α - 1) of ε that the conversion takes."""
-    check_positive(epsilon=epsilon, delta=delta)
+    checks.positive(epsilon=epsilon, delta=delta)
     log = math.log(1 / delta)
     half = 1 + log / (2 * epsilon)
     order = half + math.sqrt(half**2 - 1)
@@ -281,12 +273,7 @@ def equation13(
 def regularization_by_equation13(
     epsilon2: float, delta: float, *, n: int, bound: float, initial_gap: float, suboptimality: float
 ) -> float:
-    """Return η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄.
-
-    >>> eta = regularization_by_equation13(1.0, 1e-5, n=100, bound=1.0, initial_gap=1.0, suboptimality=0.1)
-    >>> eta > 1
-    True
-    """
+    """Return η by Eq. (13), from public bounds on Δ and a₀: the best on a grid from c̄/100 to 100 c̄."""
     grid = bound * np.geomspace(1e-2, 1e2, 401)
     values = [
         equation13(

@@ -54,12 +54,7 @@ def rounding_of_gap(setting: Setting, regularization: float) -> float:
 
 
 def certified_value(problem: Problem, regularization: float, *, bound: float, gap: float) -> float:
-    """Return a value v with W - gap <= v <= W, up to `rounding`, for costs in [0, bound]; never fails.
-
-    >>> x, y = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([[0.0], [2.0]]).double()
-    >>> round(certified_value(Problem(x, y), 0.01, bound=4.0, gap=1e-6), 4)
-    0.5069
-    """
+    """Return a value v with W - gap <= v <= W, up to `rounding`, for costs in [0, bound]; never fails."""
     potential = torch.zeros(problem.shape[2], dtype=torch.float64)
     attempts = [(problem, *attempt) for attempt in _ATTEMPTS]
     if problem.shape[1] * problem.shape[2] > _LARGE:
@@ -133,12 +128,7 @@ def _step(
 
 
 def certified_exact_value(clouds: Clouds, *, gap: float) -> float:
-    """Return a value v with W - gap <= v <= W, W the exact transport cost, up to rounding; never fails.
-
-    >>> clouds = Clouds.of([0.0, 1.0], [0.0, 2.0], cost_bound=4)
-    >>> round(certified_exact_value(clouds, gap=1e-9), 6)
-    0.5
-    """
+    """Return a value v with W - gap <= v <= W, W the exact transport cost, up to rounding; never fails."""
     (x, a), (y, b) = _merged(clouds.x), _merged(clouds.y)
     return exact_value(clouds.cost.pairwise(x, y).numpy(), a, b, bound=clouds.setting.bound, gap=gap)
 

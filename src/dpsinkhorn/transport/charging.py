@@ -16,7 +16,7 @@ from dpsinkhorn.privacy import Budget, BudgetExceededError, Charge, Ledger, form
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.words import new_run_name, unit_conflict
-from dpsinkhorn.transport.checks import is_number, shown
+from dpsinkhorn.transport import checks
 
 LedgerLike: TypeAlias = "Ledger | str | os.PathLike[str] | None"
 
@@ -34,15 +34,15 @@ class Account:
 
         A file that is not there yet begins with `budget`, by default this release's ε, at its δ.
         """
-        if budget is not None and not (is_number(budget) and budget > 0):
-            raise TransportError(f"budget must be a positive number, not {shown(budget)}")
+        if budget is not None and not (checks.is_number(budget) and budget > 0):
+            raise TransportError(f"budget must be a positive number, not {checks.shown(budget)}")
         if ledger is None or isinstance(ledger, Ledger):
             if budget is not None:
                 raise TransportError("budget is that of a new ledger; give the ledger as the path of a file")
             return cls(ledger)
         if not isinstance(ledger, str | os.PathLike) or not isinstance(os.fspath(ledger), str):
             raise TransportError(
-                f"ledger must be the path of a file, an open Ledger or None, not {shown(ledger)}"
+                f"ledger must be the path of a file, an open Ledger or None, not {checks.shown(ledger)}"
             )
         path = Path(ledger)
         if path.is_dir():

@@ -43,14 +43,14 @@ def is_number(value: object) -> bool:
     return True
 
 
-def check_positive(**values: Any) -> None:
+def positive(**values: Any) -> None:
     """Refuse what is not a positive finite number."""
     for name, value in values.items():
         if not (is_number(value) and value > 0 and math.isfinite(value)):
             raise TransportError(f"{name} must be a positive number, not {shown(value)}")
 
 
-def check_fraction(*, zero: bool = False, **values: Any) -> None:
+def fraction(*, zero: bool = False, **values: Any) -> None:
     """Refuse what is not a number below 1 and above 0, or 0 where that is allowed."""
     for name, value in values.items():
         if not (is_number(value) and value < 1 and (value > 0 or (zero and value == 0))):
@@ -58,21 +58,21 @@ def check_fraction(*, zero: bool = False, **values: Any) -> None:
             raise TransportError(f"{name} must be {within}, not {shown(value)}")
 
 
-def check_count(**values: Any) -> None:
+def count(**values: Any) -> None:
     """Refuse what is not a whole number from 1 upwards."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise TransportError(f"{name} must be a whole number from 1 upwards, not {shown(value)}")
 
 
-def check_flag(**values: Any) -> None:
+def flag(**values: Any) -> None:
     """Refuse what is neither True nor False, such as the text "no", which counts as true."""
     for name, value in values.items():
         if not isinstance(value, bool | np.bool_):
             raise TransportError(f"{name} must be True or False, not {shown(value)}")
 
 
-def check_choice(choices: tuple[str, ...], **values: Any) -> None:
+def choice(choices: tuple[str, ...], **values: Any) -> None:
     """Refuse what is none of the choices."""
     for name, value in values.items():
         if not isinstance(value, str) or value not in choices:
@@ -80,13 +80,13 @@ def check_choice(choices: tuple[str, ...], **values: Any) -> None:
             raise TransportError(f"{name} must be {', '.join(first)} or {last}, not {shown(value)}")
 
 
-def check_regularization(regularization: Any, bound: float) -> None:
+def regularization(value: Any, bound: float) -> None:
     """Refuse what is out of all proportion to the bound."""
-    check_positive(regularization=regularization)
+    positive(regularization=value)
     least, most = (limit * bound for limit in _REGULARIZATION)
-    if not least <= float(regularization) <= most:
+    if not least <= float(value) <= most:
         raise TransportError(
-            f"regularization must be from {least:g} to {most:g} at this cost bound, not {regularization:g}"
+            f"regularization must be from {least:g} to {most:g} at this cost bound, not {value:g}"
         )
 
 
@@ -108,20 +108,6 @@ def widened(sensitivity: float, *, multiplier: float, largest: float) -> float:
     0.5
     """
     return max(sensitivity, largest / (_REACH * multiplier))
-
-
-def laplace_multiplier(epsilon: float) -> float:
-    """Return 1/ε, rounded up so that its inverse, which accountants charge, does not pass ε as 1/(1/49) does.
-
-    `add_laplace` enlarges its noise by far more than this rounding.
-
-    >>> 1 / (1 / 49) > 49 >= 1 / laplace_multiplier(49)
-    True
-    """
-    multiplier = 1 / epsilon
-    while 1 / multiplier > epsilon:
-        multiplier = math.nextafter(multiplier, math.inf)
-    return multiplier
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, Problem, SquaredEuclidean, as_cost, native
 from dpsinkhorn.ot.costs import PixelCost
-from dpsinkhorn.transport.checks import check_count, check_flag, check_positive, shown
+from dpsinkhorn.ot.problem import Flipped
+from dpsinkhorn.transport import checks
 
 # Coordinates beyond these count as these, so that no square of a difference overflows.
 _FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
@@ -128,15 +129,15 @@ class Setting:
     dimension: int = 1
 
     def __post_init__(self) -> None:
-        check_positive(cost_bound=self.bound)
+        checks.positive(cost_bound=self.bound)
         if not _BOUND[0] <= float(self.bound) <= _BOUND[1]:
             raise TransportError(
                 f"cost_bound must be from {_BOUND[0]:g} to {_BOUND[1]:g}, not {self.bound:g}"
             )
-        check_count(n=self.n, m=self.m, dimension=self.dimension)
-        check_flag(paired=self.paired)
+        checks.count(n=self.n, m=self.m, dimension=self.dimension)
+        checks.flag(paired=self.paired)
         if self.public is not None and not (isinstance(self.public, str) and self.public in ("x", "y")):
-            raise TransportError(f"public must be 'x', 'y' or None, not {shown(self.public)}")
+            raise TransportError(f"public must be 'x', 'y' or None, not {checks.shown(self.public)}")
         for name, plain in (("n", int), ("m", int), ("bound", float), ("dimension", int)):
             object.__setattr__(self, name, plain(getattr(self, name)))  # NumPy's scalars included
         if self.paired and self.public is not None:
@@ -175,7 +176,7 @@ class Clouds:
         paired: bool = False,
     ) -> Clouds:
         """Check the points and put them into float64. `cost` is as for `private_cost`."""
-        check_positive(cost_bound=cost_bound)
+        checks.positive(cost_bound=cost_bound)
         first, second = checked_points("x", x), checked_points("y", y)
         if first.shape[1] != second.shape[1]:
             raise TransportError(
@@ -195,23 +196,12 @@ class Clouds:
         side: dict[PublicSide | None, PublicSide | None] = {"x": "y", "y": "x", None: None}
         old = self.setting
         setting = dataclasses.replace(old, n=old.m, m=old.n, public=side[old.public])
-        base = self.cost.base if self.cost.symmetric else _Flipped(self.cost.base)
+        base = self.cost.base if self.cost.symmetric else Flipped(self.cost.base)
         return Clouds(self.y, self.x, CappedCost(base, old.bound), setting)
 
     def costs(self) -> Tensor:
         """Return the matrix of capped costs, ``(n, m)``."""
         return self.cost.pairwise(self.x, self.y)
-
-
-@dataclass(frozen=True)
-class _Flipped(Cost):
-    """A cost that is not symmetric, seen from the other side."""
-
-    base: Cost
-    symmetric = False
-
-    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.base.pairwise(y, x).mT
 
 
 def checked_points(name: str, values: Points) -> Tensor:

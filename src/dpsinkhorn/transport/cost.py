@@ -14,16 +14,8 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_flag,
-    check_fraction,
-    check_positive,
-    check_regularization,
-    is_number,
-    noise_or_secure,
-)
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.histogram import HistogramMechanism
@@ -94,14 +86,14 @@ def private_cost(
     >>> found.method, found.quantity, found.interval[0] < found.cost < found.interval[1]
     ('direct', 'exact', True)
     """
-    check_positive(epsilon=epsilon)
-    check_fraction(zero=True, delta=delta)
-    check_fraction(confidence=confidence)
-    check_flag(debiased=debiased)
-    check_choice(("auto", "direct", "noisy-sinkhorn", "histogram"), method=method)
+    checks.positive(epsilon=epsilon)
+    checks.fraction(zero=True, delta=delta)
+    checks.fraction(confidence=confidence)
+    checks.flag(debiased=debiased)
+    checks.choice(("auto", "direct", "noisy-sinkhorn", "histogram"), method=method)
     # NumPy's scalars would take the arithmetic down to float32, and JSON does not know them.
     epsilon, delta, confidence, debiased = float(epsilon), float(delta), float(confidence), bool(debiased)
-    source = noise_or_secure(noise)
+    source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     if regularization is None and not debiased and method != "noisy-sinkhorn":
         regularization = 0.0 if max(clouds.setting.n, clouds.setting.m) <= _AFFORDABLE else None
@@ -176,9 +168,9 @@ def regularization_of(regularization: float | None, bound: float) -> float:
     """Return λ, or the default where it is above 0; 0 is exact transport."""
     if regularization is None:
         return _DEFAULT_REGULARIZATION * bound
-    if is_number(regularization) and regularization == 0:
+    if checks.is_number(regularization) and regularization == 0:
         return 0.0
-    check_regularization(regularization, bound)
+    checks.regularization(regularization, bound)
     return float(regularization)
 
 

@@ -14,18 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
-from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_positive,
-    check_regularization,
-    laplace_multiplier,
-    noise_that_fits,
-    widened,
-)
 from dpsinkhorn.transport.clouds import Clouds, Setting
+from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
 
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
@@ -44,7 +37,7 @@ def cost_sensitivity(setting: Setting, quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True)
-class DirectMechanism:
+class DirectMechanism(LaplaceRelease):
     """What is settled before any point is looked at.
 
     Attributes:
@@ -70,10 +63,10 @@ class DirectMechanism:
         gap: float | None = None,
     ) -> DirectMechanism:
         """Fix the gap, for the whole quantity: by default a hundredth of the sensitivity or of the noise."""
-        check_positive(epsilon=epsilon)
-        check_choice(("entropic", "exact", "divergence"), quantity=quantity)
+        checks.positive(epsilon=epsilon)
+        checks.choice(("entropic", "exact", "divergence"), quantity=quantity)
         if quantity != "exact":
-            check_regularization(regularization, setting.bound)
+            checks.regularization(regularization, setting.bound)
         epsilon, regularization = float(epsilon), float(regularization)
         times = 4 if quantity == "divergence" else 1
         largest = max(setting.n, setting.m)  # W(x, x) and W(y, y) have other sizes
@@ -81,35 +74,19 @@ class DirectMechanism:
         off = times * rounding(sizes, regularization)
         if gap is None:
             gap = _GAP * cost_sensitivity(setting, quantity) / max(1.0, epsilon)
-        check_positive(gap=gap)
+        checks.positive(gap=gap)
         # Never so small that rounding, or a simplex's tolerance, could keep it from being reached.
         reachable = (
             4 * times * rounding_of_gap(sizes, regularization) if regularization else 1e-7 * setting.bound
         )
         gap = max(float(gap), reachable)
-        found = cls(setting, quantity, regularization, epsilon, gap, off)
-        with noise_that_fits():
-            _ = found.scale
-        return found
+        return cls(setting, quantity, regularization, epsilon, gap, off)
 
     @property
     def sensitivity(self) -> float:
         """Of the value as computed."""
         exact = cost_sensitivity(self.setting, self.quantity) + self.gap + 2 * self.rounding
-        return widened(exact, multiplier=laplace_multiplier(self.epsilon), largest=2 * self.setting.bound)
-
-    @property
-    def mechanism(self) -> LaplaceMechanism:
-        return LaplaceMechanism(self.sensitivity, laplace_multiplier(self.epsilon), Adjacency.REPLACE_ONE)
-
-    @property
-    def charge(self) -> Charge:
-        return self.mechanism.charge()
-
-    @property
-    def scale(self) -> float:
-        """Of the Laplace noise, which is also its mean absolute value."""
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(exact, largest=2 * self.setting.bound)
 
     @property
     def predicted_error(self) -> float:
@@ -147,5 +124,4 @@ class DirectMechanism:
 
     def noised(self, value: float, noise: NoiseSource) -> float:
         """Return what `value` returned, with its noise."""
-        exact = torch.tensor(value, dtype=torch.float64)
-        return float(add_laplace(exact, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(torch.tensor(value, dtype=torch.float64), noise))

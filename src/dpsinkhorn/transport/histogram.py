@@ -20,11 +20,11 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
-from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_value
-from dpsinkhorn.transport.checks import check_positive, laplace_multiplier, noise_that_fits, widened
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
+from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.result import Quantity
 
 _Array = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ class NoisyHistograms:
 
 
 @dataclass(frozen=True, eq=False)
-class HistogramMechanism:
+class HistogramMechanism(LaplaceRelease):
     """What is settled before any point is looked at: the support, the noise, the error to expect."""
 
     setting: Setting
@@ -73,29 +73,20 @@ class HistogramMechanism:
     @classmethod
     def plan(cls, clouds: Clouds, support: npt.ArrayLike | Tensor, *, epsilon: float) -> HistogramMechanism:
         """Of `clouds` only the setting and the cost are used."""
-        check_positive(epsilon=epsilon)
+        checks.positive(epsilon=epsilon)
         points = checked_points("support", support)
         if points.shape[1] != clouds.setting.dimension:
             raise TransportError(
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "
                 f"not {points.shape[1]}"
             )
-        found = cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
-        with noise_that_fits():
-            _ = found._scale
-        return found
+        return cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
 
     @property
     def sensitivity(self) -> float:
         """Of all counts together, in the sum of absolute differences."""
         largest = float(max(self.setting.n, self.setting.m))
-        multiplier = laplace_multiplier(self.epsilon)
-        return widened(self.setting.worst(2.0, 2.0), multiplier=multiplier, largest=largest)
-
-    @property
-    def charge(self) -> Charge:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
+        return self._widened(self.setting.worst(2.0, 2.0), largest=largest)
 
     @property
     def _sides(self) -> tuple[tuple[str, int], ...]:
@@ -104,8 +95,9 @@ class HistogramMechanism:
         return tuple(side for side in sides if side[0] != self.setting.public)
 
     @property
-    def _scale(self) -> float:
-        return laplace_scale(self.sensitivity, self.epsilon, len(self._sides) * len(self.support))
+    def coordinates(self) -> int:
+        """All counts of the private sides."""
+        return len(self._sides) * len(self.support)
 
     def predicted_error(self, quantity: Quantity) -> float:
         """A bound on the mean absolute error of a cost between the binned data; binning is not in it.
@@ -113,7 +105,7 @@ class HistogramMechanism:
         It holds whatever the data are, and so is far above the error of most; see `estimated_error`.
         """
         k = len(self.support)
-        shift = self._scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
+        shift = self.scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
         return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
 
     def estimated_error(self, found: NoisyHistograms, quantity: Quantity, regularization: float) -> float:
@@ -127,7 +119,7 @@ class HistogramMechanism:
         changes = []
         for _ in range(_REPEATS):
             again = {
-                side: project_to_simplex(weights + rng.laplace(scale=self._scale, size=len(weights)) / size)
+                side: project_to_simplex(weights + rng.laplace(scale=self.scale, size=len(weights)) / size)
                 for (side, size), weights in ((each, getattr(found, each[0])) for each in self._sides)
             }
             changes.append(abs(dataclasses.replace(found, **again).cost(quantity, regularization) - cost))
@@ -136,7 +128,7 @@ class HistogramMechanism:
     def reach(self, quantity: Quantity, confidence: float) -> float:
         """Return what the error exceeds with probability 1 - confidence at most."""
         alone = (1 - confidence) / (2 * len(self._sides))  # two signs of the noise on each side
-        shift = self._scale * _sum_of_positive_parts(len(self.support), alone)
+        shift = self.scale * _sum_of_positive_parts(len(self.support), alone)
         return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
 
     def _times(self, quantity: Quantity) -> float:
@@ -145,15 +137,8 @@ class HistogramMechanism:
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyHistograms:
         """Return the noisy histograms; charge `charge` first."""
         weights = {"x": self._counts(clouds.x), "y": self._counts(clouds.y)}
-        total = len(self._sides) * len(self.support)
         for side, _ in self._sides:
-            weights[side] = add_laplace(
-                weights[side],
-                sensitivity=self.sensitivity,
-                epsilon=self.epsilon,
-                noise=noise,
-                coordinates=total,
-            )
+            weights[side] = self._noised(weights[side], noise)
         x = project_to_simplex(weights["x"].numpy() / self.setting.n)
         y = project_to_simplex(weights["y"].numpy() / self.setting.m)
         return NoisyHistograms(x, y, self.costs)
@@ -165,11 +150,7 @@ class HistogramMechanism:
 
 
 def project_to_simplex(values: _Array) -> _Array:
-    """Return the nearest weights that are not negative and sum to one.
-
-    >>> project_to_simplex(np.array([0.75, 0.5, -0.25]))
-    array([0.625, 0.375, 0.   ])
-    """
+    """Return the nearest weights that are not negative and sum to one."""
     ordered = np.sort(values)[::-1]
     excess = (np.cumsum(ordered) - 1) / np.arange(1, len(values) + 1)
     level = excess[np.nonzero(ordered > excess)[0][-1]]

@@ -24,19 +24,9 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge, GaussianMechanism, NonPrivate, add_gaussian, epsilon
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span, step_sensitivity
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_count,
-    check_positive,
-    check_regularization,
-    is_number,
-    noise_or_secure,
-    noise_that_fits,
-    shown,
-    widened,
-)
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
 
 Mode: TypeAlias = Literal["sound", "paper"]
@@ -46,12 +36,8 @@ _LARGEST_EPSILON = 1e6  # there is no privacy left long before
 
 @cache
 def gaussian_multiplier(target: float, delta: float, uses: int) -> float:
-    """The least noise multiplier for which `uses` Gaussian mechanisms are (target, δ)-DP under replace-one.
-
-    >>> round(gaussian_multiplier(1.0, 1e-5, 1), 2)
-    3.73
-    """
-    check_positive(epsilon=target, delta=delta)
+    """The least noise multiplier for which `uses` Gaussian mechanisms are (target, δ)-DP, replacing one."""
+    checks.positive(epsilon=target, delta=delta)
     if target > _LARGEST_EPSILON:
         raise TransportError(
             f"noisy Sinkhorn takes an epsilon of at most {_LARGEST_EPSILON:g}, not {target:g}"
@@ -145,14 +131,14 @@ class NoisySinkhorn:
         adaptive: float = 0.0,
     ) -> NoisySinkhorn:
         """Choose K, where it is not given, and the noise, by the least predicted error."""
-        check_positive(epsilon=epsilon)
-        check_regularization(regularization, setting.bound)
-        if not (is_number(delta) and 0 < delta < 1):
+        checks.positive(epsilon=epsilon)
+        checks.regularization(regularization, setting.bound)
+        if not (checks.is_number(delta) and 0 < delta < 1):
             raise TransportError(
-                f"noisy Sinkhorn needs a delta between 0 and 1, not {shown(delta)}; 1e-5 is usual"
+                f"noisy Sinkhorn needs a delta between 0 and 1, not {checks.shown(delta)}; 1e-5 is usual"
             )
-        check_choice(("sound", "paper"), mode=mode)
-        if not (is_number(adaptive) and 0 <= adaptive < 1) or (adaptive and mode == "sound"):
+        checks.choice(("sound", "paper"), mode=mode)
+        if not (checks.is_number(adaptive) and 0 <= adaptive < 1) or (adaptive and mode == "sound"):
             raise TransportError(
                 "adaptive noise (sigma) is from 0 to below 1, and for mode paper only: its size tells of the "
                 "data, which no proof covers"
@@ -164,7 +150,7 @@ class NoisySinkhorn:
                 for k in range(1, _MOST_ITERATIONS + 1)
             ]
             return min(plans, key=lambda plan: plan.predicted_error)
-        check_count(iterations=iterations)
+        checks.count(iterations=iterations)
         return cls._fixed(setting, regularization, int(iterations), epsilon, delta, mode, adaptive)
 
     @classmethod
@@ -186,7 +172,7 @@ class NoisySinkhorn:
         if mode == "paper":
             floor = theorem2_noise(epsilon, delta, iterations, size, setting.bound, regularization)
         found = cls(setting, regularization, iterations, epsilon, delta, mode, multiplier, adaptive, floor)
-        with noise_that_fits():
+        with checks.noise_that_fits():
             gaussian_std(found.predicted_std, 1.0, setting.n + setting.m)
             gaussian_std(1.0, multiplier or 1.0, setting.n + setting.m)
         return found
@@ -227,7 +213,7 @@ class NoisySinkhorn:
     def _sensitivity(self, psi: npt.NDArray[np.float64]) -> float:
         """Of a step at this public ψ. Exact potentials are at most 3 c̄ (Lemma 1)."""
         exact = step_sensitivity(self.setting, self.regularization, psi).total
-        return widened(exact, multiplier=self.multiplier, largest=3 * self.setting.bound)
+        return checks.widened(exact, multiplier=self.multiplier, largest=3 * self.setting.bound)
 
     @property
     def predicted_error(self) -> float:
@@ -357,7 +343,7 @@ def noisy_sinkhorn(
     >>> found.phi is None, found.psi.shape
     (True, (300,))
     """
-    source = noise_or_secure(noise)
+    source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     flipped = public == "x"  # the algorithm's own state is ψ: the public side takes its place
     if flipped:

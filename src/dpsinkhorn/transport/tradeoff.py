@@ -20,14 +20,7 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.transport.checks import (
-    check_count,
-    check_flag,
-    check_fraction,
-    check_positive,
-    is_number,
-    shown,
-)
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
 from dpsinkhorn.transport.cost import quantity_of, regularization_of
 from dpsinkhorn.transport.direct import DirectMechanism
@@ -97,16 +90,18 @@ def measure_tradeoff(
     >>> sorted({row.method for row in found.rows})
     ['direct', 'noisy-sinkhorn', 'noisy-sinkhorn (paper, not a guarantee)', 'two-stage']
     """
-    check_count(runs=runs)
-    check_fraction(zero=True, delta=delta)
-    check_flag(debiased=debiased)
-    if isinstance(epsilons, str) or is_number(epsilons) or not len(epsilons):
-        raise TransportError(f"epsilons must be a list of numbers, at least one, not {shown(epsilons)}")
+    checks.count(runs=runs)
+    checks.fraction(zero=True, delta=delta)
+    checks.flag(debiased=debiased)
+    if isinstance(epsilons, str) or checks.is_number(epsilons) or not len(epsilons):
+        raise TransportError(
+            f"epsilons must be a list of numbers, at least one, not {checks.shown(epsilons)}"
+        )
     for each in epsilons:
-        check_positive(epsilon=each)
+        checks.positive(epsilon=each)
     epsilons, delta = [float(each) for each in epsilons], float(delta)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TransportError(f"seed must be a whole number, not {shown(seed)}")
+        raise TransportError(f"seed must be a whole number, not {checks.shown(seed)}")
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
@@ -167,11 +162,9 @@ def write_tradeoff(tradeoff: Tradeoff, path: Path) -> None:
 
 def draw_tradeoff(tradeoff: Tradeoff, path: Path, *, title: str = "") -> None:
     """Measured (solid) and predicted (dashed) errors against ε."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name in dict.fromkeys(row.method for row in tradeoff.rows):
         here = [row for row in tradeoff.rows if row.method == name]
@@ -180,10 +173,8 @@ def draw_tradeoff(tradeoff: Tradeoff, path: Path, *, title: str = "") -> None:
         axes.plot(
             at, [row.predicted_error for row in here], linestyle="--", color=line.get_color(), alpha=0.6
         )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("epsilon")
-    axes.set_ylabel("mean absolute error (dashed: predicted)")
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="epsilon", ylabel="mean absolute error (dashed: predicted)")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

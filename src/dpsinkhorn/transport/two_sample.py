@@ -23,23 +23,15 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
-from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace, compose
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells, laplace_scale
+from dpsinkhorn.privacy import Adjacency, Charge, compose
+from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_value, rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import (
-    check_choice,
-    check_count,
-    check_fraction,
-    check_positive,
-    laplace_multiplier,
-    noise_or_secure,
-    noise_that_fits,
-    widened,
-)
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.direct import DirectMechanism
+from dpsinkhorn.transport.laplace import LaplaceRelease
 
 Statistic: TypeAlias = Literal["mmd", "exact"]
 StatisticChoice: TypeAlias = Literal["auto", "mmd", "exact"]
@@ -91,7 +83,7 @@ class PrivateTest:
 
 
 @dataclass(frozen=True)
-class TwoSampleMechanism:
+class TwoSampleMechanism(LaplaceRelease):
     """What is settled before any point is looked at.
 
     Attributes:
@@ -123,10 +115,10 @@ class TwoSampleMechanism:
         permutations: int = 199,
     ) -> TwoSampleMechanism:
         """Fix sensitivity and rank from public numbers."""
-        check_positive(epsilon=epsilon)
-        check_fraction(level=level)
-        check_count(permutations=permutations)
-        check_choice(("mmd", "exact"), statistic=statistic)
+        checks.positive(epsilon=epsilon)
+        checks.fraction(level=level)
+        checks.count(permutations=permutations)
+        checks.choice(("mmd", "exact"), statistic=statistic)
         if setting.paired and setting.n != setting.m:
             raise TransportError(
                 f"paired: row i of x and row i of y must be one person's, but x has {setting.n} rows and y "
@@ -147,28 +139,14 @@ class TwoSampleMechanism:
             sizes = Setting(setting.n, setting.m, 1.0, dimension=setting.dimension)
             gap, off = 0.0, math.sqrt(rounding(sizes, 0.0))
             moves = setting.worst(root2 / setting.n, root2 / setting.m) + 2 * off
-        found = cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off)
-        with noise_that_fits():
-            _ = found.scale
-        return found
+        return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off)
 
     @property
     def sensitivity(self) -> float:
         """Of the statistic less the noised threshold, on the lattice of the noise."""
         lattice = 1 - min(0.5, 2.0 ** (2 - LATTICE_BITS) / self.epsilon)  # both are rounded to it
         largest = 2.0 * (self.setting.bound if self.statistic == "exact" else 1.0)
-        multiplier = laplace_multiplier(self.epsilon)
-        return widened(2 * self.moves / lattice, multiplier=multiplier, largest=largest)
-
-    @property
-    def charge(self) -> Charge:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
-
-    @property
-    def scale(self) -> float:
-        """Of the Laplace noise on the statistic, and on each of those it is compared with."""
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(2 * self.moves / lattice, largest=largest)
 
     @property
     def step(self) -> float:
@@ -211,7 +189,7 @@ class TwoSampleMechanism:
 
     def margin(self, excess: Tensor, noise: NoiseSource) -> float:
         """Return what `excess` returned, with the statistic's own noise; charge `charge` first."""
-        return float(add_laplace(excess, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(excess, noise))
 
     def rejects(self, margin: float) -> bool:
         """Return whether the noised statistic is above the threshold; equal ones, at half a step, are not."""
@@ -266,12 +244,12 @@ def private_test(
     >>> private_test(x, y + 0.3, epsilon=1, cost_bound=1.5, noise=SeededNoise(0)).rejected
     True
     """
-    check_positive(epsilon=epsilon)
-    check_fraction(confidence=confidence)
-    check_fraction(zero=True, effect_share=effect_share)
-    check_choice(("auto", "mmd", "exact"), statistic=statistic)
+    checks.positive(epsilon=epsilon)
+    checks.fraction(confidence=confidence)
+    checks.fraction(zero=True, effect_share=effect_share)
+    checks.choice(("auto", "mmd", "exact"), statistic=statistic)
     epsilon, share, confidence = float(epsilon), float(effect_share), float(confidence)
-    source = noise_or_secure(noise)
+    source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, paired=paired)
     known = _has_kernel(clouds.cost.base)
     if statistic == "mmd" and not known:
@@ -315,32 +293,19 @@ def private_test(
 
 
 @dataclass(frozen=True)
-class _Effect:
+class _Effect(LaplaceRelease):
     """The statistic of the data as they are, with Laplace noise of its own."""
 
     plan: TwoSampleMechanism
     epsilon: float
 
-    def __post_init__(self) -> None:
-        with noise_that_fits():
-            _ = self.scale
-
     @property
     def sensitivity(self) -> float:
         largest = 2.0 * (self.plan.setting.bound if self.plan.statistic == "exact" else 1.0)
-        return widened(self.plan.moves, multiplier=laplace_multiplier(self.epsilon), largest=largest)
-
-    @property
-    def charge(self) -> Charge:
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
-
-    @property
-    def scale(self) -> float:
-        return laplace_scale(self.sensitivity, self.epsilon, 1)
+        return self._widened(self.plan.moves, largest=largest)
 
     def noised(self, value: Tensor, noise: NoiseSource) -> float:
-        return float(add_laplace(value, sensitivity=self.sensitivity, epsilon=self.epsilon, noise=noise))
+        return float(self._noised(value, noise))
 
     def interval(self, released: float, confidence: float) -> tuple[float, float]:
         reach = self.scale * math.log(1 / (1 - confidence)) + self.plan.rounding

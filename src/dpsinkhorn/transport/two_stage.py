@@ -22,18 +22,12 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge, LaplaceMechanism, add_laplace, compose
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_scale
+from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.checks import (
-    check_fraction,
-    check_positive,
-    laplace_multiplier,
-    noise_or_secure,
-    noise_that_fits,
-    widened,
-)
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
+from dpsinkhorn.transport.laplace import laplace_multiplier
 from dpsinkhorn.transport.noisy import NoisySinkhorn
 from dpsinkhorn.transport.result import PrivateCost
 
@@ -88,9 +82,9 @@ class TwoStageMechanism:
         iterations: int | None = None,
     ) -> TwoStageMechanism:
         """Split ε, where the share of the first stage is not given, by the least predicted error."""
-        check_positive(epsilon=epsilon, regularization=regularization)
+        checks.positive(epsilon=epsilon, regularization=regularization)
         if share is not None:
-            check_fraction(share=share)
+            checks.fraction(share=share)
             share = float(share)
         epsilon, regularization = float(epsilon), float(regularization)
         if setting.bound / regularization > _STEEPEST:
@@ -114,7 +108,7 @@ class TwoStageMechanism:
             for part in (_SHARES.tolist() if share is None else [share])
         ]
         found = min(plans, key=lambda plan: plan._unbounded_error)
-        with noise_that_fits():
+        with checks.noise_that_fits():
             laplace_scale(1.0, found.second_epsilon, 1)
         return found
 
@@ -155,7 +149,7 @@ class TwoStageMechanism:
         # The value is the sum of n rows, or of m columns, none of which is above the sensitivity.
         largest = sensitivity * max(self.setting.n, self.setting.m)
         multiplier = laplace_multiplier(self.second_epsilon)
-        sensitivity = widened(sensitivity, multiplier=multiplier, largest=largest)
+        sensitivity = checks.widened(sensitivity, multiplier=multiplier, largest=largest)
         costs = clouds.costs()
         plan = coupling(costs, torch.from_numpy(phi), torch.from_numpy(psi), eta)
         value = (plan * costs).sum(1).sum()
@@ -202,8 +196,8 @@ def two_stage_cost(
     >>> two_stage_cost(x, y, epsilon=5, delta=1e-5, cost_bound=2, noise=SeededNoise(0)).method
     'two-stage'
     """
-    check_fraction(confidence=confidence)
-    source = noise_or_secure(noise)
+    checks.fraction(confidence=confidence)
+    source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
     bound = clouds.setting.bound
     plan = TwoStageMechanism.plan(

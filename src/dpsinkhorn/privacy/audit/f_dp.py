@@ -19,26 +19,10 @@ from scipy import stats
 
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
+from dpsinkhorn.privacy.audit import one_run
 from dpsinkhorn.privacy.audit.noise import least_refuted_noise
-from dpsinkhorn.privacy.audit.one_run import (
-    LARGEST,
-    Guesses,
-    OneRunBound,
-    check_counts,
-    check_pair,
-    guess,
-    share_of_error,
-)
+from dpsinkhorn.privacy.audit.one_run import Guesses, OneRunBound
 from dpsinkhorn.privacy.charges import Charge, flatten
-
-__all__ = [
-    "GAUSSIAN_NOISE",
-    "TradeOff",
-    "curve_p_value",
-    "f_dp_bound",
-    "f_dp_gaussian_bound",
-    "pair_p_value",
-]
 
 GAUSSIAN_NOISE = "Gaussian noise of unknown size"
 
@@ -88,8 +72,8 @@ def pair_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delt
     >>> round(pair_p_value(100, 100, 60, epsilon=0.0, delta=0.0), 4)  # fair coins
     0.0284
     """
-    check_counts(canaries, guesses, correct)
-    check_pair(epsilon, delta)
+    one_run.check_counts(canaries, guesses, correct)
+    one_run.check_pair(epsilon, delta)
     if not correct:
         return 1.0
     response = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
@@ -109,7 +93,7 @@ def curve_p_value(canaries: int, guesses: int, correct: int, curve: TradeOff) ->
     >>> curve_p_value(100, 50, 40, curve) < curve_p_value(100, 50, 35, curve)
     True
     """
-    check_counts(canaries, guesses, correct)
+    one_run.check_counts(canaries, guesses, correct)
     tried = Guesses(guesses, correct)
     if not _impossible(canaries, tried, curve, 1.0):
         return 1.0
@@ -136,8 +120,8 @@ def f_dp_bound(
     >>> 0.4 < found.epsilon < 2
     True
     """
-    tried = guess(scores, included, guesses)
-    canaries, error = len(np.asarray(scores)), share_of_error(confidence, tried)
+    tried = one_run.guess(scores, included, guesses)
+    canaries, error = len(np.asarray(scores)), one_run.share_of_error(confidence, tried)
 
     def excluding(epsilon: float) -> list[Guesses]:
         return [
@@ -173,8 +157,8 @@ def f_dp_gaussian_bound(
     >>> f_dp_bound(scores, included, delta=1e-5).epsilon < found.epsilon < 9.97  # of noise multiplier 1/2
     True
     """
-    tried = guess(scores, included, guesses)
-    canaries, error = len(np.asarray(scores)), share_of_error(confidence, tried)
+    tried = one_run.guess(scores, included, guesses)
+    canaries, error = len(np.asarray(scores)), one_run.share_of_error(confidence, tried)
 
     def refuting(noise: float) -> list[Guesses]:
         curve = TradeOff.of(charge_at(noise))
@@ -211,7 +195,7 @@ def _largest(excluded: Callable[[float], bool]) -> float:
     """Return the largest ε that is excluded, where all below one that is are excluded too; 0 for none."""
     if not excluded(0.0):
         return 0.0
-    low, high = 0.0, LARGEST
+    low, high = 0.0, one_run.LARGEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if excluded(middle) else (low, middle)

@@ -15,9 +15,6 @@ def least_refuted_noise(allows: Callable[[float], bool]) -> float:
 
     `allows` is monotone: where it allows some noise, it allows less noise as well. So if the true noise is
     allowed, it lies below what is returned, and its ε is at least as large as that of what is returned.
-
-    >>> 2.0 < least_refuted_noise(lambda noise: noise <= 2.0) < 2.02
-    True
     """
     few, many = -1, len(_NOISES)  # places on the grid: so little noise is allowed, so much is not
     while many > few + 1:

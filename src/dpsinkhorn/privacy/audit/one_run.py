@@ -17,8 +17,6 @@ from scipy import stats
 
 from dpsinkhorn.errors import AuditError
 
-__all__ = ["OneRunBound", "one_run_bound", "p_value"]
-
 _GRID = 0.1  # steps in which the bound is looked for, then refined
 LARGEST = 60.0  # beyond it e^ε / (1 + e^ε) is 1 in float64
 

@@ -25,8 +25,6 @@ from torch import Tensor
 from dpsinkhorn.privacy.charges import Charge, Event, flatten
 from dpsinkhorn.privacy.noise import NoiseSource, ObservedNoise, Query
 
-__all__ = ["Outcome", "Recorder", "Recording", "ReplayDivergedError", "Replayed", "Replayer", "Shared"]
-
 _ROUNDING = 1e-12  # of adding up moves in float64
 _SAME = 1e-9  # relative distance of multipliers that were computed in two ways
 

@@ -23,8 +23,6 @@ from dpsinkhorn.privacy.audit.noise import least_refuted_noise
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 
-__all__ = ["PairBound", "gaussian_bound", "gaussian_epsilon", "sampled_gaussian_bound", "threshold_bound"]
-
 Scores = npt.NDArray[np.float64]
 
 _EVERYWHERE = np.linspace(0, 1, 1000)  # quantiles at which thresholds are tried

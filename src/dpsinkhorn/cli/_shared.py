@@ -1,20 +1,26 @@
-"""What all commands share: how results, and bad input, reach the user."""
+"""What all commands share: how options are declared, and how results, and bad input, reach the user."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 from dpsinkhorn.errors import DPSinkhornError
+from dpsinkhorn.files import failing_as
 
 BAD_INPUT = 2
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
@@ -78,15 +84,23 @@ def print_json(result: Mapping[str, Any]) -> None:
     print(json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False))
 
 
-def print_table(title: str, rows: Sequence[tuple[str, str]], sentences: Sequence[str]) -> None:
-    """A small two-column table, and what it means in plain words."""
+def print_table(title: str, rows: Sequence[tuple[str, str | None]], sentences: Sequence[str]) -> None:
+    """A small two-column table, without rows whose value is None, and what it means in plain words."""
     console = Console(highlight=False)
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in rows:
-        table.add_row(name, value)
+        if value is not None:
+            table.add_row(name, value)
     console.print(table)
     for sentence in sentences:
         console.print(sentence, soft_wrap=False)
+
+
+def bars(*columns: ProgressColumn, quiet: bool) -> Progress:
+    """Progress bars on stderr, each with its name in front, where that is a terminal."""
+    console = Console(stderr=True)
+    shown = (TextColumn("{task.description}"), *columns) if columns else ()
+    return Progress(*shown, console=console, transient=True, disable=quiet or not console.is_terminal)
 
 
 def printable(text: str) -> str:
@@ -105,6 +119,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def draw_plot(path: Path, draw: Callable[[Path], None]) -> None:
+    """Draw a picture of `--plot`."""
+    with failing_as(BadInputError, f"cannot write --plot {path}", "; name another file"):
+        draw(path)
+
+
 def check_plot_path(path: Path | None) -> None:
     """Refuse a picture that could not be written, before any work is done."""
     if path is not None:
@@ -121,3 +141,63 @@ def check_file(path: Path, suffix: str, option: str, *, force: bool = True) -> N
         raise BadInputError(f"{option} {path} is a folder; name a file")
     if os.path.lexists(path) and not force:
         raise BadInputError(f"{option} {path} exists already; name another, or add --force to replace it")
+
+
+# ---- options
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ReleaseArgument = Annotated[
+    Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)
+]
+
+
+def group(summary: str) -> typer.Typer:
+    """Return an application for the commands of a group."""
+    return typer.Typer(help=summary, no_args_is_help=True, rich_markup_mode="markdown")
+
+
+def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command for typer take options by their help alone, and dataclasses of them.
+
+    `size: Annotated[int, "In bytes."] = 8` is the option `--size` with this help; what typer is to know
+    besides is said by its own `typer.Option` or `typer.Argument`. Of a dataclass every field is an option, or
+    a dataclass in turn. Fields to `leave_out` are no options of this command.
+    """
+
+    def fields(kind: Any) -> list[inspect.Parameter]:
+        hints, own = typing.get_type_hints(kind, include_extras=True), inspect.signature(kind).parameters
+        names = [name for name in own if name not in leave_out]
+        return [own[name].replace(annotation=hints[name], kind=_KEYWORD) for name in names]
+
+    def options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+        kind = parameter.annotation
+        if dataclasses.is_dataclass(kind):
+            return [option for field in fields(kind) for option in options(field)]
+        text = getattr(kind, "__metadata__", (None,))[0]
+        if not isinstance(text, str):
+            return [parameter]
+        option = typer.Option("--" + parameter.name.replace("_", "-"), help=text)
+        return [parameter.replace(annotation=Annotated[kind.__origin__, option])]
+
+    def value(parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
+        kind = parameter.annotation
+        if not dataclasses.is_dataclass(kind):
+            return given[parameter.name]
+        make = typing.cast(Callable[..., Any], kind)
+        return make(**{field.name: value(field, given) for field in fields(kind)})
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=_KEYWORD) for each in signature.parameters.values()]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{each.name: value(each, given) for each in own})
+
+        expanded = [option for each in own for option in options(each)]
+        run.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
