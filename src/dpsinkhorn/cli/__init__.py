@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 _COMMANDS = (
     *("data", "privacy", "transport", "train", "sample"),
-    *("evaluate", "export", "report", "audit", "reproduce"),
+    *("evaluate", "export", "report", "audit", "compare", "reproduce"),
 )
 
 

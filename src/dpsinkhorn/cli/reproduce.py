@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, bars, print_json, takes_options
+from dpsinkhorn.cli._bars import bar_of_trainings
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction
@@ -71,7 +69,7 @@ def reproduce(
 
     place = choose_device(device, BadInputError)
     try:
-        with _bar(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
+        with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
 
             def watch(now: RunProgress) -> bool:
                 step(now)
@@ -172,23 +170,3 @@ def _to_json(found: Reproduction) -> dict[str, Any]:
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity: without privacy, ε is null, and so is it where nothing was run."""
     return {name: None if value == math.inf else value for name, value in values.items()}
-
-
-@contextmanager
-def _bar(*, quiet: bool) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
-    """Rows done, and the step of the one in training."""
-    from dpsinkhorn.privacy import format_epsilon
-
-    detail = TextColumn("{task.fields[detail]}")
-    with bars(BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn(), quiet=quiet) as progress:
-        task = progress.add_task("", total=None, detail="")
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total, detail="")
-
-        def step(now: RunProgress) -> None:
-            block = now.block
-            spent = format_epsilon(now.epsilon)
-            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {spent}")
-
-        yield show, step

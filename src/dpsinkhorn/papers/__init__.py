@@ -1,6 +1,7 @@
 """The tables and figures of the DP-Sinkhorn papers, done again: their numbers beside ours and a proved ε."""
 
 from dpsinkhorn.errors import ReproductionError
+from dpsinkhorn.papers.comparison import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.papers.reproduce import Reproduction, reproduce
 from dpsinkhorn.papers.rows import ITEMS, VERSIONS, Row, rows_of
 from dpsinkhorn.papers.scales import FULL, QUICK, SCALES, Scale
@@ -13,11 +14,15 @@ __all__ = [
     "QUICK",
     "SCALES",
     "VERSIONS",
+    "Compared",
+    "Comparison",
+    "LeftOut",
     "Line",
     "Reproduction",
     "ReproductionError",
     "Row",
     "Scale",
+    "compare",
     "reproduce",
     "rows_of",
     "to_tables",

@@ -73,7 +73,7 @@ class PrivacyStatement:
     """Infinite where nothing is guaranteed."""
     delta: float
     mechanism: str
-    """Where clipping and noise stood: record, moments, batch, image, parameter, or none."""
+    """Where clipping and noise stood: the name of a mechanism, such as record; or none."""
     charges: Sequence[Mapping[str, Any]]
     """Everything that was done to the private data, as `Charge.to_json` writes it."""
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value

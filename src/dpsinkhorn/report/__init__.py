@@ -1,6 +1,7 @@
 """One self-contained HTML page per run: what was guaranteed, in plain words, and what came of it."""
 
 from dpsinkhorn.errors import ReportError
+from dpsinkhorn.report.comparison import write_comparison
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.page import Written, check_output, curator_path, write_report
 from dpsinkhorn.report.standards import registry_entry
@@ -13,5 +14,6 @@ __all__ = [
     "curator_path",
     "gather",
     "registry_entry",
+    "write_comparison",
     "write_report",
 ]

@@ -100,11 +100,11 @@ def write_report(
         "made": (made or datetime.datetime.now(datetime.timezone.utc).date()).isoformat(),
         "evaluation": tables if public_evaluation else None,
     }
-    pages = {target: _render("report.html.j2", context)}
+    pages = {target: render("report.html.j2", context)}
     beside = curator_path(target) if curator_page or (tables and not public_evaluation) else None
     if beside is not None:
         private = {"evaluation": None if public_evaluation else tables, "log": training_log(folder)}
-        pages[beside] = _render("curator.html.j2", {**private, "privacy": found.privacy})
+        pages[beside] = render("curator.html.j2", {**private, "privacy": found.privacy})
     try:
         for path, page in pages.items():
             replace_file(path, page)
@@ -193,7 +193,8 @@ def _title(found: Findings) -> str:
     return title if found.privacy.private or title != USUAL_TITLE else "Image generator, not private"
 
 
-def _render(template: str, context: Mapping[str, Any]) -> bytes:
+def render(template: str, context: Mapping[str, Any]) -> bytes:
+    """Return a page, filled with what it shows."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpsinkhorn.report", "pages"),
         autoescape=True,

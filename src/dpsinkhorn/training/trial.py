@@ -57,18 +57,29 @@ def _sampled_seconds(plan: Plan, device: torch.device) -> float:
 
 
 def _all_seconds(plan: Plan, device: torch.device) -> float:
-    """Time steps over all records on few of them, and on twice as many: the time grows with their number."""
-    records, count = plan.facts.records, min(plan.steps, _SOME)
+    """Time steps over all records on few of them, and on twice as many: the time grows with their number.
+
+    Where an optimizer goes on with what a step released (`loss.iterations`), a few of its steps are timed.
+    """
+    records, count, iterations = plan.facts.records, min(plan.steps, _SOME), plan.recipe.loss.iterations
     sizes = min(_PART, records), min(2 * _PART, records)
-    _, less, more = (_seconds(_steps(_with(plan, n), device).take, count, device) for n in (sizes[0], *sizes))
+
+    def seconds(size: int, fewer: int = 1) -> float:
+        return _seconds(_steps(_with(plan, size, iterations and fewer), device).take, count, device)
+
+    _, less, more = (seconds(size) for size in (sizes[0], *sizes))
     # no more than in proportion: on a busy machine the difference of two times says little
     growth = min(max(more - less, 0.0) / _PART, more / sizes[1])
-    return plan.steps / count * (more + growth * (records - sizes[1]))
+    total = more + growth * (records - sizes[1])
+    if iterations:
+        total += iterations * max(seconds(sizes[0], 1 + _SOME) - less, 0.0) / _SOME
+    return plan.steps / count * total
 
 
-def _with(plan: Plan, records: int) -> Plan:
+def _with(plan: Plan, records: int, iterations: int | None) -> Plan:
     units = max(1, plan.facts.units * records // plan.facts.records)
-    return replace(plan, facts=replace(plan.facts, records=records, units=units))
+    facts, recipe = replace(plan.facts, records=records, units=units), plan.recipe
+    return replace(plan, facts=facts, recipe=recipe.replace(loss={"iterations": iterations}))
 
 
 def _steps(plan: Plan, device: torch.device) -> Steps:

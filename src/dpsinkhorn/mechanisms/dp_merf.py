@@ -1,0 +1,252 @@
+"""Mechanism `dp_merf`: the classes' mean embeddings in random Fourier features, released once.
+
+From F. Harder, K. Adamczewski, M. Park, "DP-MERF: Differentially Private Mean Embeddings with Random Features
+for Practical Privacy-Preserving Data Generation", 2021. An image x becomes the cosines and sines of D/2
+public random phases <w, x>, of norm 1 together; each class's sum of these, and its count, are released with
+noise. All else, the training of a generator towards them, is post-processing.
+
+Phases are computed without rounding, then cosines are read off a public table, in whole multiples of a public
+step. So a record's contribution is the same bits in whatever company, sums are exact in any order, and no
+margin is left to prove: docs/proofs/dp-merf.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.generators import MixtureConfig
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
+from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
+from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.privacy import GaussianMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
+
+_FEATURES = 10_000  # D, as published
+_PIXELS_A_VARIANCE = 7  # σ² of the kernel is d/7: 112 at 28 x 28; published are 105 (MNIST) and 127 (Fashion)
+_TURN_BITS = 14  # a turn is cut into 2^14 phases
+_VALUE_BITS = 24  # binary digits after the point of cosines
+_MOST_RECORDS = 2 ** (DIGITS - _VALUE_BITS)  # for as many sums are exact
+_AT_ONCE = 2**22  # phases at a time
+_COUNT_WEIGHT = 0.3  # of a count beside an embedding of norm 1, τ
+EMBEDDING_SENSITIVITY = math.sqrt(1 + _COUNT_WEIGHT**2)
+COUNT_SENSITIVITY = EMBEDDING_SENSITIVITY / _COUNT_WEIGHT
+"""Noise on sums of embeddings, and on counts, is as much times the noise multiplier."""
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What is released: sums over the records of each class, noised."""
+
+    sums: Tensor  # (classes, D), of vectors of norm 1
+    counts: Tensor  # (classes,)
+
+
+class MeanEmbeddings(TrainingMechanism):
+    """Noised sums of random Fourier features over the records of each class.
+
+    Args:
+        mechanism: the noise.
+        pixels: d, of an image.
+        classes: 0 where there are none.
+        iterations: steps of the optimizer on what was released.
+        generated: images in each of them.
+        features: D, an even number.
+
+    >>> from dpsinkhorn.privacy import SeededNoise
+    >>> embedder = MeanEmbeddings(GaussianMechanism(1.0, 0.01), pixels=16, classes=0, features=100)
+    >>> black = [Sample(-torch.ones(50, 16))]
+    >>> released = embedder.embeddings(black, SeededNoise(0))
+    >>> released.counts.round(), released.sums.norm().round()
+    (tensor([50.], dtype=torch.float64), tensor(50., dtype=torch.float64))
+    """
+
+    name = "dp_merf"
+    summary = "each record has random Fourier features of norm 1, and their sums by class are noised, once"
+    recipe = "dp-merf"
+    takes_samples = False
+    takes_persons = False
+    steps_are_costly = True
+    unused_settings = frozenset(
+        {
+            "flow",
+            "privacy.clip",
+            "loss.cost",
+            "loss.l1_weight",
+            "loss.regularization",
+            "loss.self_weight",
+            "loss.debias",
+            "loss.label_weight",
+            "loss.marginals",
+        }
+    )
+
+    mechanism: GaussianMechanism
+
+    @classmethod
+    def releases(cls, terms: Terms) -> GaussianMechanism:
+        return GaussianMechanism(1.0, terms.noise_multiplier)
+
+    @classmethod
+    def build(cls, terms: Terms) -> MeanEmbeddings:
+        return cls(
+            cls.releases(terms),
+            terms.facts.pixels,
+            terms.facts.classes,
+            iterations=terms.iterations or 1,
+            generated=terms.generated,
+        )
+
+    @classmethod
+    def check(cls, terms: Terms) -> None:
+        super().check(terms)
+        least = max(1, terms.facts.classes)
+        problems = {
+            "trains networks; choose another generator": isinstance(terms.generator, MixtureConfig),
+            "takes all records at once; set the sampling rate to 1": terms.sampling_rate != 1,
+            "releases once, and takes one step; set privacy.steps to 1": terms.steps != 1,
+            "needs loss.iterations, steps of the optimizer on what is released": terms.iterations is None,
+            f"has exact sums for up to {_MOST_RECORDS:,} records": terms.largest_sample > _MOST_RECORDS,
+            "needs images of every class in a step; raise loss.generated": terms.generated < least,
+        }
+        for problem, there in problems.items():
+            if there:
+                raise ValueError(f"the mechanism dp_merf {problem}")
+
+    @classmethod
+    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
+        """No data or one record: an embedding of norm 1, and its count."""
+        built = cls(GaussianMechanism(1.0, noise_multiplier), pixels=1, classes=0, features=100)
+        record = torch.zeros(1, 1)
+
+        def joined(sums: Tensor, counts: Tensor) -> Tensor:
+            return torch.cat([sums.flatten() / EMBEDDING_SENSITIVITY, counts / COUNT_SENSITIVITY])
+
+        def clipped(present: bool) -> Tensor:
+            sums, counts = built.clipped([Sample(record[: int(present)])])
+            return joined(sums / built.length, counts)
+
+        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:  # noqa: ARG001
+            found = built.embeddings([Sample(record[: int(present)])], noise)
+            return joined(found.sums, found.counts)
+
+        return WorstCase(built.mechanism, clipped, release)
+
+    @classmethod
+    def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003
+        return {
+            "privacy": {"mechanism": cls.name, "sampling_rate": 1.0, "steps": 1},
+            "loss": {"generated_per_class": 2, "generated": 12, "iterations": 2},
+            "generator": {"hidden": [16]},
+        }
+
+    def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:  # noqa: ARG002
+        return {"embeddings": self.embeddings}
+
+    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:  # noqa: ARG002
+        from dpsinkhorn.mechanisms.shared.embedding_steps import EmbeddingSteps
+
+        return EmbeddingSteps(learner, records, self)
+
+    def __init__(
+        self,
+        mechanism: GaussianMechanism,
+        pixels: int,
+        classes: int,
+        *,
+        iterations: int = 1,
+        generated: int = 1,
+        features: int = _FEATURES,
+    ) -> None:
+        self.mechanism, self.classes, self.features = mechanism, classes, features
+        self.iterations, self.generated = iterations, generated
+        # raises where noise has no room for as many
+        gaussian_std(1.0, mechanism.noise_multiplier, self.kinds * (features + 1))
+        self.turn_bits = _TURN_BITS
+        self.frequencies = _frequencies(pixels, features // 2)
+        turn = torch.arange(2**_TURN_BITS, dtype=torch.float64) * (2 * math.pi / 2**_TURN_BITS)
+        self._table = torch.stack([turn.cos(), turn.sin()], dim=1)
+        # towards 0, by more than a cosine errs: no entry is larger than the true one
+        self._table.mul_((1 - 2.0**-40) * 2.0**_VALUE_BITS).trunc_().mul_(2.0**-_VALUE_BITS)
+
+    def embeddings(self, records: Iterable[Sample], noise: NoiseSource) -> Embeddings:
+        """Release the sums and the counts."""
+        announce(noise, frequencies=self.frequencies)
+        sums, counts = self.clipped(records)
+        return Embeddings(
+            # sums are of vectors of norm √(D/2)
+            self._noised(sums, EMBEDDING_SENSITIVITY * self.length, noise) / self.length,
+            self._noised(counts, COUNT_SENSITIVITY, noise),
+        )
+
+    def clipped(self, records: Iterable[Sample]) -> tuple[Tensor, Tensor]:
+        """Return exact sums (classes, D) of vectors of norm √(D/2), and counts (classes,)."""
+        total: tuple[Tensor, Tensor] | None = None
+        for sample in records:
+            if total is None:
+                place = sample.points.device
+                total = (
+                    torch.zeros(self.kinds, self.features, dtype=torch.float64, device=place),
+                    torch.zeros(self.kinds, dtype=torch.float64, device=place),
+                )
+            self._add(sample, *total)
+        if total is None:
+            raise ValueError("records: expected a sample at least, if an empty one")
+        return total
+
+    @property
+    def kinds(self) -> int:
+        """Sums: one for each class, one where there are none."""
+        return max(1, self.classes)
+
+    @property
+    def length(self) -> float:
+        """The norm of a record's cosines and sines together: √(D/2)."""
+        return math.sqrt(self.features / 2)
+
+    def _noised(self, values: Tensor, sensitivity: float, noise: NoiseSource) -> Tensor:
+        return add_gaussian(
+            values,
+            sensitivity=sensitivity * self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            noise=noise,
+            coordinates=self.kinds * (self.features + 1),
+        )
+
+    def _add(self, sample: Sample, sums: Tensor, counts: Tensor) -> None:
+        rows, kinds = self._classed(sample)
+        frequencies, table = self.frequencies.to(sums.device), self._table.to(sums.device)
+        for part in torch.split(
+            torch.arange(len(rows), device=sums.device), max(1, _AT_ONCE // self.features)
+        ):
+            phases = on_grid(sample.points[rows[part]]) @ frequencies.T  # in parts of a turn, exact
+            places = phases.round_().long().bitwise_and_(2**_TURN_BITS - 1)
+            sums.index_add_(0, kinds[part], table[places].flatten(1))
+        counts.index_add_(0, kinds, torch.ones_like(kinds, dtype=torch.float64))
+
+    def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Rows of records that have a class, and their classes."""
+        if not self.classes:
+            rows = torch.arange(len(sample.points), device=sample.points.device)
+            return rows, torch.zeros_like(rows)
+        assert sample.labels is not None
+        rows = ((sample.labels >= 0) & (sample.labels < self.classes)).nonzero().flatten()
+        return rows, sample.labels[rows].long()
+
+
+def _frequencies(pixels: int, count: int) -> Tensor:
+    """Normal frequencies (count, d), the same ones always: phases of pixels in [-1, 1], in parts of a turn.
+
+    They are multiples of a step so coarse that phases are exact.
+    """
+    draws = torch.randn(count, pixels, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # the kernel is of pixels from 0 to 1
+    draws *= 2.0**_TURN_BITS / (2 * math.pi) / 2 * math.sqrt(_PIXELS_A_VARIANCE / pixels)
+    return exact_weights(draws, grid_bits(pixels))[0]
