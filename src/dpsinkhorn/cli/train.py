@@ -58,6 +58,8 @@ class TrainOptions:
     description: Annotated[str | None, "What the release is, in a line for strangers."] = None
     purpose: Annotated[str | None, "What it is released for."] = None
     contact: Annotated[str | None, "Where questions about it go."] = None
+    legal_basis: Annotated[str | None, "What allows the use and the release."] = None
+    recipients: Annotated[str | None, "Who it is for."] = None
     labels: Annotated[
         str | None, "Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
     ] = None
@@ -161,7 +163,7 @@ def train(options: TrainOptions) -> None:
 
         device, quiet = choose_device(options.device, BadInputError), options.as_json
         if options.resume:
-            run, dataset = _resumed(options)
+            run, source, dataset = _resumed(options)
             plan, shared = run.plan, None
         else:
             data, about = _need(options.data, "--data"), options.about()
@@ -174,7 +176,7 @@ def train(options: TrainOptions) -> None:
         if options.dry_run:
             if not options.resume:
                 shared = check_ledger(options.ledger, plan, options.budget)
-                _note_use(source, dataset, plan, None, options.ledger)
+            _note_use(source, dataset, plan, None, run.ledger_path if options.resume else options.ledger)
             show_plan(plan, device, shared, quiet)
             return
         if not options.resume:
@@ -182,7 +184,7 @@ def train(options: TrainOptions) -> None:
             run = Run.create(
                 options.out, plan, source=source, ledger=options.ledger, budget=options.budget, about=about
             )
-            _note_use(source, dataset, plan, run.name, run.ledger_path)
+        _note_use(source, dataset, plan, run.name, run.ledger_path)
         begun = True
         finished = _trained(run, dataset, device, options)
     except KeyboardInterrupt:
@@ -210,20 +212,26 @@ def _note_use(
         warn(warning)
 
 
-def _resumed(options: TrainOptions) -> tuple[Run, Dataset]:
-    """Return the run in a folder, and its data, which may have moved. All else is as it was when it began."""
+def _resumed(options: TrainOptions) -> tuple[Run, dict[str, Any], Dataset]:
+    """Return the run in a folder, where its data are, which may have moved, and what they are.
+
+    All else is as it was when it began.
+    """
     from dpsinkhorn.training import Run, TrainingError
+    from dpsinkhorn.training.trainer import check_data
 
     run = Run.resume(_need(options.out, "--out, the folder of the run"))
     for flag in options.settled():
         raise BadInputError(f"{flag} was settled when the run began; leave it out, or begin another run")
     if run.done:
         raise TrainingError(f"{run.folder} is finished: its release is in {run.release_folder}")
-    source = run.settings["source"]
-    data = options.data or source.get("data")
-    if not data:
+    source = {**run.settings["source"]}
+    source["data"] = options.data or source.get("data")
+    if not source["data"]:
         raise BadInputError(f"give --data: {run.folder} was begun from Python and knows no file")
-    return run, DataOptions.of(source).load(data, quiet=options.as_json)
+    dataset = DataOptions.of(source).load(source["data"], quiet=options.as_json)
+    check_data(run.plan, dataset)
+    return run, source, dataset
 
 
 def _trained(run: Run, dataset: Dataset, device: torch.device, options: TrainOptions) -> bool:

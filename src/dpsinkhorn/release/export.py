@@ -9,7 +9,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def write_samples(
     labels: NDArray[np.int64] | None,
     *,
     class_names: Sequence[str] = (),
+    statement: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> None:
@@ -49,6 +50,8 @@ def write_samples(
     | `NAME` | a folder with PNG files in a sub-folder per class and `labels.csv`; or PNG files, unlabelled |
 
     A sub-folder has the name of its class, as far as that makes a safe name of a folder, else its number.
+    `statement`, such as a release's own, goes into a file as JSON: into `.npz` as the array `statement`, a
+    text, and into `.parquet` as the schema's metadata under `dpsinkhorn`.
 
     >>> import tempfile
     >>> images, labels = np.zeros((2, 8, 8), dtype=np.uint8), np.array([0, 1])
@@ -67,12 +70,16 @@ def write_samples(
     with failing_as(ReleaseError, f"cannot write {target}"):
         if target.suffix == ".npz":
             with new_file(target) as draft, open(draft, "wb") as file:
-                arrays = {"images": images} if labels is None else {"images": images, "labels": labels}
+                arrays: dict[str, Any] = {"images": images}
+                if labels is not None:
+                    arrays["labels"] = labels
+                if statement is not None:
+                    arrays["statement"] = json.dumps(statement)
                 np.savez(file, **arrays)
                 report(len(images))
         elif target.suffix == ".parquet":
             with new_file(target) as draft:
-                _write_parquet(draft, images, labels, class_names, report)
+                _write_parquet(draft, images, labels, class_names, statement, report)
         else:
             with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
                 _write_folder(draft, images, labels, class_names, report)
@@ -128,6 +135,7 @@ def _write_parquet(
     images: NDArray[np.uint8],
     labels: NDArray[np.int64] | None,
     class_names: Sequence[str],
+    statement: Mapping[str, Any] | None,
     report: Callable[[int], object],
 ) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -141,6 +149,8 @@ def _write_parquet(
         features["label"] = named if class_names else {"dtype": "int64", "_type": "Value"}
         fields.append(pa.field("label", pa.int64()))
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    if statement is not None:
+        metadata["dpsinkhorn"] = json.dumps(statement)
     schema = pa.schema(fields, metadata=metadata)
     # PNG bytes do not compress any further
     with pq.ParquetWriter(path, schema, compression="none") as writer:
