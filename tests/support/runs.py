@@ -113,6 +113,9 @@ class Everything:
     def __init__(self, steps):
         self.steps = steps
 
+    def charge_preparations(self):
+        """Nothing is kept of it."""
+
     def settle(self, step, *, replays, promised):
         del step, replays, promised
         return self.steps

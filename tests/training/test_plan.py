@@ -48,7 +48,7 @@ def test_released_frequencies_share_the_budget(budget):
 
 
 def test_frequencies_that_cost_more_than_the_budget():
-    with pytest.raises(TrainingError, match="the class frequencies alone take all of it"):
+    with pytest.raises(TrainingError, match="what comes before the first step takes all of it"):
         make_plan(tiny_recipe(), FACTS, budget_epsilon=0.01, labels="released", accountant="rdp")
 
 

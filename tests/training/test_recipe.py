@@ -143,7 +143,7 @@ BROKEN = {
     "description = 'x'\n[privacy]\nbatch = 5\nclip = 1e31": "privacy.clip must be at most 1e+30",
     "description = 'x'\n[privacy]\nbatch = 5\n[optimizer]\nprecision = 'half'": "optimizer.precision must be",
     "description = 'x'\n[privacy]\nbatch = 5\nnoise_multiplier = -1.0": "must be a positive",
-    "description = 'x'\n[privacy]\nbatch = 5\nmechanism = 'magic'": "must be one of batch, image",
+    "description = 'x'\n[privacy]\nbatch = 5\nmechanism = 'magic'": "must be one of batch, flow, image",
     "description = 'x'\n[privacy]\nbatch = 5\nspeed = 3": "has no setting 'speed'",
     "description = 'x'\n[privacy]\nbatch = 5\n[loss]\ncost = 3": "loss.cost must be one of",
     "description = 'x'\n[privacy]\nbatch = 5\n[loss]\nself_weight = 2.0": "between 0 and 1",
