@@ -47,7 +47,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
             f"{format_epsilon(published)}, is not a valid guarantee; what holds is "
             f"{format_epsilon(plan.epsilon)}"
         )
-    if plan.recipe.name in ("grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
+    if plan.recipe.name in ("flow", "grey", "colour") and plan.steps >= _MANY_STEPS and device.type == "cpu":
         warn(
             f"the recipe {plan.recipe.name} can take hours on a CPU (--dry-run says how long); "
             "--recipe mixture takes seconds"
@@ -86,6 +86,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
             f"{format_epsilon(shared.spent)} so far, {format_epsilon(shared.after)} with this run, "
             f"of {format_epsilon(shared.allowed)} allowed"
         )
+    before = plan.preparation_epsilon
     told = "not told: it shows how many records there are"
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
@@ -94,6 +95,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("epsilon on the ledger", on_ledger),
         ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
+        ("before the steps", None if before is None else f"epsilon {format_epsilon(before)} by itself"),
         ("steps", f"{plan.steps:,}"),
         ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
         ("generated a step", None if "loss" in unused else f"{plan.generated:,}"),

@@ -78,6 +78,9 @@ def plan_rows(found: Findings) -> Rows:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
         rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
+        if plan.preparation_epsilon is not None:
+            before = f"epsilon {format_epsilon(plan.preparation_epsilon)} by itself"
+            rows.append(("released before the first step", before))
     if plan is not None:
         rows.append((f"chance of a {privacy.unit} to be in a step's sample", f"{plan.sampling_rate:.6g}"))
         rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))

@@ -133,6 +133,13 @@ class Plan:
         counts = None if self.count_mechanism is None else self.count_mechanism.charge()
         return tuple(charge for charge in (counts, self.kind.preparation(self.terms)) if charge is not None)
 
+    @cached_property
+    def preparation_epsilon(self) -> float | None:
+        """ε of what is released before the first step, by itself; none where nothing is."""
+        if not self.preparations:
+            return None
+        return epsilon(compose(*self.preparations), self.delta, self.accountant)
+
     @property
     def published_epsilon(self) -> float | None:
         """What a paper reports for the same settings, by an accounting that is not a guarantee."""
