@@ -11,7 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ _LONGEST = 50  # characters; of four bytes each they stay below the 255 that fil
 _KEPT = " -_+.,()"
 # Windows keeps these for devices, whatever comes after a dot; labels.csv is our own
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|labels\.csv", re.IGNORECASE)
+
+
+class _Samples(NamedTuple):
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64] | None
+    class_names: Sequence[str]
+    statement: Mapping[str, Any] | None
 
 
 def write_samples(
@@ -66,7 +73,7 @@ def write_samples(
     images, labels = check_images(images, labels)
     if class_names and labels is not None and labels.max() >= len(class_names):
         raise ReleaseError(f"there are {len(class_names)} class names, but a label {labels.max()}")
-    report = progress or (lambda _: None)
+    report, samples = progress or (lambda _: None), _Samples(images, labels, class_names, statement)
     with failing_as(ReleaseError, f"cannot write {target}"):
         if target.suffix == ".npz":
             with new_file(target) as draft, open(draft, "wb") as file:
@@ -79,10 +86,10 @@ def write_samples(
                 report(len(images))
         elif target.suffix == ".parquet":
             with new_file(target) as draft:
-                _write_parquet(draft, images, labels, class_names, statement, report)
+                _write_parquet(draft, samples, report)
         else:
             with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
-                _write_folder(draft, images, labels, class_names, report)
+                _write_folder(draft, samples, report)
 
 
 def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -130,14 +137,8 @@ def _listed(path: Path) -> set[str]:
     return {name for name in names if _PICTURE.fullmatch(name.rpartition("/")[2])}
 
 
-def _write_parquet(
-    path: Path,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
-    class_names: Sequence[str],
-    statement: Mapping[str, Any] | None,
-    report: Callable[[int], object],
-) -> None:
+def _write_parquet(path: Path, samples: _Samples, report: Callable[[int], object]) -> None:
+    images, labels, class_names, statement = samples
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -165,13 +166,8 @@ def _write_parquet(
             report(len(rows))
 
 
-def _write_folder(
-    folder: Path,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
-    class_names: Sequence[str],
-    report: Callable[[int], object],
-) -> None:
+def _write_folder(folder: Path, samples: _Samples, report: Callable[[int], object]) -> None:
+    images, labels, class_names, _ = samples
     digits = max(6, len(str(len(images) - 1)))
     places = [] if labels is None else folder_names(class_names, len(class_names) or int(labels.max()) + 1)
     rows: list[list[str | int]] = []
