@@ -5,7 +5,8 @@
     python benchmarks/defaults_table.py grid.jsonl
 
 Everything is judged on a held-out part of the training split, every sixth pair of records; the test split is
-never read. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
+never read. Where more records are asked for than there are, `--shifted` draws them from all, each moved by up
+to two pixels. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
 frequencies and T steps, or the private records themselves in the place of samples (`real`).
 Classifiers are trained on 4,000 plain samples; Frechet distance, precision
 and recall are those of the features of a CNN that was trained on real images. Rows are appended, and those
@@ -30,7 +31,7 @@ from torch.nn import functional
 
 from defaults_table import Row, key, read
 from dpsinkhorn import DPSinkhorn
-from dpsinkhorn.data import Dataset, load_dataset
+from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import images_of
 from dpsinkhorn.evaluation.diversity import precision_recall
 from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
@@ -55,10 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu", help="the default plan on a GPU is another")
     parser.add_argument("--test", action="store_true", help="the test split: for figures, never for choices")
-    parser.add_argument(
-        "--expect", action="store_true", help="print what is there by ε and records of a class"
-    )
-    parser.add_argument("--table", action="store_true", help="print what is there; nothing is trained")
+    parser.add_argument("--shifted", action="store_true", help="add shifted copies where there are too few")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     done = {key(row) for row in read(arguments.out)}
@@ -66,6 +64,8 @@ def main() -> None:
         name, _, path = source.rpartition("=")
         for side in numbers(arguments.sides):
             judge = Judge(name or path, path, int(side), arguments.test, arguments.device)
+            judge.name += ", shifted copies" if arguments.shifted else ""
+            most = 10**9 if arguments.shifted else judge.training.records
             cells = (
                 numbers(arguments.records),
                 numbers(arguments.epsilons),
@@ -76,7 +76,7 @@ def main() -> None:
                 wanted = {
                     "data": judge.name,
                     "side": int(side),
-                    "records": min(int(records), judge.training.records),
+                    "records": min(int(records), most),
                     "epsilon": epsilon,
                     "setting": setting,
                     "seed": seed,
@@ -121,8 +121,9 @@ class Judge:
 
     def run(self, wanted: Row) -> Row:
         """Train, draw and measure."""
-        rows = np.isin(np.arange(self.training.records), self.order[: wanted["records"]])
-        data = part(self.training, rows)
+        count = wanted["records"]
+        rows = np.isin(np.arange(self.training.records), self.order[:count])
+        data = part(self.training, rows) if count <= len(rows) else shifted(self.training, count)
         if wanted["setting"] == "real":
             return self.scores(images_of(data), labels_of(data), wanted["seed"])
         started = time.monotonic()
@@ -184,6 +185,17 @@ class Judge:
                 )
             self.features = nn.Sequential(*list(trained)[:-1])
         return self.features(tensor(images))
+
+
+def shifted(data: Dataset, count: int) -> Dataset:
+    """So many records drawn from a data set, each moved by up to two pixels; what leaves comes back in."""
+    chance = np.random.default_rng(2)
+    rows, moves = chance.integers(data.records, size=count), chance.integers(-2, 3, size=(count, 2))
+    images = np.asarray(data.images)[rows]
+    for down, right in itertools.product(range(-2, 3), repeat=2):
+        there = (moves == (down, right)).all(1)
+        images[there] = np.roll(images[there], (down, right), axis=(1, 2))
+    return from_arrays(images, labels_of(data)[rows], classes=data.classes, value_range=data.value_range)
 
 
 def labels_of(data: Dataset) -> NDArray[np.int64]:

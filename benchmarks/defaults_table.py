@@ -4,7 +4,8 @@
     python benchmarks/defaults_table.py grid.jsonl
 
 What the default makes of data sets, other settings beside it, the demo; and, by ε times the records of a
-class, the part of the accuracy on real records that is left, as `training/expectation.py` tells it.
+class, the part of the accuracy on real records that is left, as `training/expectation.py` tells it, and of
+what is gained on guessing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dpsinkhorn.training.expectation import MEASURED, weigh
 
 KEPT = Path(__file__).parent / "results" / "defaults.jsonl"
 CLASSIFIERS = ("logistic", "forest", "cnn")
+SHAPES = {"faces": (3, 2), "cifar10": (3, 10)}  # channels and classes; (1, 10) of all others
 SETTINGS = ("K=2,m=16,T=4", "K=4,m=16,T=5", "K=8,m=16,T=6", "K=32,m=20,T=6")
 Row = dict[str, Any]
 
@@ -93,32 +95,42 @@ def demo(rows: list[Row]) -> list[str]:
 
 def expected(rows: list[Row]) -> list[str]:
     """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real records."""
-    lines = ["| ε × records of a class | rows above | accuracy, % of that on real records |", "|---|---|---|"]
-    bounds = [0.0, *(bound for bound, _, _ in MEASURED)]
-    for least, (low, high, cells) in zip(bounds, measured(rows, bounds), strict=True):
-        lines += [f"| from {least:,.0f} | {cells} | {low} to {high} |"]
+    lines = [
+        "| ε × records of a class | rows above | accuracy, % of that on real records | gain on guessing, % |",
+        "|---|---|---|---|",
+    ]
+    bounds = [0.0, 50.0, 100.0, 200.0, *(bound for bound, _, _ in MEASURED)]
+    for least, (cells, parts, gains) in zip(bounds, measured(rows, bounds), strict=True):
+        if cells:
+            lines += [f"| from {least:,.0f} | {cells} | {_ends(parts)} | {_ends(gains)} |"]
     return lines
 
 
-def measured(rows: list[Row], bounds: list[float]) -> list[tuple[int, int, int]]:
-    """Return the least and the most part of the accuracy on real records, and how many cells of the grid."""
+def measured(rows: list[Row], bounds: list[float]) -> list[tuple[int, list[float], list[float]]]:
+    """Return how many cells of the grid there are, and of each classifier in them two parts, in per cent.
+
+    Of the accuracy on real records; and of what that is above guessing, which is what records teach.
+    """
     real = _real(rows)
-    found: list[list[float]] = [[] for _ in bounds]
-    cells: list[int] = [0 for _ in bounds]
+    found: list[tuple[int, list[float], list[float]]] = [(0, [], []) for _ in bounds]
     for name, group in _groups(rows, lambda row: row["setting"] == "rule"):
         if name[:3] not in real:
             continue
         data, side, records, epsilon, _ = name
-        channels, classes = (3, 2) if data == "faces" else (1, 10)
+        channels, classes = SHAPES.get(data, (1, 10))
         weight = weigh(epsilon, records / classes, (channels, side, side))
         place = max(number for number, least in enumerate(bounds) if weight >= least)
-        base = real[name[:3]]
-        found[place] += [100 * statistics.fmean(row[c] for row in group) / base[c] for c in CLASSIFIERS]
-        cells[place] += 1
-    return [
-        (round(min(parts, default=0)), round(max(parts, default=0)), count)
-        for parts, count in zip(found, cells, strict=True)
-    ]
+        base, guessed = real[name[:3]], 100 / classes
+        means = {c: statistics.fmean(row[c] for row in group) for c in CLASSIFIERS}
+        parts = [100 * means[c] / base[c] for c in CLASSIFIERS]
+        gains = [100 * (means[c] - guessed) / (base[c] - guessed) for c in CLASSIFIERS]
+        cells, before, gained = found[place]
+        found[place] = (cells + 1, before + parts, gained + gains)
+    return found
+
+
+def _ends(values: list[float]) -> str:
+    return f"{min(values):.0f} to {max(values):.0f}"
 
 
 def _real(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
@@ -141,7 +153,7 @@ def _short(rows: list[Row]) -> str:
     if not rows:
         return ""
     means = [statistics.fmean(row[name] for row in rows) for name in (*CLASSIFIERS, "frechet", "recall")]
-    return "{:.0f} / {:.0f} / {:.0f}, {:.0f}, {:.2f}".format(*means)
+    return "{:.0f} / {:.0f} / {:.0f}, {:.3g}, {:.2f}".format(*means) + (" *" if len(rows) == 1 else "")
 
 
 def _cell(values: list[float]) -> str:

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dpsinkhorn.cli._train_request import parse_changes
 
 from classifiers import accuracies
 from dpsinkhorn import load
+from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.evaluation import downstream_utility, draw_images, find_protocol, images_of
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample

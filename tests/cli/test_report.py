@@ -173,17 +173,31 @@ def test_small_distances_have_digits(run, place, value):
 @pytest.mark.parametrize("public", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_an_evaluation_on_the_images_of_the_training(run, place, public, known):
-    """Said loudly where the evaluation knows it; the other is never claimed."""
+    """Said loudly to the curator, where the evaluation knows it; the other is never claimed.
+
+    A page that may be shown does not say it: one private record more or less could turn it over.
+    """
     found = json.loads((place / "e.json").read_text())
     (place / "e.json").write_text(json.dumps(found | {"trained_on": known}))
     options = ("--public-evaluation",) if public else ()
     assert run(place / "run", "--evaluation", place / "e.json", *options)[0] == 0
     page = page_of(place / "run" / ("report.html" if public else "report-CURATOR-ONLY.html"))
     warnings = [node.text for node in page.all("p") if node.attributes.get("class") == "warning"]
-    assert (
-        any("These are the images that it was trained on, all or most" in text for text in warnings) == known
+    assert (any("These are the images that it was trained on, all or most" in text for text in warnings)) == (
+        known and not public
     )
     assert "was not trained on" not in page.text
+
+
+def test_an_evaluation_on_public_images_of_the_training(run, place):
+    """Where the training's own data are public by their name, no private record has a part in it."""
+    settings = json.loads((place / "run" / "run.json").read_text())
+    (place / "run" / "run.json").write_text(json.dumps(settings | {"source": {"data": "digits"}}))
+    found = json.loads((place / "e.json").read_text())
+    (place / "e.json").write_text(json.dumps(found | {"trained_on": True}))
+    assert run(place / "run", "--evaluation", place / "e.json", "--public-evaluation")[0] == 0
+    page = page_of(place / "run" / "report.html")
+    assert "These are the images that it was trained on" in page.text
 
 
 def test_who_answers_for_it(run, place):

@@ -48,6 +48,17 @@ def test_images_are_those_of_the_release(run, release, tmp_path):
         assert (found["labels"] == labels).all()
 
 
+def test_a_file_says_what_it_is(run, release, tmp_path):
+    run(release, "--count", 3, "--output", tmp_path / "s.npz")
+    with np.load(tmp_path / "s.npz") as found:
+        said = json.loads(str(found["statement"]))
+    assert said == {**load(release).statement, "variation": {}}
+    assert said["synthetic"] is True
+    assert said["class_names"] == ["zero", "one", "two | <b>"]
+    assert (said["epsilon"], said["delta"], said["unit"]) == (EPSILON, 1e-5, "record")
+    assert said["releasable"] is True
+
+
 def test_variation_is_asked_for_and_said(run, release, tmp_path):
     config = dataclasses.replace(CONFIGS["mlp"], warp=0.5, grain=0.25)
     write_release(tmp_path / "r", trained(config), label_probabilities=None, privacy=statement())
@@ -158,7 +169,7 @@ def test_not_for_release(run, tmp_path, privacy):
     assert ("not private" in out) is (not privacy.private)
     status, out, err = run(tmp_path / "r", "--count", 2, "--output", tmp_path / "t.npz", "--json")
     assert json.loads(out)["releasable"] is False
-    assert set(np.load(tmp_path / "t.npz")) == {"images"}
+    assert set(np.load(tmp_path / "t.npz")) == {"images", "statement"}
 
 
 @pytest.mark.parametrize("name", ["s.npz", "s.parquet", "s"])

@@ -14,7 +14,9 @@ from dpsinkhorn.release.release import Release
 from support.html import read_page
 from support.releases import CONFIGS, statement, trained, write_small_release
 
-SAID = About("Chest X-rays", "Synthetic images of lungs.", "Teaching", "dpo@hospital.example")
+SAID = About(
+    "Chest X-rays", "Synthetic images of lungs.", "Teaching", "dpo@hospital.example", "Consent", "Students"
+)
 
 
 def card_of(folder):
@@ -35,6 +37,8 @@ def test_it_is_in_the_release_and_on_the_card(tmp_path):
         "Synthetic images of lungs.",
         "Purpose: Teaching",
         "Contact: dpo@hospital.example",
+        "Legal basis: Consent",
+        "Recipients: Students",
         "shares that the curator stated",
         "images / 255 * 4095",
         "Whoever trained it is trusted with the data",
@@ -46,7 +50,10 @@ def test_a_release_of_version_1_is_read(tmp_path):
     write_small_release(tmp_path / "r")
     path = tmp_path / "r" / "config.json"
     config = json.loads(path.read_text())
-    for name in ("description", "purpose", "contact", "label_source", "value_range"):
+    for name in set(config) & {
+        *(field.name for field in dataclasses.fields(About) if field.name != "title"),
+        *("label_source", "value_range"),
+    }:
         del config[name]
     path.write_text(json.dumps({**config, "version": 1}))
     release = load(tmp_path / "r")
@@ -84,17 +91,17 @@ def test_balanced_labels_are_said_to_be(tmp_path):
 )
 def test_text_stays_text_on_the_card(tmp_path, text):
     names = ["a", "b", text]
-    write_small_release(tmp_path / "r", about=About(text, text, text, text), class_names=names)
+    write_small_release(tmp_path / "r", about=About(text, text, text, text, text, text), class_names=names)
     page, _ = card_of(tmp_path / "r")
     assert page.one("h1").text == text
-    assert page.text.count(text) == 5
+    assert page.text.count(text) == 7
     assert [node.attributes["src"] for node in page.all("img")] == ["samples.png"]
     assert [node.attributes["href"] for node in page.all("a")] == ["https://pypi.org/project/dpsinkhorn/"]
     assert not page.all("script")
 
 
-@pytest.mark.parametrize("name", ["title", "description", "purpose", "contact"])
+@pytest.mark.parametrize("name", ["title", "description", "purpose", "contact", "legal_basis", "recipients"])
 @pytest.mark.parametrize("text", ["two\nlines", "\x1b[1m", "\u202e", "x" * 2001, 3])
 def test_what_cannot_be_printed_on_a_line_is_refused(name, text):
-    with pytest.raises(ReleaseError, match=f"the {name} must be one line"):
+    with pytest.raises(ReleaseError, match=f"the {name.replace('_', ' ')} must be one line"):
         About(**{name: text})

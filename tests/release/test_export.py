@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpsinkhorn.data import load_dataset
+from dpsinkhorn.evaluation import images_of
 from dpsinkhorn.release import ReleaseError, export, grid_image, grid_picture, write_samples
 from dpsinkhorn.release.export import folder_names
 
@@ -45,6 +47,19 @@ class TestForms:
             assert set(found) == ({"images", "labels"} if labelled else {"images"})
             if labelled:
                 assert (found["labels"] == labels).all()
+
+    def test_a_statement_goes_along(self, tmp_path, samples, labelled):
+        """As JSON, read without pickles, and by our own reader without a word."""
+        images, labels = samples
+        said = {"class_names": ["größer", "b"], "epsilon": 2.5, "value_range": None}
+        for name in ("s.npz", "s.parquet"):
+            write_samples(tmp_path / name, images, labels if labelled else None, statement=said)
+        with np.load(tmp_path / "s.npz", allow_pickle=False) as found:
+            assert json.loads(str(found["statement"])) == said
+        schema = pq.read_schema(tmp_path / "s.parquet")
+        assert json.loads(schema.metadata[b"dpsinkhorn"]) == said
+        assert load_dataset(tmp_path / "s.npz").unused_columns == ()
+        assert (images_of(load_dataset(tmp_path / "s.parquet")) == images).all()
 
     @pytest.mark.parametrize("named", [True, False])
     def test_parquet(self, tmp_path, samples, labelled, named, monkeypatch):

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
-from dpsinkhorn.generators import draw_latents, frozen_copy
+from dpsinkhorn.generators import FlowConfig, draw_latents, frozen_copy
 from dpsinkhorn.release import ReleaseError, load, make_release, to_uint8
 from dpsinkhorn.release.onnx import write_onnx
 from support.releases import statement, trained
@@ -18,7 +18,22 @@ COUNT = 200
 
 
 def test_images_are_those_of_pytorch(config, tmp_path):
-    release = make_release(trained(config), label_probabilities=None, privacy=statement())
+    check(trained(config), tmp_path)
+
+
+def test_so_are_those_of_a_flow(tmp_path):
+    """Its last layers begin with 0, so that its weights are moved first."""
+    generator = trained(FlowConfig(image_shape=(1, 8, 7), classes=2, channels=8, evaluations=4))
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in generator.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=draws)
+    check(generator, tmp_path)
+
+
+def check(generator, tmp_path):
+    config = generator.config
+    release = make_release(generator, label_probabilities=None, privacy=statement())
     write_onnx(release, tmp_path / "generator.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "generator.onnx")
     latents = draw_latents(COUNT, config.latent)

@@ -185,6 +185,25 @@ def test_on_paper(browser, pages, tmp_path):
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_the_summary_to_sign_is_one_page(browser, pages, tmp_path):
+    """In the width of a page of A4 it is no higher, whatever the mechanism, with texts of usual lengths."""
+    long = "What a hospital writes here takes two or three lines of a page, rarely more than that. " * 2
+    folder = pages["private"].parent
+    page = write_report(
+        folder,
+        output=tmp_path / "r.html",
+        responsible=long,
+        contact=long,
+        legal_basis=long,
+        recipients=long,
+    ).report
+    wide, high = (mm / 25.4 * 96 for mm in (210 - 2 * 16, 297 - 2 * 18))
+    for path in (page, pages["persons-image"]):
+        with Visit(browser, path, (int(wide), 900)) as visit:
+            visit.page.emulate_media(media="print")
+            assert visit.page.locator("#decision").bounding_box()["height"] <= high
+
+
 @pytest.fixture
 def server():
     """A server on this machine, and what it was asked for."""

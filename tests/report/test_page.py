@@ -23,7 +23,7 @@ from dpsinkhorn.privacy import (
     read_ledger,
 )
 from dpsinkhorn.privacy.words import factor_in_words
-from dpsinkhorn.release import About, PrivacyStatement, write_release
+from dpsinkhorn.release import TRUST, About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
 from support.html import read_page, rows
@@ -266,6 +266,20 @@ class TestTheDecision:
         assert all(not value for _, value in lines[1:])
         config = json.loads((run.folder / "release" / "config.json").read_text())
         assert config["generator_sha256"] in page.one("section", id="decision").text
+
+    def test_what_is_signed(self, run):
+        said = {"contact": "dpo@example.org", "legal_basis": "Art. 6 (1) a", "recipients": "students"}
+        page = page_of(run.folder, responsible="City Hospital", **said)
+        (caption,) = [node.text for node in page.all("caption") if "by this page of" in node.text]
+        lines = dict(rows(page, caption))
+        assert lines["Legal basis"] == "Art. 6 (1) a"
+        assert (lines["Recipients"], lines["Contact"]) == ("students", "dpo@example.org")
+        assert lines["Purpose"] == "not stated"
+        assert lines["Data"].endswith("; responsible: City Hospital")
+        assert f"ε = {format_epsilon(load(run.folder).privacy.epsilon)}, δ = " in lines["Guarantee"]
+        assert lines["Whom to trust"] == TRUST
+        with pytest.raises(ReportError, match="--legal-basis must be one line"):
+            page_of(run.folder, legal_basis="two\nlines")
 
     def test_none_where_there_is_nothing_to_decide(self, tmp_path):
         write_small_release(tmp_path / "release", releasable=False)

@@ -144,6 +144,12 @@ class TestFound:
             TrainingReplay(replace(plan, seed=None), base)
 
 
+def _across_chunks(*chunks):
+    total = torch.zeros(2, dtype=torch.float64)
+    for chunk in chunks:
+        total[0] += _doubles(*chunk).sum()
+
+
 def _doubles(*values):
     return torch.tensor(values, dtype=torch.float64)
 
@@ -152,12 +158,16 @@ class TestExactSums:
     @pytest.mark.parametrize(
         ("add", "rounded"),
         [
-            (lambda: _doubles(2.0**51, 0.5, 2.0**51).sum(), []),
+            (lambda: _doubles(2.0**50, 0.5, 2.0**50).sum(), []),
+            (lambda: _doubles(2.0**51, 0.5, 2.0**51).sum(), ["sum"]),  # it comes to 2^52 as computed
             (lambda: _doubles(2.0**52, 0.5, 2.0**52).sum(), ["sum"]),
             (lambda: _doubles(0.5, 1024.0)[None] @ _doubles(0.25, 3.0)[:, None], []),
             (lambda: _doubles(0.1, 1024.0)[None] @ _doubles(0.25, 3.0)[:, None], ["mm"]),
             (lambda: _doubles(1.0).index_add_(0, torch.tensor([0]), _doubles(math.nan)), ["index_add_"]),
             (lambda: torch.tensor([2**62, 2**62]).sum(), []),
+            (lambda: _across_chunks([2.0**50, 0.5], [2.0**50]), []),
+            (lambda: _across_chunks([2.0**52], [0.5, 0.5], [2.0**52]), ["add_"]),
+            (lambda: _doubles(0.1).add_(3), []),
         ],
     )
     def test_what_is_noted(self, add, rounded):

@@ -25,6 +25,8 @@ def report(
     curator_page: Annotated[bool, "Also write what was noted while training; not to leave."] = False,
     responsible: Annotated[str | None, "Who answers for the data; named at the top."] = None,
     contact: Annotated[str | None, "Where questions go; named at the top."] = None,
+    legal_basis: Annotated[str | None, "What allows it; in the page to sign."] = None,
+    recipients: Annotated[str | None, "Who it is for; in the page to sign."] = None,
     force: Annotated[bool, "Replace what --output names."] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,6 +55,8 @@ def report(
         curator_page=curator_page,
         responsible=responsible,
         contact=contact,
+        legal_basis=legal_basis,
+        recipients=recipients,
     )
     found, beside = written.findings, written.curator_page
     if as_json:

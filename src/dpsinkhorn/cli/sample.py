@@ -77,6 +77,7 @@ def sample(
                 images,
                 found,
                 class_names=release.class_names,
+                statement={**release.statement, "variation": release.config.variation.values if vary else {}},
                 overwrite=force,
                 progress=lambda done: bar.advance(writing, done),
             )

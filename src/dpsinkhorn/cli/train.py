@@ -59,6 +59,8 @@ class TrainOptions:
     description: Annotated[str | None, "What the release is, in a line for strangers."] = None
     purpose: Annotated[str | None, "What it is released for."] = None
     contact: Annotated[str | None, "Where questions about it go."] = None
+    legal_basis: Annotated[str | None, "What allows the use and the release."] = None
+    recipients: Annotated[str | None, "Who it is for."] = None
     labels: Annotated[
         str | None, "Labels of generated images: uniform (default), released, or shares as 0.9,0.1."
     ] = None
@@ -193,7 +195,7 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
         if ranks is not None:
             device = ranks.device(device)
         if options.resume:
-            run, dataset = _resumed(options, ranks)
+            run, source, dataset = _resumed(options, ranks)
             plan, shared = run.plan, None
         else:
             data, about = _need(options.data, "--data"), options.about()
@@ -206,7 +208,7 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
         if options.dry_run:
             if not options.resume:
                 shared = check_ledger(options.ledger, plan, options.budget)
-                _note_use(source, dataset, plan, None, options.ledger)
+            _note_use(source, dataset, plan, None, run.ledger_path if options.resume else options.ledger)
             show_plan(plan, device, shared, quiet)
             return
         if not options.resume:
@@ -214,7 +216,7 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
             run = Run.create(
                 options.out, plan, source=source, ledger=options.ledger, budget=options.budget, about=about
             )
-            _note_use(source, dataset, plan, run.name, run.ledger_path)
+        _note_use(source, dataset, plan, run.name, run.ledger_path)
         begun = True
         finished = _trained(run, dataset, device, options, ranks)
     except KeyboardInterrupt:
@@ -248,20 +250,26 @@ def _loaded(source: dict[str, Any], ranks: Ranks | None, *, quiet: bool) -> Data
     return DataOptions.of(source).load(source["data"], quiet=quiet)
 
 
-def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, Dataset]:
-    """Return the run in a folder, and its data, which may have moved. All else is as it was when it began."""
+def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str, Any], Dataset]:
+    """Return the run in a folder, where its data are, which may have moved, and what they are.
+
+    All else is as it was when it began.
+    """
     from dpsinkhorn.training import Run, TrainingError
+    from dpsinkhorn.training.trainer import check_data
 
     run = Run.resume(_need(options.out, "--out, the folder of the run"))
     for flag in options.settled():
         raise BadInputError(f"{flag} was settled when the run began; leave it out, or begin another run")
     if run.done:
         raise TrainingError(f"{run.folder} is finished: its release is in {run.release_folder}")
-    source = run.settings["source"]
-    data = options.data or source.get("data")
-    if not data:
+    source = {**run.settings["source"]}
+    source["data"] = options.data or source.get("data")
+    if not source["data"]:
         raise BadInputError(f"give --data: {run.folder} was begun from Python and knows no file")
-    return run, _loaded({**source, "data": data}, ranks, quiet=options.as_json)
+    dataset = _loaded(source, ranks, quiet=options.as_json)
+    check_data(run.plan, dataset)
+    return run, source, dataset
 
 
 def _trained(

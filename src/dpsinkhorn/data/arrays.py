@@ -106,7 +106,11 @@ def read_npz_set(path: Path, asked: Request) -> Content:
 
 
 def _unused(names: Iterable[str], used: set[str | None], unlabelled: bool) -> tuple[str, ...]:
-    known = _part_names((*_IMAGES, *_LABELS, *_GROUPS)) | (set(_LABELS) if unlabelled else set())
+    known = {
+        "statement",
+        *_part_names((*_IMAGES, *_LABELS, *_GROUPS)),
+    }  # the first is of samples of a release
+    known |= set(_LABELS) if unlabelled else set()
     return tuple(name for name in names if name not in used and name not in known)
 
 

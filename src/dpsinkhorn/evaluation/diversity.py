@@ -7,7 +7,7 @@ Precision is the share of synthetic images on the manifold of the real ones, rec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ class PrecisionRecall:
     precision: float
     recall: float
     neighbours: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """Plain values."""
+        return asdict(self)
 
 
 def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) -> PrecisionRecall:

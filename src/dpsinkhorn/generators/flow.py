@@ -40,7 +40,7 @@ class Flow(Generator):
         intervals = self.config.evaluations // 2
         length = 1 / intervals
         for interval in range(intervals):
-            begin = images.new_full((len(images),), interval * length)
+            begin = images.new_full((images.shape[0],), interval * length)
             slope = self.network(images, begin, labels)
             ahead = self.network(images + length * slope, begin + length, labels)
             images = images + length / 2 * (slope + ahead)

@@ -9,9 +9,9 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,20 @@ _KEPT = " -_+.,()"
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?|labels\.csv", re.IGNORECASE)
 
 
+class _Samples(NamedTuple):
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64] | None
+    class_names: Sequence[str]
+    statement: Mapping[str, Any] | None
+
+
 def write_samples(
     path: str | os.PathLike[str],
     images: NDArray[np.uint8],
     labels: NDArray[np.int64] | None,
     *,
     class_names: Sequence[str] = (),
+    statement: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> None:
@@ -49,6 +57,8 @@ def write_samples(
     | `NAME` | a folder with PNG files in a sub-folder per class and `labels.csv`; or PNG files, unlabelled |
 
     A sub-folder has the name of its class, as far as that makes a safe name of a folder, else its number.
+    `statement`, such as a release's own, goes into a file as JSON: into `.npz` as the array `statement`, a
+    text, and into `.parquet` as the schema's metadata under `dpsinkhorn`.
 
     >>> import tempfile
     >>> images, labels = np.zeros((2, 8, 8), dtype=np.uint8), np.array([0, 1])
@@ -63,19 +73,23 @@ def write_samples(
     images, labels = check_images(images, labels)
     if class_names and labels is not None and labels.max() >= len(class_names):
         raise ReleaseError(f"there are {len(class_names)} class names, but a label {labels.max()}")
-    report = progress or (lambda _: None)
+    report, samples = progress or (lambda _: None), _Samples(images, labels, class_names, statement)
     with failing_as(ReleaseError, f"cannot write {target}"):
         if target.suffix == ".npz":
             with new_file(target) as draft, open(draft, "wb") as file:
-                arrays = {"images": images} if labels is None else {"images": images, "labels": labels}
+                arrays: dict[str, Any] = {"images": images}
+                if labels is not None:
+                    arrays["labels"] = labels
+                if statement is not None:
+                    arrays["statement"] = json.dumps(statement)
                 np.savez(file, **arrays)
                 report(len(images))
         elif target.suffix == ".parquet":
             with new_file(target) as draft:
-                _write_parquet(draft, images, labels, class_names, report)
+                _write_parquet(draft, samples, report)
         else:
             with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
-                _write_folder(draft, images, labels, class_names, report)
+                _write_folder(draft, samples, report)
 
 
 def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -123,13 +137,8 @@ def _listed(path: Path) -> set[str]:
     return {name for name in names if _PICTURE.fullmatch(name.rpartition("/")[2])}
 
 
-def _write_parquet(
-    path: Path,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
-    class_names: Sequence[str],
-    report: Callable[[int], object],
-) -> None:
+def _write_parquet(path: Path, samples: _Samples, report: Callable[[int], object]) -> None:
+    images, labels, class_names, statement = samples
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -141,6 +150,8 @@ def _write_parquet(
         features["label"] = named if class_names else {"dtype": "int64", "_type": "Value"}
         fields.append(pa.field("label", pa.int64()))
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    if statement is not None:
+        metadata["dpsinkhorn"] = json.dumps(statement)
     schema = pa.schema(fields, metadata=metadata)
     # PNG bytes do not compress any further
     with pq.ParquetWriter(path, schema, compression="none") as writer:
@@ -155,13 +166,8 @@ def _write_parquet(
             report(len(rows))
 
 
-def _write_folder(
-    folder: Path,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
-    class_names: Sequence[str],
-    report: Callable[[int], object],
-) -> None:
+def _write_folder(folder: Path, samples: _Samples, report: Callable[[int], object]) -> None:
+    images, labels, class_names, _ = samples
     digits = max(6, len(str(len(images) - 1)))
     places = [] if labels is None else folder_names(class_names, len(class_names) or int(labels.max()) + 1)
     rows: list[list[str | int]] = []

@@ -39,7 +39,7 @@ _CONFIG_FORMAT, _PRIVACY_FORMAT = "dpsinkhorn-release", "dpsinkhorn-privacy"
 _ABOUT_KEYS = tuple(field.name for field in dataclasses.fields(About))
 _OWN_KEYS = ("label_probabilities", "label_source", "class_names", "value_range")  # fields of a Release
 _CONFIG_KEYS = ("format", "version", *_ABOUT_KEYS, "generator", "generator_sha256", *_OWN_KEYS)
-_SINCE_2 = {"description": "", "purpose": "", "contact": "", "label_source": None, "value_range": None}
+_SINCE_2 = {**dict.fromkeys(_ABOUT_KEYS[1:], ""), "label_source": None, "value_range": None}
 _VERSIONS = {_CONFIG_FORMAT: (1, VERSION), _PRIVACY_FORMAT: (1,)}
 _PRIVACY_OWN_KEYS = ("format", "version", "releasable", "warning")
 _LARGEST_JSON = 2**24  # bytes; 65,536 classes with names fit
@@ -72,7 +72,7 @@ def make_release(
         privacy: What is guaranteed. Its ε is computed again from its charges; a lower one is refused.
         releasable: Whether it may leave the curator's hands. Seeded and non-private training never may,
             whatever is said here: such a release says so, loudly.
-        about: Title, description, purpose and contact.
+        about: Title, description, purpose and the like.
         class_names: One per class, or none. Characters that cannot be printed become question marks.
         label_source: How `label_probabilities` were set, a key of `LABEL_SOURCES`, if that is to be told.
         value_range: The public range of the original pixels, which samples show as 0 to 255.

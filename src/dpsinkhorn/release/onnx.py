@@ -6,7 +6,6 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
 
     Its inputs are `latents` (n, latent), float32, drawn uniformly from 0 to 1, and, where there are classes,
     `labels` (n,), int64. Its output `images`, uint8, is (n, height, width) or (n, height, width, 3).
-    The model's metadata hold the classes, the distribution of labels and the privacy statement.
+    The model's metadata are `release.statement`: each entry as JSON, or as the text that it is.
 
     Raises:
         ReleaseError: The packages `onnx` and `onnxscript` are not there, or the file is.
@@ -58,37 +57,26 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
         given["labels"] = torch.zeros(2, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
+        many = tuple({0: torch.export.Dim("images", min=1)} for _ in given)
+        traced = torch.export.export(whole, tuple(given.values()), dynamic_shapes=many)
+        table = torch.export.default_decompositions()
+        table[torch.ops.aten.erfinv.default] = _inverse_error  # which ONNX does not have
         program = torch.onnx.export(
-            whole,
-            tuple(given.values()),
+            traced.run_decompositions(table),
             input_names=list(given),
             output_names=["images"],
-            dynamic_shapes=tuple({0: torch.export.Dim("images", min=1)} for _ in given),
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     ClearMetadataAndDocStringPass()(program.model)  # traces of the source: lines of it, and where it lies
     model = program.model_proto
-    for key, value in _metadata(release).items():
+    for key, value in release.statement.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
     onnx.checker.check_model(model)
     with new_file(target) as draft:
         draft.write_bytes(model.SerializeToString())
-
-
-def _metadata(release: Release) -> dict[str, Any]:
-    return {
-        "generator": "dpsinkhorn",
-        "classes": release.classes,
-        "class_names": list(release.class_names),
-        "label_probabilities": list(release.label_probabilities or ()),
-        "privacy": release.privacy.summary,
-        "epsilon": release.privacy.epsilon,
-        "delta": release.privacy.delta,
-        "releasable": release.releasable,
-    }
 
 
 class _Bytes(nn.Module):

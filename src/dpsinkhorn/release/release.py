@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ class Release:
     releasable: bool
     """Whether it may leave the curator's hands; `False` for seeded or non-private training."""
     about: About = field(default_factory=About)
-    """Title, description, purpose and contact, as the curator stated them."""
+    """Title, description, purpose and the like, as the curator stated them."""
     label_probabilities: tuple[float, ...] | None = None
     class_names: tuple[str, ...] = ()
     label_source: str | None = None
@@ -123,6 +123,23 @@ class Release:
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height, width."""
         return self.config.image_shape
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """What goes along with images drawn from it, as plain JSON: what they are, classes, guarantee."""
+        privacy = self.privacy.to_json()
+        return {
+            "generator": "dpsinkhorn",
+            "synthetic": True,
+            **asdict(self.about),
+            "classes": self.classes,
+            "class_names": list(self.class_names),
+            "label_probabilities": list(self.label_probabilities or ()),
+            "value_range": None if self.value_range is None else list(self.value_range),
+            "privacy": self.privacy.summary,
+            **{name: privacy[name] for name in ("epsilon", "delta", "unit", "adjacency")},
+            "releasable": self.releasable,
+        }
 
     def sample(
         self,

@@ -33,7 +33,14 @@ TRUST = (
 )
 """The trust model, in a sentence or two."""
 
-_LONGEST = {"title": 200, "description": 2000, "purpose": 500, "contact": 200}
+_LONGEST = {
+    "title": 200,
+    "description": 2000,
+    "purpose": 500,
+    "contact": 200,
+    "legal_basis": 500,
+    "recipients": 500,
+}
 
 LABEL_SOURCES = {
     "uniform": "every class equally often, so that synthetic labels are balanced whatever the data were",
@@ -209,10 +216,10 @@ def _check_epsilon(value: Any, name: str) -> None:
 
 @dataclass(frozen=True)
 class About:
-    """Title, description, purpose and contact: one line each, by the curator's own words.
+    """Title, description, purpose and the like: one line each, by the curator's own words.
 
-    >>> About(title="Chest X-rays", purpose="teaching")
-    About(title='Chest X-rays', description='', purpose='teaching', contact='')
+    >>> About(title="Chest X-rays", purpose="teaching").purpose
+    'teaching'
     >>> About(title="two\\nlines")
     Traceback (most recent call last):
     dpsinkhorn.errors.ReleaseError: the title must be one line of at most 200 printable characters
@@ -222,10 +229,12 @@ class About:
     description: str = ""
     purpose: str = ""
     contact: str = ""
+    legal_basis: str = ""
+    recipients: str = ""
 
     def __post_init__(self) -> None:
         for name, longest in _LONGEST.items():
-            _checks.text(getattr(self, name), f"the {name}", ReleaseError, longest=longest)
+            _checks.text(getattr(self, name), f"the {name.replace('_', ' ')}", ReleaseError, longest=longest)
         if not self.title.strip():
             raise ReleaseError("the title must not be empty; leave it out for the usual one")
 

@@ -4,6 +4,7 @@ from dpsinkhorn.errors import ReportError
 from dpsinkhorn.report.comparison import write_comparison
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.page import Written, check_output, curator_path, write_report
+from dpsinkhorn.report.standards import registry_entry
 
 __all__ = [
     "Findings",
@@ -12,6 +13,7 @@ __all__ = [
     "check_output",
     "curator_path",
     "gather",
+    "registry_entry",
     "write_comparison",
     "write_report",
 ]

@@ -81,12 +81,16 @@ def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
     return found
 
 
-def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, public: bool) -> EvaluationTables:
+def evaluation_tables(
+    found: dict[str, Any], class_names: Sequence[str], *, public: bool, learnt_public: bool = False
+) -> EvaluationTables:
     """Figures as text. On a page that may be shown, names of files and of private labels stay out.
 
     So do figures that real training images had a part in, unless they are of a public data set: that the
     images to test on are public does not say that those of the training are. These are classifiers trained on
-    them, and all likeness: its features are taught by them, and they are measured beside.
+    them, and all likeness: its features are taught by them, and they are measured beside. Whether the images
+    to test on were trained on is a threshold on all of the training's, which one record can pass: it is told
+    where these are public by their name, `learnt_public`, or to the curator.
     """
     try:
         utility = found["utility"]
@@ -122,7 +126,7 @@ def evaluation_tables(found: dict[str, Any], class_names: Sequence[str], *, publ
             () if likeness is None else tuple(_measures(likeness)),
             "" if likeness is None else str(likeness["floor_from"]),
             _summary(scores, names),
-            found.get("trained_on") is True,
+            found.get("trained_on") is True and (learnt_public or not public),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ReportError(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpsinkhorn.data import KNOWN
@@ -86,11 +87,14 @@ class Findings:
     """Where it was found instead. The name of a file: for the curator, not for the page."""
     shared: bool = False
     """Whether the run's ledger is one that other runs can be charged to."""
+    stated: Mapping[str, str] = field(default_factory=dict)
+    """What the curator says of the release for the report alone, in the place of what the release says."""
 
     @property
     def about(self) -> About:
         """What the curator says of the release."""
-        return About() if self.release is None else self.release.about
+        own = About() if self.release is None else self.release.about
+        return dataclasses.replace(own, **self.stated)
 
     @property
     def finished(self) -> bool:

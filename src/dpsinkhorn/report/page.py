@@ -6,7 +6,7 @@ import datetime
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dpsinkhorn.report.curve import line_plot, own_checks, spending_curve, with_
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
+from dpsinkhorn.report.standards import sp_800_226
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
@@ -49,6 +50,8 @@ def write_report(
     curator_page: bool = False,
     responsible: str | None = None,
     contact: str | None = None,
+    legal_basis: str | None = None,
+    recipients: str | None = None,
     made: datetime.date | None = None,
     generator: ModuleClass | None = None,
 ) -> Written:
@@ -63,6 +66,8 @@ def write_report(
         curator_page: Write the page that is not to leave, also without an evaluation.
         responsible: Who answers for the data, to be named at the top of the report.
         contact: Where that body can be reached; by default what the release says.
+        legal_basis: What allows the use and the release; by default what the release says.
+        recipients: Who it is for; by default what the release says.
         made: The date on the page; today's, in UTC.
         generator: The class that was trained, where it was the curator's own; as for `dpsinkhorn.load`.
 
@@ -78,13 +83,20 @@ def write_report(
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
         figures = read_evaluation(evaluation, found.release)
-        tables = evaluation_tables(figures, found.release.class_names, public=public_evaluation)
+        tables = evaluation_tables(
+            figures,
+            found.release.class_names,
+            public=public_evaluation,
+            learnt_public=found.data_name is not None,
+        )
     elif public_evaluation:
         raise ReportError("an evaluation is said to be public, but none is given; name its JSON")
+    stated = {"contact": contact, "legal_basis": legal_basis, "recipients": recipients}
+    said = {name: _one_line(text, name) for name, text in stated.items()}
+    found = replace(found, stated={name: text for name, text in said.items() if text is not None})
     context = {
         **_context(found),
         "responsible": _one_line(responsible, "responsible"),
-        "contact": _one_line(contact, "contact") or found.about.contact,
         "made": (made or datetime.datetime.now(datetime.timezone.utc).date()).isoformat(),
         "evaluation": tables if public_evaluation else None,
     }
@@ -103,7 +115,8 @@ def write_report(
 
 def _one_line(text: str | None, name: str) -> str | None:
     if text is not None and not (0 < len(text.strip()) <= _LONGEST_LINE and text.isprintable()):
-        raise ReportError(f"--{name} must be one line of 1 to {_LONGEST_LINE} printable characters")
+        option = name.replace("_", "-")
+        raise ReportError(f"--{option} must be one line of 1 to {_LONGEST_LINE} printable characters")
     return text
 
 
@@ -147,6 +160,7 @@ def _context(found: Findings) -> dict[str, Any]:
         "privacy": found.privacy,
         "ledger": found.ledger,
         "guarantee": explain(found),
+        "points": sp_800_226(found) if found.privacy.private else [],
         "trust": TRUST,
         "title": _title(found),
         "samples": [] if release is None else samples_by_class(release),

@@ -73,7 +73,7 @@ def data_line(found: Findings) -> str:
 def plan_rows(found: Findings) -> Rows:
     """The settings that decide about privacy."""
     privacy, plan = found.privacy, found.plan
-    rows = [("mechanism", _mechanism(privacy))]
+    rows = [("mechanism", mechanism_in_words(privacy))]
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
@@ -93,7 +93,7 @@ def plan_rows(found: Findings) -> Rows:
     return rows
 
 
-def _mechanism(privacy: PrivacyStatement) -> str:
+def mechanism_in_words(privacy: PrivacyStatement) -> str:
     """Say what is clipped and noised; a release may be of a mechanism that is not known here."""
     if privacy.mechanism not in mechanism_names():
         return privacy.mechanism

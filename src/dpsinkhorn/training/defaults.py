@@ -87,8 +87,8 @@ def _default_name(facts: Facts, mechanism: str | None, epsilon: float | None, qu
 
 
 def _sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, int]]:
-    """Components, frequencies and steps of a mixture, by ε times the records of a class."""
-    weight = epsilon * facts.units / max(facts.classes, 1)
+    """Sizes and steps of a mixture, by ε times the records of a class, which count a ninth in colour."""
+    weight = epsilon * facts.units / max(facts.classes, 1) / facts.image_shape[0] ** 2
     components = min(32, max(2, round(math.sqrt(weight) / 10)))
     return {
         "generator": {"components": components, "frequencies": 20 if weight >= 18_000 else 16},

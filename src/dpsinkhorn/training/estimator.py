@@ -253,13 +253,15 @@ class DPSinkhorn(BaseEstimator):
         description: str | None = None,
         purpose: str | None = None,
         contact: str | None = None,
+        legal_basis: str | None = None,
+        recipients: str | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         """Write the release to a new folder: what an analyst receives.
 
-        Title, description, purpose and contact are a line each, for its card and report. Its classes have
-        numbers from 0, in the order of `classes_`, and names only where they were stated: as `classes`, or
-        here as `class_names`, which are public.
+        Title and the other texts are a line each, for its card and report. Its classes have numbers from
+        0, in the order of `classes_`, and names only where they were stated: as `classes`, or here as
+        `class_names`, which are public.
         """
         release = self._fitted()
         names = release.class_names if class_names is None else tuple(class_names)
@@ -270,6 +272,7 @@ class DPSinkhorn(BaseEstimator):
                 stacklevel=2,
             )
         about = {"title": title, "description": description, "purpose": purpose, "contact": contact}
+        about |= {"legal_basis": legal_basis, "recipients": recipients}
         said = dataclasses.replace(release.about, **{k: v for k, v in about.items() if v is not None})
         save_release(folder, dataclasses.replace(release, about=said, class_names=names))
 

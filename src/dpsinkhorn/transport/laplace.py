@@ -32,10 +32,13 @@ class LaplaceRelease(ABC):
         return 1
 
     @property
+    def mechanism(self) -> LaplaceMechanism:
+        return LaplaceMechanism(self.sensitivity, laplace_multiplier(self.epsilon), Adjacency.REPLACE_ONE)
+
+    @property
     def charge(self) -> Charge:
         """What it costs; charge it before anything is released."""
-        multiplier = laplace_multiplier(self.epsilon)
-        return LaplaceMechanism(self.sensitivity, multiplier, Adjacency.REPLACE_ONE).charge()
+        return self.mechanism.charge()
 
     @property
     def scale(self) -> float:

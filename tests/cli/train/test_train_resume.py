@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -82,6 +83,28 @@ class TestResume:
         images, labels, groups = tiny_arrays(records=91, persons=30)
         np.savez(place / "other.npz", images=images, labels=labels, patient=groups)
         assert "not the data of the run: records: 91" in refused("--out run --resume --data other.npz")
+
+    def test_the_use_of_other_data_that_fit_is_noted(self, run, place, monkeypatch):
+        monkeypatch.setenv("DPSINKHORN_USED_DATA", str(place / "used.jsonl"))
+        assert run(f"--data data.npz --recipe tiny.toml {TINY} --out run")[0] == 0
+        shutil.rmtree(place / "run" / "release")  # as if it had been killed before
+        images, labels, groups = tiny_arrays(seed=1, persons=30)
+        for name in ("other", "third"):
+            np.savez(place / f"{name}.npz", images=images + (name == "third"), labels=labels, patient=groups)
+
+        def digests():
+            return [
+                json.loads(line)["digest"] for line in (place / "used.jsonl").read_text().splitlines()[1:]
+            ]
+
+        (first,) = digests()
+        assert run("--out run --resume --data other.npz --dry-run")[0] == 0
+        assert digests() == [first]
+        assert run("--out run --resume --data other.npz")[0] == 0
+        assert len({*digests(), first}) == len(digests()) == 2
+        again = run(f"--data other.npz --recipe tiny.toml {TINY} --out again --dry-run")[2]
+        assert "these data were trained on before (run-record-" in again
+        assert "trained on before" not in run(f"--data third.npz --recipe tiny.toml {TINY} --dry-run")[2]
 
     def test_damage(self, begun, refused):
         folder = begun()

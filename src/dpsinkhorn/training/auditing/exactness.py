@@ -30,13 +30,14 @@ _RECORDS = 200  # that are looked at
 _LIT = 0.9  # of the pixels of the record that public state is aimed at
 _PRODUCTS = ("mm", "bmm", "mv", "dot")
 _SUMS = ("sum", "index_add", "index_add_", "scatter_add", "scatter_add_")
+_ADDED = "add_"  # of a tensor in place, as by total[...] += sum_of_a_chunk
 
 
 class ExactSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, every sum is noted that some order of adding could round.
 
-    Numbers that are multiples of a step q add up exactly in any order if their absolute values add up to at
-    most 2^53 q in float64. Of products, as of matrices, the step is the product of the factors'.
+    Numbers that are multiples of a step q add up exactly in any order if their absolute values add up to
+    less than 2^53 q in float64. Of products, as of matrices, the step is the product of the factors'.
 
     >>> with ExactSums() as sums:
     ...     small, large = torch.tensor([[0.5, 3.0]]).sum(), torch.tensor([[0.1, 3.0]]) @ torch.ones(2, 1)
@@ -53,12 +54,12 @@ class ExactSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         terms = [value for value in args if _is_float(value)]
-        if terms and name in _PRODUCTS + _SUMS:
+        if (terms and name in _PRODUCTS + _SUMS) or (len(terms) == 2 and name == _ADDED):
             steps = [_step(each) for each in terms]
             step = math.prod(steps) if name in _PRODUCTS else min(steps)
             most = 2 / torch.finfo(terms[0].dtype).eps * step
             sizes = func(*(value.abs() if _is_float(value) else value for value in args), **kwargs)
-            if not bool((sizes <= most).all()):
+            if not bool((sizes < most).all()):  # a sum above it may itself have been rounded to it
                 self.rounded.append(name)
         return func(*args, **kwargs)
 

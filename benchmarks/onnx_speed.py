@@ -1,0 +1,88 @@
+"""Seconds to draw 10,000 images on two cores: PyTorch beside the same generator as an ONNX file.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/onnx_speed.py
+
+By turns, the least of so many rounds; in brackets processor time, which other work on the machine does not
+show in. Generators are those of recipes, untrained: what they draw takes as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+
+from dpsinkhorn.generators import FlowConfig, GeneratorConfig, build_generator
+from dpsinkhorn.privacy import RecordMechanism, epsilon
+from dpsinkhorn.release import PrivacyStatement, Release, make_release
+from dpsinkhorn.release.onnx import write_onnx
+from dpsinkhorn.training import Facts, load_recipe, make_plan
+
+SHAPES = {"digits": (1, 8, 8), "mixture": (1, 28, 28), "grey": (1, 28, 28), "colour": (3, 32, 32)}
+CHARGE = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=[*SHAPES, "flow"])
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for name in arguments.only:
+        config: GeneratorConfig = FlowConfig(image_shape=(1, 28, 28), classes=10)
+        if name != "flow":
+            facts = Facts(SHAPES[name], classes=10, records=60_000, units=60_000)
+            config = make_plan(load_recipe(name), facts, budget_epsilon=10.0).generator_config
+        measure(name, config, arguments)
+
+
+def measure(name: str, config: GeneratorConfig, arguments: argparse.Namespace) -> None:
+    """Print a line for one generator."""
+    statement = PrivacyStatement(epsilon(CHARGE, 1e-5), 1e-5, "record", [CHARGE.to_json()])
+    release = make_release(build_generator(config, seed=0), label_probabilities=None, privacy=statement)
+    with tempfile.TemporaryDirectory() as place:
+        write_onnx(release, Path(place) / "generator.onnx")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = arguments.threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = onnxruntime.InferenceSession(Path(place) / "generator.onnx", options)
+    ways = {
+        "PyTorch": lambda: release.sample(arguments.count, device="cpu"),
+        "ONNX": lambda: by_onnx(session, release, arguments.count),
+    }
+    best = {way: (float("inf"), float("inf")) for way in ways}
+    for _ in range(arguments.rounds):
+        for way, draw in ways.items():
+            best[way] = min(best[way], timed(draw))
+    shown = ", ".join(f"{way} {wall:.2f} s [{busy:.2f}]" for way, (wall, busy) in best.items())
+    print(f"{name} ({config.kind}, {config.image_shape}), {arguments.count:,} images: {shown}", flush=True)
+
+
+def by_onnx(session: onnxruntime.InferenceSession, release: Release, count: int, batch: int = 500) -> None:
+    """Draw as an analyst without PyTorch would."""
+    chance = np.random.default_rng()
+    for _ in range(0, count, batch):
+        latents = chance.random((batch, release.config.latent), dtype=np.float32)
+        session.run(None, {"latents": latents, "labels": chance.integers(release.classes, size=batch)})
+
+
+def timed(draw: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and seconds of processors."""
+    wall, busy = time.perf_counter(), time.process_time()
+    draw()
+    return time.perf_counter() - wall, time.process_time() - busy
+
+
+if __name__ == "__main__":
+    main()
