@@ -51,3 +51,7 @@ def test_arrows_point_one_way(part: str):
 @pytest.mark.parametrize("name", ["files.py", "_checks.py", "_interrupt.py", "errors.py"])
 def test_what_all_parts_share_imports_none(name: str):
     assert not imported_parts(ROOT / name)
+
+
+def test_how_processes_talk_knows_nothing_of_what_is_said():
+    assert imported_parts(ROOT / "ranks.py") == {"errors"}

@@ -44,6 +44,10 @@ class TrainingError(DPSinkhornError, ValueError):
     """A training cannot be done as it was asked for."""
 
 
+class RankLostError(TrainingError):
+    """Another process of the same training has failed, or is gone."""
+
+
 class EvaluationError(DPSinkhornError, ValueError):
     """Images or settings cannot be evaluated as they are."""
 

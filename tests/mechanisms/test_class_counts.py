@@ -63,7 +63,7 @@ class TestRelease:
 
     def test_digits(self):
         labels = digits()[1][digits()[1] < 4]
-        released = release_label_frequencies(labels, 5, GaussianMechanism(1.0, 3.0), SeededNoise(0))
+        released = release_label_frequencies([(labels, None)], 5, GaussianMechanism(1.0, 3.0), SeededNoise(0))
         assert sum(released) == pytest.approx(1)
         assert released[:4] == pytest.approx([0.25] * 4, abs=0.03)
         assert released[4] < 0.03
@@ -79,18 +79,19 @@ class TestRelease:
             return noised
 
         monkeypatch.setattr(class_counts, "add_gaussian", watch)
-        release_label_frequencies(torch.zeros(100, dtype=torch.int64), 20000, self.mechanism, SeededNoise(3))
+        labels = torch.zeros(100, dtype=torch.int64)
+        release_label_frequencies([(labels, None)], 20000, self.mechanism, SeededNoise(3))
         total = float((seen[0] / self.mechanism.noise_std).square().sum())
         low, high = stats.chi2.interval(1 - 1e-6, 20000)
         assert low < total < high
 
     def test_nothing_to_count(self):
         released = release_label_frequencies(
-            torch.empty(0, dtype=torch.int64), 3, GaussianMechanism(1.0, 1e-6), SeededNoise(1)
+            [(torch.empty(0, dtype=torch.int64), None)], 3, GaussianMechanism(1.0, 1e-6), SeededNoise(1)
         )
         assert sum(released) == pytest.approx(1)
         assert all(0 <= p <= 1 for p in released)
 
     def test_no_classes(self):
         with pytest.raises(ValueError, match="classes"):
-            release_label_frequencies(torch.tensor([0]), 0, self.mechanism, SeededNoise(1))
+            release_label_frequencies([(torch.tensor([0]), None)], 0, self.mechanism, SeededNoise(1))

@@ -192,7 +192,7 @@ def test_class_counts(labels, more, bound):
     one = [class_counts._clipped_counts(every[:end], CLASSES, bound, None) for end in (ends[0], ends[0] + 1)]
     attacks.move(*one, bound)
     released = release_label_frequencies(
-        every, CLASSES, GaussianMechanism(bound, 1.0), SeededNoise(0), groups=groups
+        [(every, groups)], CLASSES, GaussianMechanism(bound, 1.0), SeededNoise(0)
     )
     assert all(0 <= share <= 1 for share in released)
     assert sum(released) == pytest.approx(1)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.random import Generator
 from PIL import Image
 
-from dpsinkhorn.data import DataError, Dataset, from_arrays, load_dataset
+from dpsinkhorn.data import DataError, Dataset, from_arrays, load_dataset, write_shards
 from dpsinkhorn.transport import TransportError, read_points
 from support.readers import encoded, write_idx
 
@@ -131,6 +131,10 @@ class Format(ABC):
     def place(self, records: Sequence[Any], rng: Generator) -> int:
         """Choose where the hostile record goes."""
         return int(rng.integers(len(records) + 1))
+
+    def found_at(self, records: Sequence[Any], at: int) -> int:  # noqa: ARG002
+        """Where the record at a place is read."""
+        return at
 
     def read(self, path: Path, options: dict[str, Any]) -> Dataset | np.ndarray:
         return load_dataset(path, **options)
@@ -282,6 +286,26 @@ class Npy(TypedRows):
         return folder / "set.npy"
 
 
+class Shards(TypedRows):
+    """Written from a .npy file, whose options are settled then; records are in the order of their persons."""
+
+    def place(self, records: Sequence[Any], rng: Generator) -> int:  # noqa: ARG002
+        return len(records)
+
+    def found_at(self, records: Sequence[Any], at: int) -> int:
+        persons = [person for _, person, _ in records]
+        return sorted(range(len(records)), key=lambda k: persons.index(persons[k])).index(at)
+
+    def write(self, folder: Path, records: Sequence[Any]) -> Path:
+        return Npy.write(self, folder, records)  # type: ignore[arg-type]
+
+    def read(self, path: Path, options: dict[str, Any]) -> Dataset:
+        place = path.parent / "shards"
+        shutil.rmtree(place, ignore_errors=True)
+        write_shards(load_dataset(path, **options), place, records=2)
+        return load_dataset(place)
+
+
 class Parquet(TypedRows):
     """Pixels in columns, or in lists."""
 
@@ -403,6 +427,10 @@ class PictureFolder(Format):
     def place(self, records: Sequence[Any], rng: Generator) -> int:  # noqa: ARG002
         return len(records)
 
+    def found_at(self, records: Sequence[Any], at: int) -> int:
+        """In order of their folders, the extra one last in its own."""
+        return sorted(range(len(records)), key=lambda k: records[k][0]).index(at)
+
     def read(self, path: Path, options: dict[str, Any]) -> Dataset:
         return load_dataset(path, **options)
 
@@ -420,6 +448,8 @@ FORMATS: tuple[Format, ...] = (
     Npz("npz of bytes", "uint8"),
     Npz("npz of floats", "float32"),
     Npy("npy", "uint8"),
+    Shards("shards", "uint8"),
+    Shards("shards of floats", "float32"),
     ListOfArrays(),
     Idx(),
     PictureFolder(),
@@ -464,7 +494,9 @@ def _compared(form: Format, alone: Reading, both: Any, records: Sequence[Any], e
     count = len(both) if isinstance(both, np.ndarray) else both.records
     if count != len(records) + 1:
         return f"{count} records of {len(records) + 1}"
-    if isinstance(form, PictureFolder):  # in order of their folders, the extra one last in its own
-        order = sorted(range(len(records) + 1), key=lambda k: [*records, extra][k][0])
-        at = order.index(len(records))
-    return "" if Reading.of(both, without=at) == alone else "the other records are read in another way"
+    every = [*records[:at], extra, *records[at:]]
+    return (
+        ""
+        if Reading.of(both, without=form.found_at(every, at)) == alone
+        else "the other records are read in another way"
+    )

@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from dpsinkhorn.data import from_arrays
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.training import Run, Saving, facts_of, load_recipe, make_plan
 
@@ -98,6 +99,28 @@ def tiny_plan(
         labels=labels,
         seed=seed,
     )
+
+
+def small_plan(data, mechanism, **options):
+    """A plan whose steps are quick, of any mechanism."""
+    if mechanism == "moments":
+        recipe = load_recipe("mixture").replace(
+            privacy={"noise_multiplier": 2.0, "steps": 5, "clip": 3.0},
+            generator={"components": 3, "frequencies": 4},
+        )
+    elif mechanism == "flow":
+        recipe = load_recipe("flow").replace(
+            privacy={"noise_multiplier": 2.0, "steps": 3, "sampling_rate": 0.2, "batch": None},
+            generator={"channels": 8},
+            flow={"components": 3, "frequencies": 4, "sketch_steps": 4, "updates": 2},
+        )
+    elif mechanism in ("dp_merf", "dp_cgan"):
+        kind = find_mechanism(mechanism)
+        recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(data.records))
+        recipe = recipe.replace(privacy={"noise_multiplier": 2.0})
+    else:
+        return tiny_plan(data, mechanism, **{"steps": 6, **options})
+    return make_plan(recipe, facts_of(data), accountant="rdp", **{"seed": 3, **options})
 
 
 def finished(folder, plan, data, *, saving=EVERY_BLOCK, ledger=None):

@@ -220,6 +220,37 @@ def get_command(
     print(f"Use it with --data {place if own_folder else name}")
 
 
+@app.command("shard")
+@takes_options()
+def shard_command(
+    *,
+    source: Annotated[str, typer.Argument(help="A name or a path.")],
+    to: Annotated[Path, "The folder of the shards, new or empty."],
+    records: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a shard; by default 64 MiB of images, or a 64th of all."),
+    ] = None,
+    split: Annotated[SplitName, "Which part of the data."] = "train",
+    reading: DataOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a source as a folder of shards, which trainings read a little at a time, on one rank or on many.
+
+    All records of a person (--groups) go into one shard.
+
+    Example:
+
+        dpsinkhorn data shard scans.npy --classes 3 --to shards
+    """
+    from dpsinkhorn.data import write_shards
+
+    written = write_shards(reading.load(source, split=split, quiet=as_json), to, records)
+    if as_json:
+        print_json({"folder": str(to), "shards": len(written.shards), "records": written.records})
+        return
+    print(f"{written.records:,} records in {len(written.shards):,} shards. Use them with --data {to}")
+
+
 @app.command("show")
 @takes_options()
 def show_command(

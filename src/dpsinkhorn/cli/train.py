@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     import torch
 
     from dpsinkhorn.data import Dataset
+    from dpsinkhorn.ranks import Ranks
     from dpsinkhorn.release import About
     from dpsinkhorn.training import Plan, Request, Run
     from dpsinkhorn.training.run import Progress
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 # Options that a run may be resumed with; all others are settled when it begins.
 _ANY_TIME = (
     *("data", "out", "device", "resume", "dry_run", "anyway"),
-    *("checkpoint_every", "picture_every", "as_json"),
+    *("checkpoint_every", "picture_every", "rank_timeout", "as_json"),
     "reading",  # of which those given are looked at one by one
 )
 
@@ -90,6 +91,9 @@ class TrainOptions:
         int,
         typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none."),
     ] = 500
+    rank_timeout: Annotated[
+        float, typer.Option(min=1, help="Under torchrun: seconds that a rank may keep the others waiting.")
+    ] = 600
     as_json: JsonOption = False
 
     def settled(self) -> list[str]:
@@ -154,7 +158,33 @@ def train(options: TrainOptions) -> None:
         dpsinkhorn train --data digits --epsilon 3 --set generator.components=8 --out runs/more
 
         dpsinkhorn train --out runs/digits --resume
+
+        torchrun --nproc-per-node 4 -m dpsinkhorn train --data shards --epsilon 3 --out runs/shards
     """
+    from dpsinkhorn.ranks import joined
+
+    with joined(options.rank_timeout) as ranks:
+        if ranks is not None and ranks.rank:
+            _hold_records(options, ranks)
+            return
+        _train(options, ranks)
+        if ranks is not None:
+            ranks.ask("end")
+
+
+def _hold_records(options: TrainOptions, ranks: Ranks) -> None:
+    """What ranks other than the first do: that one has the plan, the ledger and the folder."""
+    from dpsinkhorn.generators import choose_device
+    from dpsinkhorn.training.shared_records import answer
+
+    def load(source: dict[str, Any]) -> Dataset:
+        return DataOptions.of(source).load(source["data"], quiet=True)
+
+    with stop_on_interrupt():  # rank 0 stops after the block of steps, and says so
+        answer(ranks, load, ranks.device(choose_device(options.device, BadInputError)))
+
+
+def _train(options: TrainOptions, ranks: Ranks | None) -> None:
     begun = False
     try:
         from dpsinkhorn.generators import choose_device
@@ -162,15 +192,17 @@ def train(options: TrainOptions) -> None:
         from dpsinkhorn.training.shared_ledger import check_ledger
 
         device, quiet = choose_device(options.device, BadInputError), options.as_json
+        if ranks is not None:
+            device = ranks.device(device)
         if options.resume:
-            run, source, dataset = _resumed(options)
+            run, source, dataset = _resumed(options, ranks)
             plan, shared = run.plan, None
         else:
             data, about = _need(options.data, "--data"), options.about()
             if not options.dry_run:
                 _need(options.out, "--out, the folder of the run")
             source = _found_again({"data": data, **options.reading.given()})
-            dataset = DataOptions.of(source).load(source["data"], quiet=quiet)
+            dataset = _loaded(source, ranks, quiet=quiet)
             plan = plan_for(dataset, options.request(quick=device.type == "cpu"))
         warn_about(plan, dataset, device)
         if options.dry_run:
@@ -186,7 +218,7 @@ def train(options: TrainOptions) -> None:
             )
         _note_use(source, dataset, plan, run.name, run.ledger_path)
         begun = True
-        finished = _trained(run, dataset, device, options)
+        finished = _trained(run, dataset, device, options, ranks)
     except KeyboardInterrupt:
         lost = "at once; go on from the last checkpoint with --resume" if begun else "before training began"
         raise StoppedError(f"dpsinkhorn: stopped {lost}") from None
@@ -212,7 +244,13 @@ def _note_use(
         warn(warning)
 
 
-def _resumed(options: TrainOptions) -> tuple[Run, dict[str, Any], Dataset]:
+def _loaded(source: dict[str, Any], ranks: Ranks | None, *, quiet: bool) -> Dataset:
+    if ranks is not None:
+        ranks.ask("load", {"source": source})
+    return DataOptions.of(source).load(source["data"], quiet=quiet)
+
+
+def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str, Any], Dataset]:
     """Return the run in a folder, where its data are, which may have moved, and what they are.
 
     All else is as it was when it began.
@@ -229,12 +267,14 @@ def _resumed(options: TrainOptions) -> tuple[Run, dict[str, Any], Dataset]:
     source["data"] = options.data or source.get("data")
     if not source["data"]:
         raise BadInputError(f"give --data: {run.folder} was begun from Python and knows no file")
-    dataset = DataOptions.of(source).load(source["data"], quiet=options.as_json)
+    dataset = _loaded(source, ranks, quiet=options.as_json)
     check_data(run.plan, dataset)
     return run, source, dataset
 
 
-def _trained(run: Run, dataset: Dataset, device: torch.device, options: TrainOptions) -> bool:
+def _trained(
+    run: Run, dataset: Dataset, device: torch.device, options: TrainOptions, ranks: Ranks | None
+) -> bool:
     from dpsinkhorn.training import Saving
 
     saving = Saving(checkpoint_seconds=options.checkpoint_every, picture_steps=options.picture_every)
@@ -244,7 +284,7 @@ def _trained(run: Run, dataset: Dataset, device: torch.device, options: TrainOpt
             bar(progress)
             return stop.asked
 
-        return run.train(dataset, device=device, saving=saving, watch=watch)
+        return run.train(dataset, device=device, saving=saving, watch=watch, ranks=ranks)
 
 
 def _found_again(source: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dpsinkhorn.data.labels import number_classes
 from dpsinkhorn.data.libraries import read_records
 from dpsinkhorn.data.load import SPLITS, has_parts, load_dataset
 from dpsinkhorn.data.named import KNOWN, KnownDataset, data_folder, find_known, get
+from dpsinkhorn.data.shards import ShardedDataset, write_shards
 from dpsinkhorn.errors import DataError, DownloadError
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Dataset",
     "DownloadError",
     "KnownDataset",
+    "ShardedDataset",
     "check_every_class",
     "data_folder",
     "find_known",
@@ -23,4 +25,5 @@ __all__ = [
     "load_dataset",
     "number_classes",
     "read_records",
+    "write_shards",
 ]

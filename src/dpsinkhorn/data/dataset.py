@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,13 +65,45 @@ class Dataset:
     @property
     def units(self) -> int:
         """Return what privacy is counted in: persons where there are groups, else records."""
-        return self.records if self.groups is None else int(self.groups.max()) + 1
+        return self.records if self.groups is None else int(self.groups.max(initial=-1)) + 1
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of an image in a network: (channels, height, width)."""
         _, height, width, channels = self.images.shape
         return channels, height, width
+
+    def part(self, number: int, of: int) -> tuple[Dataset, int]:
+        """Return one of so many parts, about as many units in each, and the number of its first unit.
+
+        >>> images = np.zeros((5, 2, 2), np.uint8)
+        >>> part, first = from_arrays(images, groups=["a", "b", "a", "c", "c"]).part(1, 2)
+        >>> part.records, part.units, first
+        (3, 2, 1)
+        """
+        first, end = (self.units * k // of for k in (number, number + 1))
+        if of == 1:
+            return self, 0
+        rows: Any = slice(first, end)
+        persons = None
+        if self.groups is not None:
+            rows = np.flatnonzero((self.groups >= first) & (self.groups < end))
+            persons = self.groups[rows] - first
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, images=self.images[rows], labels=labels, groups=persons), first
+
+    def layout_digest(self) -> str:
+        """Return a digest of all but the pixels. Private: it tells whether two processes read the same data.
+
+        >>> images = np.zeros((2, 2, 2))
+        >>> from_arrays(images, [0, 1]).layout_digest() == from_arrays(images, [1, 0]).layout_digest()
+        False
+        """
+        facts = (self.images.shape, str(self.images.dtype), self.classes, self.value_range, self.class_names)
+        found = hashlib.sha256(repr(facts).encode())
+        for values in (self.labels, self.groups):
+            found.update(b"" if values is None else np.ascontiguousarray(values).data)
+        return found.hexdigest()
 
     def points(self, indices: Indices | None = None) -> torch.Tensor:
         """The images as points, float32 (k, C*H*W) in [-1, 1], channels first; only these rows are read.
@@ -116,6 +148,10 @@ class Dataset:
         if self.labels is None:
             return ()
         return tuple(np.bincount(self.labels, minlength=self.classes).tolist())
+
+    def found_classes(self) -> set[int]:
+        """Return the labels that occur. Private: for the curator's eyes only."""
+        return set() if self.labels is None else set(np.unique(self.labels).tolist())
 
     def skipped_sentence(self) -> str:
         """Return what to say of files that are no pictures, to the curator.
@@ -216,7 +252,7 @@ def check_every_class(dataset: Dataset) -> None:
     """
     if dataset.classes_stated or dataset.labels is None:
         return
-    occurring = set(np.unique(dataset.labels).tolist())
+    occurring = dataset.found_classes()
     empty = [str(k) for k in range(dataset.classes) if k not in occurring]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""

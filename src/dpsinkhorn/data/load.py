@@ -17,6 +17,7 @@ from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
 from dpsinkhorn.data.pictures import DICOM_HINT, Progress, is_dicom, parse_size
 from dpsinkhorn.data.request import Content, Request
+from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
 
 SPLITS = ("train", "test", "valid")
@@ -43,7 +44,7 @@ def load_dataset(
     """Read a data set by its name (`digits`, `mnist`, `fashion-mnist`, `cifar10`, `celeba`) or its path.
 
     A path is a folder of idx files, an .npz or .npy file, a folder of pictures with a sub-folder per class,
-    or a .csv, .tsv or .parquet table. A folder that has a known name is written ./mnist.
+    a .csv, .tsv or .parquet table, or a folder of shards. A folder that has a known name is written ./mnist.
 
     `image`, `label` and `groups` say where the images, the labels and the persons are: columns of a table,
     arrays of an .npz, files beside a .npy, for CelebA an attribute and `identity`. `unlabelled` leaves labels
@@ -125,6 +126,12 @@ def _load_known(name: str, folder: Path | None, asked: Request) -> Dataset:
 def _load_folder(path: Path, name: str, asked: Request) -> Dataset:
     from dpsinkhorn.data import folders, formats
 
+    if is_sharded(path):
+        settled = ("image", "label", "groups", "classes", "size", "channels", "value_range")
+        asked.refuse(name, *settled, hint="it was settled when the shards were written")
+        if asked.unlabelled or asked.class_names or asked.split != "train":
+            raise DataError(f"{name} is a folder of shards: parts, labels and class names are settled there")
+        return read_shards(path)
     if formats.has_idx(path):
         images = formats.find_idx(path, asked.split)
         if images is None:

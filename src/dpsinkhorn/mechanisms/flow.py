@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import Charge, poisson_sample
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.ranks import over_ranks
 
 _CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
 _LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
@@ -51,6 +52,7 @@ class Flow(TrainingMechanism):
         "each person's gradient in the weights of a network is clipped, and noise is added to the sum"
     )
     recipe = "flow"
+    sums_over_records = True
     audit_recipe = "flow"
     unused_settings = frozenset({"loss"})
 
@@ -60,6 +62,9 @@ class Flow(TrainingMechanism):
         self.mechanism = self.releases(terms)
         self.terms = terms
         self._engine: RecordGradients | None = None
+        self._moments = Moments(
+            _sketch_mechanism(terms), self.sketch(terms), terms.largest_sample, persons=terms.facts.grouped
+        )
 
     @classmethod
     def releases(cls, terms: Terms) -> RecordMechanism:
@@ -138,15 +143,13 @@ class Flow(TrainingMechanism):
     def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:
         """Fit the sketch, as `moments` does."""
         assert learner.sketch is not None
-        steps, config = self.terms.flow.sketch_steps, self.sketch(self.terms)
-        moments = Moments(
-            _sketch_mechanism(self.terms),
-            config,
-            self.terms.largest_sample,
-            persons=self.terms.facts.grouped,
-        )
+        steps = self.terms.flow.sketch_steps
         fitted = _Fitted(learner.sketch, learner.device, learner.random, learner.noise)
-        MomentSteps(fitted, records, moments, horizon=steps).take(steps)
+        MomentSteps(fitted, records, self._moments, horizon=steps).take(steps)
+
+    @property
+    def summing(self) -> tuple[object, ...]:
+        return (self, self._moments)
 
     def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
         return _FlowSteps(learner, records, self, horizon=horizon)
@@ -172,7 +175,25 @@ class Flow(TrainingMechanism):
         self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
     ) -> Tensor:
         """Return what is noised, (P,), in float64. Private: for audits."""
-        return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
+        if sample.others is None:
+            return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
+        self._gradients(network, reduced=reduced)
+        weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+        return self.sum_of_gradients(sample, weights, draws.state, reduced)
+
+    @over_ranks
+    def sum_of_gradients(self, sample: Sample, weights: Tensor, random: Tensor, reduced: bool) -> Tensor:
+        """The same, of this rank's records, for a network of these weights, and random numbers of a step."""
+        assert self._engine is not None  # since the device was checked
+        network, settings = self._engine.network, self.terms.flow
+        parameters = list(network.parameters())
+        parts = torch.split(weights, [parameter.numel() for parameter in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.detach().copy_(part.view_as(parameter))
+        generator = torch.Generator(sample.points.device)
+        generator.set_state(random.cpu())
+        draws = StepDraws(self.terms.facts.image_shape, settings.draws, generator)
+        return self.clipped(network, replace(sample, others=None), draws, reduced=reduced)
 
     def clipped_rows(
         self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False

@@ -29,6 +29,7 @@ from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
+from dpsinkhorn.ranks import over_ranks
 
 _DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
@@ -106,6 +107,7 @@ class Moments(TrainingMechanism):
     )
     takes_samples = False
     steps_are_costly = True
+    sums_over_records = True
     audit_recipe = "mixture"
     unused_settings = frozenset({"loss", "optimizer", "flow"})
 
@@ -283,6 +285,7 @@ class Moments(TrainingMechanism):
 
     # ---- exact sums over records
 
+    @over_ranks
     def clipped_deviations(
         self, records: Iterable[Sample], centres: Tensor, radius: float, coordinates: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -295,6 +298,7 @@ class Moments(TrainingMechanism):
             counts.view(-1).index_add_(0, cells, part.weights)
         return sums, counts
 
+    @over_ranks
     def clipped_squares(
         self,
         records: Iterable[Sample],

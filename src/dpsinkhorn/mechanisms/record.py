@@ -27,6 +27,7 @@ from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.ranks import over_ranks
 
 _LEAST_SAMPLE = 2**20
 
@@ -69,6 +70,8 @@ class Record(GradientMechanism):
     recipe = "grey"
     labels_are_fixed = True
     on_the_grid = True
+    sums_over_records = True
+    sums_are_exact = False
     unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
     resampled_learn = False
 
@@ -223,24 +226,24 @@ class Record(GradientMechanism):
         """The clipped sum over the records, and that over the resampled images, if there are any."""
         check_labels(points, labels, sample, self.classes)
         n = self._count(points)
-        if len(sample.points) > self.max_sample:
-            raise ValueError(f"max_sample: a sample has more than {self.max_sample} records; raise it")
         kinds = labels if self.classes else None
-        samples = [sample]
-        if len(points) > n:
-            samples.append(self._resampled_images(points[n:].detach(), None if kinds is None else kinds[n:]))
-        first, kinds = points[:n].detach(), None if kinds is None else kinds[:n]
-        by_class = sort_by_class(
-            [kinds, *(part.labels for part in samples)],
-            [n, *(len(part.points) for part in samples)],
-            self.classes,
-            points.device,
-        )
-        generated = arrange(kinds, n, by_class[0]).place(on_grid(first))
+        first, own = points[:n].detach(), None if kinds is None else kinds[:n]
+        total = self.sum_of_shares(sample, first, own)
+        if len(points) == n:
+            return total, None
         # Apart, not in common products: the self term gets no noise, and not even its last bits may depend
         # on the size of the sample.
-        sums = [self._sum(generated, part, rows) for part, rows in zip(samples, by_class[1:], strict=True)]
-        return sums[0], sums[1] if len(sums) > 1 else None
+        images = self._resampled_images(points[n:].detach(), None if kinds is None else kinds[n:])
+        return total, self.sum_of_shares(images, first, own)
+
+    @over_ranks
+    def sum_of_shares(self, sample: Sample, points: Tensor, labels: Tensor | None) -> Tensor:
+        """The sum of the clipped shares of a sample's records, for n generated images, ``(n, d)``."""
+        if len(sample.points) > self.max_sample:
+            raise ValueError(f"max_sample: a sample has more than {self.max_sample} records; raise it")
+        sizes = [len(points), len(sample.points)]
+        images, records = sort_by_class([labels, sample.labels], sizes, self.classes, points.device)
+        return self._sum(arrange(labels, len(points), images).place(on_grid(points)), sample, records)
 
     def _resampled_images(self, points: Tensor, labels: Tensor | None) -> Sample:
         """Generated images in the place of records."""

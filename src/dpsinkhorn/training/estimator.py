@@ -7,11 +7,13 @@ import numbers
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
@@ -20,10 +22,19 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
+from dpsinkhorn.ranks import Ranks, joined
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.fitting import check_all, run_in, shown, train_alone, train_in
+from dpsinkhorn.training.fitting import (
+    check_all,
+    follow,
+    hand_out,
+    run_in,
+    shown,
+    train_alone,
+    train_in,
+)
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
 from dpsinkhorn.training.recipe import Recipe
@@ -150,9 +161,34 @@ class DPSinkhorn(BaseEstimator):
         Nothing is written but the ledger, and the curator's own note of which data were used, unless a
         `folder` is given: it keeps the run, with a checkpoint when it is stopped or interrupted by Ctrl-C.
         `fit` with the same folder, or `dpsinkhorn train --resume`, goes on from there.
+
+        Within a process group of torch.distributed all ranks call `fit` with the same data: each holds a part
+        of the records, rank 0 trains, and all receive the release (docs/scale.md).
         """
         dataset, classes = self._read(X, y, groups)
         device = choose_device(self.device, TrainingError)
+        with joined() if dist.is_initialized() else nullcontext() as ranks:
+            if ranks is None:
+                plan, release = self._fit(dataset, device, watch, folder)
+            elif ranks.rank:
+                plan, release = follow(ranks, dataset, ranks.device(device), self.generator)
+            else:
+                plan, release = self._fit(dataset, ranks.device(device), watch, folder, ranks)
+                hand_out(release, ranks)
+        self.classes_ = classes
+        self.plan_: Plan = plan
+        self.release_: Release = release
+        self.privacy_: PrivacyStatement = release.privacy
+        return self
+
+    def _fit(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        watch: Watch | None,
+        folder: str | os.PathLike[str] | None,
+        ranks: Ranks | None = None,
+    ) -> tuple[Plan, Release]:
         request = Request(
             epsilon=_number("epsilon", self.epsilon),
             delta=_number("delta", self.delta),
@@ -168,27 +204,23 @@ class DPSinkhorn(BaseEstimator):
         )
         plan = plan_for(dataset, self._with_own_module(dataset, request))
         for sentence in advice_on(plan, dataset):
-            warnings.warn(sentence, stacklevel=2)
+            warnings.warn(sentence, stacklevel=3)
         ledger, budget = None if self.ledger is None else Path(self.ledger), _number("budget", self.budget)
         run = None if folder is None else run_in(Path(folder), plan, ledger, budget)
         if run is None:
             check_all(plan, dataset, ledger, budget)
         name = new_run_name("fit", plan.facts.unit) if run is None else run.name
         if warning := note_use(dataset, plan, name, ledger if run is None else run.ledger_path):
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning, stacklevel=3)
         with shown(plan, ledger, watch, verbose=self.verbose) as seen:
             if run is None:
-                release = train_alone(plan, dataset, device, ledger, name, seen)
+                release = train_alone(plan, dataset, device, ledger, name, seen, ranks)
             else:
-                train_in(run, dataset, device, seen)
+                train_in(run, dataset, device, seen, ranks)
                 release = load(run.release_folder, generator=self.generator)
         if release.privacy.lost_steps:
-            warnings.warn(release.privacy.lost_steps, stacklevel=2)
-        self.classes_ = classes
-        self.plan_: Plan = plan
-        self.release_: Release = release
-        self.privacy_: PrivacyStatement = release.privacy
-        return self
+            warnings.warn(release.privacy.lost_steps, stacklevel=3)
+        return plan, release
 
     def sample(
         self,

@@ -13,8 +13,10 @@ import torch
 from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import format_epsilon, read_ledger
-from dpsinkhorn.release import Release
+from dpsinkhorn.ranks import Ranks
+from dpsinkhorn.release import Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
 from dpsinkhorn.training.building import check_mechanism
@@ -22,9 +24,10 @@ from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Watch
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
+from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
 
-__all__ = ["check_all", "run_in", "shown", "train_alone", "train_in"]
+__all__ = ["check_all", "follow", "hand_out", "run_in", "shown", "train_alone", "train_in"]
 
 
 @contextmanager
@@ -58,13 +61,20 @@ def check_all(plan: Plan, dataset: Dataset, ledger: Path | None, budget: float |
 
 
 def train_alone(
-    plan: Plan, dataset: Dataset, device: torch.device, ledger: Path | None, name: str, watch: Watch | None
+    plan: Plan,
+    dataset: Dataset,
+    device: torch.device,
+    ledger: Path | None,
+    name: str,
+    watch: Watch | None,
+    ranks: Ranks | None = None,
 ) -> Release:
     """Train without a run folder; without a ledger that is named, on one that is thrown away."""
     with _one_line(), tempfile.TemporaryDirectory() as place:
         path = ledger or Path(place) / "ledger.jsonl"
         with Account.open(path, plan, name, begin=ledger is None) as account:
-            trainer, pace = Trainer(plan, dataset, device, account), Pace(account, Saving(), 0)
+            trainer = Trainer(plan, dataset, device, account, ranks=ranks)
+            pace = Pace(account, Saving(), 0)
             for block in trainer.blocks():
                 if watch is None:
                     continue
@@ -98,12 +108,37 @@ def run_in(folder: Path, plan: Plan, ledger: Path | None, budget: float | None) 
     return run
 
 
-def train_in(run: Run, dataset: Dataset, device: torch.device, watch: Watch | None) -> None:
+def hand_out(release: Release, ranks: Ranks) -> None:
+    """Give a release to all other ranks, and end the training there."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "release"
+        save_release(folder, release)
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    content = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in files.items()}
+    ranks.ask("end", content)
+
+
+def follow(
+    ranks: Ranks, dataset: Dataset, device: torch.device, module: ModuleClass | None
+) -> tuple[Plan, Release]:
+    """Hold records while rank 0 trains; return what it trained by, and the release that it handed out."""
+    with stop_on_interrupt(), tempfile.TemporaryDirectory() as place:
+        plan, files = answer(ranks, dataset, device)
+        assert plan is not None
+        for name, content in files.items():
+            (Path(place) / name).write_bytes(bytes(content.tolist()))
+        return plan, load(place, generator=module)
+
+
+def train_in(
+    run: Run, dataset: Dataset, device: torch.device, watch: Watch | None, ranks: Ranks | None = None
+) -> None:
     """Train in a run folder, from where it stands."""
     with stop_on_interrupt() as stop:
         finished = run.train(
             dataset,
             device=device,
+            ranks=ranks,
             watch=lambda progress: (watch is not None and watch(progress)) or stop.asked,
         )
     if not finished:

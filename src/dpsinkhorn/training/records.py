@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpsinkhorn.data import Dataset, check_every_class
+from dpsinkhorn.data import Dataset, ShardedDataset, check_every_class
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms.shared.base import Sample, tidy
+from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.mechanisms.shared.fixed import Drawn
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts
 
-__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room"]
+__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room", "records_of"]
 
 _AT_ONCE = 2**14  # records that are converted together
+_LABELS = 2**20  # that are counted together
 _NUMBERS = 2**22  # pixels that go through together when all records do
 _FLOAT32_BITS = 23  # a grid as coarse as this is exact in float32
 
@@ -101,7 +104,7 @@ class Drawable(Protocol):
         """All of them, ready for steps in fixed shapes, where that can be."""
         ...
 
-    def every(self) -> Iterator[Sample]:
+    def every(self) -> Iterable[Sample]:
         """All of them, some at a time."""
         ...
 
@@ -138,7 +141,10 @@ class Records:
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units, each with probability `rate`: all records of those taken."""
-        units = poisson_sample(self._units, rate, noise, device=self._device)
+        return self.sample_of(poisson_sample(self._units, rate, noise, device=self._device))
+
+    def sample_of(self, units: Tensor) -> Sample:
+        """All records of these units."""
         return self._sample(units if self._groups is None else self._rows_of(units))
 
     def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
@@ -174,9 +180,10 @@ class Records:
             parts = torch.split(self._order, _whole_persons(self._counts, many))
         yield from map(self._sample, parts)
 
-    def labels(self) -> tuple[Tensor | None, Tensor | None]:
-        """All labels and groups, for a release of class frequencies."""
-        return self._labels, self._groups
+    def labels(self) -> Labels:
+        """All labels and persons, for a release of class frequencies."""
+        assert self._labels is not None
+        return [(self._labels, self._groups)]
 
     def _sample(self, rows: Tensor) -> Sample:
         return Sample(
@@ -212,3 +219,46 @@ def _whole_persons(counts: Tensor, many: int) -> list[int]:
             lengths.append(0)
         lengths[-1] += count
     return lengths
+
+
+class StreamedRecords(Records):
+    """Records in shards, read as steps ask for them: memory does not grow with their number."""
+
+    def __init__(self, dataset: ShardedDataset, device: torch.device) -> None:
+        self._dataset: ShardedDataset = dataset
+        self._device, self._units = device, dataset.units
+
+    def sample_of(self, units: Tensor) -> Sample:
+        return self._read(self._dataset.rows_of(units.cpu().numpy()))
+
+    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+        return None
+
+    def every(self) -> Iterator[Sample]:
+        for rows in self._dataset.stretches(at_a_time(self._dataset.image_shape)):
+            yield self._read(np.arange(rows.start, rows.stop))
+
+    def labels(self) -> Labels:
+        for rows in self._dataset.stretches(_LABELS):
+            labels = self._some(self._dataset.labels, rows)
+            assert labels is not None
+            yield labels, self._some(self._dataset.groups, rows)
+
+    def _read(self, rows: npt.NDArray[np.int64]) -> Sample:
+        return Sample(
+            self._dataset.points(rows).to(self._device),
+            self._some(self._dataset.labels, rows),
+            self._some(self._dataset.groups, rows),
+        )
+
+    def _some(
+        self, values: npt.NDArray[np.int64] | None, rows: slice | npt.NDArray[np.int64]
+    ) -> Tensor | None:
+        return None if values is None else torch.from_numpy(values[rows]).to(self._device)
+
+
+def records_of(dataset: Dataset, device: torch.device) -> Records:
+    """The records of a data set, ready to be drawn from."""
+    if isinstance(dataset, ShardedDataset):
+        return StreamedRecords(dataset, device)
+    return Records(dataset, device)

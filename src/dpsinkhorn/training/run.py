@@ -28,6 +28,7 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.files import drafts_of, write_new
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.privacy.words import new_run_name
+from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.building import check_mechanism
@@ -178,10 +179,12 @@ class Run:
         saving: Saving | None = None,
         watch: Watch | None = None,
         noise: ObservedNoise | None = None,
+        ranks: Ranks | None = None,
     ) -> bool:
         """Train from where the run stands to its end, and write the release. False: stopped by `watch`.
 
         `noise` stands at the barrier in place of the plan's own source, for an audit of a seeded plan.
+        `ranks` are those of several processes that hold the records together, of which this is the first.
 
         Raises:
             TrainingError: The data are not those of the plan, or the run is done.
@@ -191,7 +194,7 @@ class Run:
         try:
             with self._open_account() as account:
                 self._check_open()  # again: another process may just have ended it
-                trainer = Trainer(self.plan, dataset, torch.device(device), account, noise=noise)
+                trainer = Trainer(self.plan, dataset, torch.device(device), account, noise=noise, ranks=ranks)
                 return self._train(trainer, account, saving or Saving(), watch)
         except ReleaseError as error:
             raise TrainingError(f"{error}; mend that, then resume: the last checkpoint is whole") from error

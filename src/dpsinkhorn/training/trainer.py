@@ -23,12 +23,14 @@ from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_sta
 from dpsinkhorn.mechanisms.shared.base import Barrier
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
 from dpsinkhorn.privacy.noise import ObservedNoise
+from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.arithmetic import check_float64
 from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import Records, facts_of
+from dpsinkhorn.training.records import facts_of, records_of
+from dpsinkhorn.training.shared_records import SharedRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
@@ -69,6 +71,7 @@ class Trainer:
         account: who is asked before each block of steps.
         noise: stands at the barrier in place of the plan's own source, for an audit of a seeded plan.
         barrier: stands in the place of the plan's own, for an audit.
+        ranks: where this is rank 0 of several, of which each holds a part of the records.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Trainer:
         *,
         noise: ObservedNoise | None = None,
         barrier: Barrier | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         check_float64(device)
         self.plan = plan
@@ -88,7 +92,13 @@ class Trainer:
         self.probabilities: tuple[float, ...] | None = None
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
-        self._records = Records(dataset, device)
+        # where sums are not exact, other parts round otherwise
+        self._parts = f" on {ranks.count} ranks" if ranks is not None and not plan.kind.sums_are_exact else ""
+        self._records = (
+            records_of(dataset.part(0, 1)[0], device)
+            if ranks is None
+            else SharedRecords(ranks, plan, dataset, device)
+        )
         self._watched = barrier is not None
         self._barrier = build_mechanism(plan) if barrier is None else barrier
 
@@ -122,7 +132,7 @@ class Trainer:
             steps = make_steps(
                 plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
-        taken = f"{steps.way}, by torch {torch.__version__} on {_device_name(state.device)}"
+        taken = f"{steps.way}{self._parts}, by torch {torch.__version__} on {_device_name(state.device)}"
         if plan.seed is not None and state.way not in (None, taken):
             raise TrainingError(
                 f"this seeded run took its steps {state.way}, and here they would be taken {taken}: it would "
@@ -210,11 +220,10 @@ class Trainer:
         )
 
     def _released(self) -> tuple[float, ...]:
-        mechanism, (labels, groups) = self.plan.count_mechanism, self._records.labels()
+        mechanism = self.plan.count_mechanism
         assert mechanism is not None
-        assert labels is not None
         return release_label_frequencies(
-            labels, self.plan.facts.classes, mechanism, self.state.noise, groups=groups
+            self._records.labels(), self.plan.facts.classes, mechanism, self.state.noise
         )
 
     @contextmanager

@@ -66,6 +66,11 @@ class Barrier(ABC):
     def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:  # noqa: B027
         """Release what comes before the first step: it was charged as `preparation` says."""
 
+    @property
+    def summing(self) -> tuple[object, ...]:
+        """Whose methods `over_ranks` the steps call: the mechanism itself, and others that it is made of."""
+        return (self,)
+
     def own_steps(
         self,
         learner: NetworkLearner,  # noqa: ARG002
@@ -97,6 +102,11 @@ class TrainingMechanism(Barrier):
     """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
     labels_are_fixed: ClassVar[bool] = False
     """Whether the generated images have the same labels at every step, each class as often."""
+    sums_over_records: ClassVar[bool] = False
+    """Whether what is noised is a sum over records, taken by methods that are marked `over_ranks`: of several
+    ranks each sums over its own. Else a step's whole sample comes together at rank 0."""
+    sums_are_exact: ClassVar[bool] = True
+    """Whether these sums are the same bits in whatever order, and so on whatever number of ranks."""
     on_the_grid: ClassVar[bool] = False
     """Whether it computes with pixels that are rounded to a grid."""
     audit_recipe: ClassVar[str] = "digits"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,27 +12,28 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.ranks import over_ranks
+
+__all__ = ["Labels", "clipped_counts", "release_label_frequencies"]
+
+Labels: TypeAlias = "Iterable[tuple[Tensor, Tensor | None]]"
+"""Labels of some records at a time, and the persons behind them, all records of each person together."""
 
 # Clipped counts keep this many binary digits, so that float64 adds them exactly, for up to 2^30 units.
 _DIGITS = 22
 
 
 def release_label_frequencies(
-    labels: Tensor,
-    classes: int,
-    mechanism: GaussianMechanism,
-    noise: NoiseSource,
-    *,
-    groups: Tensor | None = None,
+    labels: Labels, classes: int, mechanism: GaussianMechanism, noise: NoiseSource
 ) -> tuple[float, ...]:
     """Label frequencies of the whole data set, adding up to 1, under differential privacy.
 
     A unit of privacy adds its label counts, clipped to ``mechanism.sensitivity`` in Euclidean norm: 1 is
-    enough where every record is a unit, and lets a person (``groups``) count once. Labels that are no class
+    enough where every record is a unit, and lets a person count once. Labels that are no class
     are not counted. Clamping at 0 and scaling come after the noise.
 
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> labels = torch.tensor([0] * 3000 + [1] * 1000)
+    >>> labels = [(torch.tensor([0] * 3000 + [1] * 1000), None)]
     >>> mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=2.0)
     >>> released = release_label_frequencies(labels, 2, mechanism, SeededNoise(0))
     >>> [round(p, 2) for p in released]
@@ -38,7 +41,7 @@ def release_label_frequencies(
     """
     if classes < 1:
         raise ValueError(f"classes: expected at least 1, got {classes}")
-    counts = _clipped_counts(labels, classes, mechanism.sensitivity, groups)
+    counts = clipped_counts(labels, classes, mechanism.sensitivity)
     noised = add_gaussian(
         counts,
         sensitivity=mechanism.sensitivity,
@@ -51,8 +54,14 @@ def release_label_frequencies(
     return tuple(shares.tolist())
 
 
-def _clipped_counts(labels: Tensor, classes: int, bound: float, groups: Tensor | None) -> Tensor:
+@over_ranks
+def clipped_counts(labels: Labels, classes: int, bound: float) -> Tensor:
     """Sum over units of their label counts, each clipped to ``bound``: ``(classes,)``, exact in float64."""
+    counts = [_clipped_counts(part, classes, bound, groups) for part, groups in labels]
+    return torch.stack(counts).sum(0)
+
+
+def _clipped_counts(labels: Tensor, classes: int, bound: float, groups: Tensor | None) -> Tensor:
     known = torch.where((labels >= 0) & (labels < classes), labels, classes).long()
     if groups is None:
         unit = _down(clip_rows(torch.ones(1, 1, device=labels.device), bound), bound)

@@ -43,6 +43,8 @@ class StepDraws:
     """
 
     def __init__(self, image_shape: tuple[int, int, int], draws: int, random: torch.Generator) -> None:
+        self.state = random.get_state()
+        """Of the generator, from which the same draws come again."""
         device, pixels = random.device, math.prod(image_shape)
         self._draws = draws
         self._factors = torch.randint(-(2**62), 2**62, (pixels + 1,), generator=random, device=device)

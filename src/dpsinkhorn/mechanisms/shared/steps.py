@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.ranks import Others
 
 __all__ = ["AllRecords", "Learner", "NetworkLearner", "Sample", "Steps"]
 
@@ -24,11 +25,13 @@ class Sample:
         labels: ``(b,)``, whole numbers; ``None`` where there are no classes.
         groups: ``(b,)``, whole numbers: rows of one person share a number, and the sample holds all of a
             person's rows or none. ``None``: every row is a unit of privacy by itself.
+        others: where these are the records of one of several ranks, those who have the rest of the sample.
     """
 
     points: Tensor
     labels: Tensor | None = None
     groups: Tensor | None = None
+    others: Others | None = None
 
 
 class Steps(ABC):
@@ -64,7 +67,7 @@ class AllRecords(Protocol):
         """Draw a Poisson sample."""
         ...
 
-    def every(self) -> Iterator[Sample]:
+    def every(self) -> Iterable[Sample]:
         """Hand out all of them, some at a time."""
         ...
 

@@ -1,0 +1,114 @@
+"""Trainings on shards, on one rank and on several: time of a step and memory of a process, by records.
+
+    python benchmarks/scale.py moments 10_000_000 --folder /tmp/scale --ranks 1 2
+    python benchmarks/scale.py record 60_000 10_000_000 --folder /tmp/scale --ranks 1
+
+Records are 8 x 8: digits of scikit-learn, each with noise of its own. They are written once, and kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from dpsinkhorn.cli import main
+from dpsinkhorn.data import load_dataset, write_shards
+
+AT_ONCE = 2**20
+SETTINGS = {
+    "moments": ["--mechanism", "moments", "--epsilon", "3"],
+    # in a batch of 2,048, whatever the number of records
+    "record": ["--recipe", "digits", "--noise-multiplier", "1", "--steps", "40", "--anyway"],
+}
+BATCH = 2048
+
+
+def made(folder: Path, records: int) -> Path:
+    """Shards of so many records."""
+    place = folder / f"shards-{records}"
+    if not (place / "index.json").exists():
+        digits, random = load_digits(), np.random.default_rng(0)
+        source = folder / f"{records}.npy"
+        images = np.lib.format.open_memmap(source, "w+", np.uint8, (records, 8, 8))
+        labels = np.lib.format.open_memmap(source.with_suffix(".labels.npy"), "w+", np.uint8, (records,))
+        for at in range(0, records, AT_ONCE):
+            count = min(AT_ONCE, records - at)
+            rows = random.integers(len(digits.target), size=count)
+            noise = random.integers(0, 3, size=(count, 8, 8), dtype=np.uint8)
+            images[at : at + count] = np.minimum(digits.images[rows].astype(np.uint8) + noise, 16)
+            labels[at : at + count] = digits.target[rows]
+        del images, labels
+        write_shards(load_dataset(source, classes=10, value_range=(0, 16)), place)
+        source.unlink()
+        source.with_suffix(".labels.npy").unlink()
+    return place
+
+
+def train(run: str, arguments: list[str]) -> None:
+    """In a rank: train, and note the memory that this process took at most."""
+    try:
+        main(["train", "--out", run, *arguments])
+    except SystemExit as left:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        line = json.dumps({"peak": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime})
+        Path(run, f"used{os.environ.get('RANK', '0')}.json").write_text(line)
+        raise SystemExit(left.code) from None
+
+
+def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
+    settings = [
+        *SETTINGS[mechanism],
+        "--data",
+        str(data),
+        "--picture-every",
+        "0",
+        "--json",
+        "--device",
+        "cpu",
+    ]
+    if mechanism == "record":
+        settings += ["--sampling-rate", f"{BATCH}/{records}"]
+    with tempfile.TemporaryDirectory() as place:
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+        command = [sys.executable, *torchrun, __file__, "rank", place + "/run", *settings]
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DPSINKHORN_USED_DATA": "off"},
+        )
+        lines = [json.loads(line) for line in Path(place, "run", "statistics.jsonl").read_text().splitlines()]
+        seconds = [1 / line["steps_per_second"] for line in lines]
+        used = [json.loads(path.read_text()) for path in Path(place, "run").glob("used*.json")]
+    peak, cpu = (max(each[name] for each in used) for name in ("peak", "cpu"))
+    print(
+        f"{mechanism}  {records:>11,} records  {ranks} ranks  {np.median(seconds):8.3f} s a step "
+        f"(all {', '.join(f'{s:.2f}' for s in seconds[:8])})  a process {peak:.0f} MiB, {cpu:.0f} s of CPU; "
+        f"load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        train(sys.argv[2], sys.argv[3:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mechanism", choices=SETTINGS)
+    parser.add_argument("records", type=int, nargs="+")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for count in asked.records:
+        place = made(asked.folder, count)
+        for ranks in asked.ranks:
+            measured(asked.mechanism, place, count, ranks)

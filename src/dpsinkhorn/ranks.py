@@ -1,0 +1,228 @@
+"""Several processes of one training, as torchrun starts them, and what they say to each other.
+
+Rank 0 trains. The others only hold records: rank 0 asks all of them the same question, each answers for the
+records that it holds, and the answers come together at rank 0. So there is one training state, one draw of
+noise and one ledger, whatever the number of ranks. Nothing here knows what is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from dpsinkhorn.errors import RankLostError
+
+__all__ = ["SECONDS", "Others", "Ranks", "joined", "over_ranks"]
+
+SECONDS = 600.0
+"""A rank that keeps the others waiting for longer counts as stalled."""
+_GOES_ON = "what was spent stays on the ledger, and --resume goes on from the last checkpoint"
+_TRIES = 5  # of gloo to connect to a rank that has just died, each for a whole time-out
+_trainings = itertools.count()  # of this process, in step with those of the other ranks
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Ranks:
+    """The ranks of a training: this one, how many there are, and how they talk."""
+
+    def __init__(self, seconds: float) -> None:
+        """Not for callers: use `joined`."""
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self._seconds = seconds
+        self._store = dist.distributed_c10d._get_default_store()
+        self._word = f"dpsinkhorn training {next(_trainings)} failed"
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        with self._one_line():
+            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds / _TRIES))
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self._group)
+
+    def device(self, device: torch.device) -> torch.device:
+        """Return the GPU of this rank, where there is one for each on a machine."""
+        if device.type != "cuda" or device.index is not None:
+            return device
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(own)
+        return own
+
+    # ---- questions
+
+    def ask(self, question: str, values: Mapping[str, Any] | None = None) -> None:
+        """At rank 0: send a question to all others, with values that are public: tensors, or JSON."""
+        values = values or {}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        kinds = {
+            name: [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
+            for name, value in tensors.items()
+        }
+        plain = {name: value for name, value in values.items() if name not in tensors}
+        header = json.dumps({"question": question, "values": plain, "tensors": kinds}).encode()
+        self._broadcast(torch.tensor([len(header)]))
+        self._broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+        for value in tensors.values():
+            self._broadcast(value.detach().contiguous())
+
+    def asked(self, device: torch.device) -> tuple[str, dict[str, Any]]:
+        """At another rank: wait for the next question; return it with its values."""
+        length = self._broadcast(torch.empty(1, dtype=torch.int64))
+        header = json.loads(bytes(self._broadcast(torch.empty(int(length), dtype=torch.uint8)).tolist()))
+        values = header["values"]
+        for name, (kind, shape, place) in header["tensors"].items():
+            where = device if place == device.type else torch.device("cpu")
+            values[name] = self._broadcast(torch.empty(shape, dtype=getattr(torch, kind), device=where))
+        return header["question"], values
+
+    # ---- answers
+
+    def added_up(self, part: Tensor | tuple[Tensor | None, ...]) -> Any:
+        """At every rank: add up what the ranks have, number by number; the sum is at rank 0.
+
+        The order of the additions is left open: a sum of whole multiples of a step that float64 holds is
+        exact, and for others every order counts (docs/proofs/record-rounding.md).
+        """
+        parts = part if isinstance(part, tuple) else (part,)
+        there = [each for each in parts if each is not None]
+        flat = torch.cat([each.double().flatten() for each in there])
+        with self._one_line():
+            dist.reduce(flat, 0, group=self._group)
+        sums = iter(torch.split(flat, [each.numel() for each in there]))
+        whole = tuple(None if each is None else next(sums).view(each.shape) for each in parts)
+        return whole if isinstance(part, tuple) else whole[0]
+
+    def gathered(self, part: list[Tensor]) -> list[Tensor]:
+        """At every rank: put rows behind each other, in the order of the ranks; all of them are at rank 0."""
+        with self._one_line():
+            if self.rank:
+                dist.send(torch.tensor([len(part[0])]), 0, group=self._group)
+                for each in part:
+                    dist.send(each.contiguous(), 0, group=self._group)
+                return part
+            every = [part]
+            for rank in range(1, self.count):
+                rows = torch.empty(1, dtype=torch.int64)
+                dist.recv(rows, rank, group=self._group)
+                every.append([each.new_empty(int(rows), *each.shape[1:]) for each in part])
+                for each in every[-1]:
+                    dist.recv(each, rank, group=self._group)
+            return [torch.cat(pieces) for pieces in zip(*every, strict=True)]
+
+    # ---- failures
+
+    def leave_word(self, error: BaseException) -> None:
+        """Say to the others why this rank goes; the first word stands."""
+        reason = " ".join(str(error).split()) or type(error).__name__
+        with suppress(RuntimeError):
+            self._store.compare_set(self._word, "", f"rank {self.rank}: {reason}")
+
+    def close(self) -> None:
+        """Let go of the connections: whoever waits for this rank notices."""
+        with suppress(RuntimeError):
+            dist.destroy_process_group(self._group)
+
+    def _broadcast(self, value: Tensor) -> Tensor:
+        with self._one_line():
+            dist.broadcast(value, 0, group=self._group)
+        return value
+
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            reason = self._reason(error)
+            # rank 0 has said what to do
+            raise RankLostError(
+                reason if reason.startswith("rank 0:") else f"{reason}; {_GOES_ON}"
+            ) from error
+
+    def _reason(self, error: RuntimeError) -> str:
+        with suppress(RuntimeError):  # the store is gone with the process that kept it
+            if self._store.check([self._word]):
+                return str(self._store.get(self._word).decode())
+        if "timed out" in str(error).lower():
+            return f"another rank gave no answer for {self._seconds:g} seconds (--rank-timeout)"
+        return "the connection to another rank broke: it was killed, or its machine is gone"
+
+
+@contextmanager
+def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
+    """Within it this process is one of several, where torchrun or the like made it one; else there are none.
+
+    An exception is left as a word to the others, and ends the training on all of them.
+    """
+    own = not dist.is_initialized()
+    if own and int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield None
+        return
+    if own:
+        try:
+            _meet(seconds)
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise RankLostError(f"the ranks did not find each other: {reason}; start them anew") from error
+    ranks = Ranks(seconds)
+    try:
+        yield ranks
+    except RankLostError:
+        raise
+    except BaseException as error:
+        ranks.leave_word(error)
+        raise
+    finally:
+        ranks.close()
+        if own:
+            dist.destroy_process_group()
+
+
+def _meet(seconds: float) -> None:
+    """Wait until all ranks are there, then connect them."""
+    store, rank, count = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    if store.add("dpsinkhorn ranks here", 1) == count:
+        store.set("dpsinkhorn all here", "")
+    store.wait(["dpsinkhorn all here"], timedelta(seconds=seconds))
+    at_most = timedelta(seconds=seconds / _TRIES)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=at_most)
+
+
+@dataclass(frozen=True)
+class Others:
+    """The other ranks, as a holder of private records that they hold too."""
+
+    ranks: Ranks
+    what: str
+    """By which name they know what is held: a sample, say."""
+
+
+def over_ranks(method: F) -> F:
+    """Let a method that sums over records sum over those of all ranks.
+
+    Its first argument, besides `self`, are private records. Where these say, by an attribute `others`, that
+    other ranks hold more of them, all ranks are asked for the same sum, with the other arguments, which are
+    public, and what they have is added up.
+    """
+    signature = inspect.signature(method)
+    place = int("self" in signature.parameters)
+
+    @functools.wraps(method)
+    def summed(*arguments: Any, **named: Any) -> Any:
+        others: Others | None = getattr(arguments[place], "others", None)
+        if others is None:
+            return method(*arguments, **named)
+        public = list(signature.bind(*arguments, **named).arguments.items())[place + 1 :]
+        others.ranks.ask(f"{others.what}.{method.__name__}", dict(public))
+        return others.ranks.added_up(method(*arguments, **named))
+
+    return cast(F, summed)
