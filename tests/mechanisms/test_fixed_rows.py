@@ -212,7 +212,7 @@ def digit_costs() -> tuple[Tensor, Tensor, Tensor]:
     points, labels = images()
     records, kinds = digits()
     costs = L1L2().pairwise(points[:N].double(), records[:23].double())
-    return costs, labels[:N], kinds[:23]
+    return costs, labels[:N], kinds[:23].clone()
 
 
 @pytest.mark.parametrize("width", [23, 64])

@@ -16,7 +16,7 @@ import torch
 
 from dpsinkhorn.data import DataError, from_arrays, load_dataset
 from dpsinkhorn.mechanisms.record import Record
-from dpsinkhorn.training import TrainingError, run, trainer
+from dpsinkhorn.training import TrainingError, records, run
 from dpsinkhorn.training.auditing import (
     Neighbour,
     TrainingReplay,
@@ -92,7 +92,7 @@ class TestFound:
 
     @pytest.mark.parametrize("how", ["print", "warn", "log", "file"])
     def test_the_number_of_records(self, how, monkeypatch):
-        class Telling(trainer.Records):
+        class Telling(records.Records):
             def __init__(self, dataset, device):
                 super().__init__(dataset, device)
                 said = f"{dataset.records} records"
@@ -103,7 +103,7 @@ class TestFound:
                 elif how == "log":
                     logging.getLogger("dpsinkhorn").warning(said)
 
-        monkeypatch.setattr(trainer, "Records", Telling)
+        monkeypatch.setattr(records, "Records", Telling)
         if how == "file":
             note = run.Run._note
 

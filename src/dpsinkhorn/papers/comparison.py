@@ -17,6 +17,7 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import ReproductionError, TrainingError
 from dpsinkhorn.evaluation import Evaluation, Utility, draw_images, evaluate_images, find_protocol
 from dpsinkhorn.mechanisms import private_names
+from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.release import grid_image, load
 from dpsinkhorn.training import Plan, Request, Run, Saving, plan_for
 from dpsinkhorn.training.fitting import run_in
@@ -100,7 +101,7 @@ class Comparison:
         """Say what comparing costs."""
         epsilon, delta = self.together
         return (
-            f"Comparing on private data costs the sum of all epsilons: here ε = {epsilon:.4g} at "
+            f"Comparing on private data costs the sum of all epsilons: here ε = {format_epsilon(epsilon)} at "
             f"δ = {delta:.3g} together, whichever generator is kept."
         )
 
