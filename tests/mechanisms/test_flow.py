@@ -15,10 +15,10 @@ from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import epsilon
+from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.training import Request, Run, TrainingError, facts_of, load_recipe, make_plan, plan_for
-from support.runs import EVERY_BLOCK, bits, crash_at, finished, tiny_arrays, tiny_data
+from support.runs import EVERY_BLOCK, CrashError, bits, crash_at, finished, tiny_arrays, tiny_data
 
 SHAPE, CLASSES = (1, 5, 6), 3  # odd sizes are padded
 RANDOM = torch.Generator().manual_seed(0)
@@ -176,14 +176,16 @@ class TestSums:
         assert float(found.norm()) == 0
 
     def test_a_device_that_mixes_records_is_refused(self, network, monkeypatch):
-        gradients = RecordGradients(network, 1.0, 2**20, draws=2, chunk=8)
+        fresh = build_generator(network.config, seed=1)
+        gradients = RecordGradients(fresh, 1.0, 2**20, draws=2, chunk=32)
         gradients.check_places()
         original = RecordGradients._gradients
 
         def mixing(self, images, *others):
-            found = original(self, images, *others)
-            parts = {name: part + 1e-7 * images.sum() for name, part in found.parts.items()}
-            return dataclasses.replace(found, parts=parts)
+            """A relative error in one inner layer, whose gradients are 0 at first."""
+            found, inner = original(self, images, *others), self.network.network.middle[1].first.weight
+            wrong = {inner: found.parts[inner] * (1 + 1e-6 * images.sum())}
+            return dataclasses.replace(found, parts={**found.parts, **wrong})
 
         monkeypatch.setattr(RecordGradients, "_gradients", mixing)
         with pytest.raises(ValueError, match="depends on its place among the others"):
@@ -253,6 +255,30 @@ class TestRuns:
         resumed = Run.resume(run.folder)
         assert resumed.train(data, saving=EVERY_BLOCK)
         assert bits(resumed.folder) == bits(whole.folder)
+
+    def test_sketches_that_crashes_lost_stay_within_the_runs_own_epsilon(self, tmp_path):
+        """Also on a ledger that allows others more."""
+        data = tiny_data(records=40)
+        plan = dataclasses.replace(tiny_flow(data), seed=None)
+        ledger = tmp_path / "shared.jsonl"
+        run = Run.create(tmp_path / "run", plan, ledger=ledger, budget=20 * plan.budget_epsilon)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Flow, "prepare", lambda *_: (_ for _ in ()).throw(CrashError))
+            for _ in range(30):
+                with pytest.raises((CrashError, TrainingError)) as raised:
+                    Run.resume(run.folder).train(data)
+                if raised.type is TrainingError:
+                    break
+        assert "used up this run's own epsilon" in str(raised.value)
+        assert epsilon(read_ledger(ledger).total(), plan.delta, "rdp") <= plan.budget_epsilon
+
+    def test_a_resumed_run_tries_its_device(self, tmp_path, monkeypatch):
+        data, tried = tiny_data(records=40), []
+        run = Run.create(tmp_path / "run", tiny_flow(data))
+        crash_at(2, run, data)
+        monkeypatch.setattr(Flow, "check_device", lambda *_: tried.append(True))
+        assert Run.resume(run.folder).train(data)
+        assert tried == [True]
 
     def test_a_crash_in_the_steps(self, tmp_path):
         data = tiny_data(records=40)

@@ -93,16 +93,19 @@ class Dataset:
         return replace(self, images=self.images[rows], labels=labels, groups=persons), first
 
     def layout_digest(self) -> str:
-        """Return a digest of all but the pixels. Private: it tells whether two processes read the same data.
+        """Return a digest of all of it. Private: it tells whether two processes read the same data.
 
         >>> images = np.zeros((2, 2, 2))
-        >>> from_arrays(images, [0, 1]).layout_digest() == from_arrays(images, [1, 0]).layout_digest()
+        >>> data = from_arrays(images, [0, 1])
+        >>> data.layout_digest() == from_arrays(images + [[[0]], [[1]]], [0, 1]).layout_digest()
         False
         """
         facts = (self.images.shape, str(self.images.dtype), self.classes, self.value_range, self.class_names)
         found = hashlib.sha256(repr(facts).encode())
         for values in (self.labels, self.groups):
             found.update(b"" if values is None else np.ascontiguousarray(values).data)
+        for image in self.images:
+            found.update(np.ascontiguousarray(image).data)
         return found.hexdigest()
 
     def points(self, indices: Indices | None = None) -> torch.Tensor:

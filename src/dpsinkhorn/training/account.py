@@ -93,9 +93,19 @@ class Account:
         """Charge what is released before the first step; a seeded run, which repeats it, is charged once."""
         spends = self.ledger.statement().spends
         for charge in self._plan.preparations:
-            known = any(spend.run == self.run and spend.charge == charge for spend in spends)
-            if self._plan.seed is None or not known:
-                self._spend(charge, 1)
+            own = [spend.charge for spend in spends if spend.run == self.run for _ in range(spend.steps)]
+            if self._plan.seed is not None and charge in own:
+                continue
+            with_one_step = epsilon(
+                compose(*own, charge, self._charge), self._plan.delta, self._plan.accountant
+            )
+            if with_one_step > self._plan.budget_epsilon:
+                raise TrainingError(
+                    "what crashes lost before the first step has used up this run's own epsilon; "
+                    "begin another run"
+                )
+            self._spend(charge, 1)
+            spends = self.ledger.statement().spends
 
     def settle(self, step: int, *, replays: bool, promised: int | None) -> int:
         """Return the step at which a run that stands at `step` ends: by its plan, its budget or the ledger's.

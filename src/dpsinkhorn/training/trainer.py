@@ -99,7 +99,7 @@ class Trainer:
             if ranks is None
             else SharedRecords(ranks, plan, dataset, device)
         )
-        self._watched = barrier is not None
+        self._watched, self._checked = barrier is not None, False
         self._barrier = build_mechanism(plan) if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
@@ -107,11 +107,14 @@ class Trainer:
 
         What was released before stays.
         """
+        if not self._checked:  # a run may be resumed on another device
+            with self._replayable():
+                try:
+                    self._barrier.check_device(self.state)
+                except ValueError as error:
+                    raise TrainingError(str(error)) from error
+            self._checked = True
         if self.probabilities is None:
-            try:
-                self._barrier.check_device(self.state)
-            except ValueError as error:
-                raise TrainingError(str(error)) from error
             self._account.charge_preparations()
             self.probabilities = self._released() if isinstance(self.plan.labels, str) else self.plan.labels
             with self._replayable():

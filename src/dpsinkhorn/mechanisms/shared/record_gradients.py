@@ -10,6 +10,7 @@ rounded to multiples of a public step, so coarse that float64 holds every sum ex
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,10 +26,11 @@ from dpsinkhorn.mechanisms.shared.draws import Drawn
 
 __all__ = ["RecordGradients", "flow_loss"]
 
-Layer: TypeAlias = "nn.Conv2d | nn.Linear"
+Layer: TypeAlias = nn.Conv2d | nn.Linear
 
 _DIGITS = 53  # binary digits of float64
-_SLACK = 2.0**-40  # more than the roundings of a norm and of scaling by it
+_SLACK = 2.0**-40  # more than the roundings of scaling by a norm
+_TRIALS = 2  # of other weights each, of whether a place in a chunk matters
 
 
 def flow_loss(
@@ -70,10 +72,12 @@ class RecordGradients:
         precision: torch.dtype = torch.float32,
     ) -> None:
         self.network, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
-        self._layers = [part for part in flow.modules() if isinstance(part, (nn.Conv2d, nn.Linear))]
+        self._layers = [part for part in flow.modules() if isinstance(part, Layer)]
         bits = _DIGITS - 1 - most_records.bit_length()
         self._step = 2.0 ** (math.frexp(clip)[1] - bits)  # a power of two: else its multiples would round
-        self._bound = clip * (1 - _SLACK) - math.sqrt(flow.config.parameters) * self._step / 2
+        numbers = flow.config.parameters
+        slack = _SLACK + numbers * 2.0**-_DIGITS  # the latter for the sum of their squares
+        self._bound = clip * (1 - slack) - math.sqrt(numbers) * self._step / 2
 
     def clipped_sum(self, images: Tensor, labels: Tensor | None, drawn: Drawn, noises: Tensor) -> Tensor:
         """Return the sum over units, (P,), in float64, on the grid, in the order of the parameters.
@@ -128,10 +132,21 @@ class RecordGradients:
     def check_places(self) -> None:
         """Refuse a device on which a record's gradient depends on its place, or on the others in a chunk.
 
-        The proof rests on it that it does not. This tries it on made-up images, in the shapes of a training.
+        The proof rests on it that it does not. This tries it on made-up images and weights, in the shapes of
+        a training: not on the network's own weights, since at first most gradients are 0.
         """
-        config, device = self.network.config, next(self.network.parameters()).device
-        random = torch.Generator(device).manual_seed(0)
+        for seed in range(_TRIALS):
+            random = torch.Generator(next(self.network.parameters()).device).manual_seed(seed)
+            twin = copy.copy(self)
+            twin.network = copy.deepcopy(self.network)
+            twin._layers = [part for part in twin.network.modules() if isinstance(part, Layer)]
+            for parameter in twin.network.parameters():
+                drawn = torch.randn(parameter.shape, generator=random, device=random.device)
+                parameter.detach().copy_(drawn / math.sqrt(parameter[0].numel()))
+            twin._check_places(random)
+
+    def _check_places(self, random: torch.Generator) -> None:
+        config, device = self.network.config, random.device
         shape = (self._chunk, self._draws, *config.image_shape)
         images, noises = (torch.randn(shape, generator=random, device=device).clamp_(-1, 1) for _ in range(2))
         times = torch.rand(shape[:2], generator=random, device=device)
@@ -147,6 +162,7 @@ class RecordGradients:
         for found, moved, beside in zip(
             parts(images, every), parts(images, order), parts(others, every), strict=True
         ):
+            assert bool(found.any())  # else nothing would be tried
             if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
                 raise ValueError(
                     "on this device a record's gradient depends on its place among the others, so that "
