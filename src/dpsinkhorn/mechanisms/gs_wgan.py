@@ -116,8 +116,8 @@ class SecretCritic(TrainingMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"]["sampling_rate"] = 1 / 3
-        settings["loss"]["iterations"] = 5
+        settings["privacy"]["sampling_rate"] = 1 / 2
+        settings["loss"]["iterations"] = 50  # so that a critic follows its records
         return settings
 
     def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
