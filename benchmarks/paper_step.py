@@ -12,10 +12,10 @@ recomputed in float64; our kernels: the columns, the rows being exact).
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ _BYTES, _FLOAT32, _BFLOAT16 = 4.8e12, 6.7e13, 9.9e14
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="MNIST; made-up images otherwise")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each timing")
