@@ -21,13 +21,13 @@ while the next generator is trained. Runs are seeded: they are not releases.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
 import math
 import multiprocessing
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
-from torch.nn import functional
 
+from classifiers import tensor, trained
 from defaults_table import Row, key, read
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.cli.train import parse_changes
@@ -58,9 +58,7 @@ STEPS, BATCH = 300, 64  # of the CNN
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="names, or NAME=PATH")
     parser.add_argument("--sides", default="28", help="sizes to bring images to: 8,16,28,64")
     parser.add_argument("--records", default="500,2000,10000,50000", help="how many of them are trained on")
@@ -91,7 +89,7 @@ def main() -> None:
                 judges.ask(judge, *judge.made(wanted, arguments.device))
 
 
-def cells(arguments: argparse.Namespace) -> Iterator[tuple[Row, Which]]:
+def cells(arguments: Namespace) -> Iterator[tuple[Row, Which]]:
     """What is asked for, and of which judge, one run after another."""
     tested, moved = ", test split" * arguments.test, ", shifted copies" * arguments.shifted
     for setting, epsilon, records, source, side, seed in itertools.product(
@@ -263,10 +261,10 @@ class Judge:
         if self.features is None:
             rows = self.order[:10_000]
             with torch.enable_grad():
-                trained = network(
+                whole = network(
                     images_of(self.training)[rows], labels_of(self.training)[rows], self.training.classes, 0
                 )
-            self.features = nn.Sequential(*list(trained)[:-1])
+            self.features = nn.Sequential(*list(whole)[:-1])
         return self.features(tensor(images))
 
 
@@ -298,19 +296,7 @@ def network(images: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, 
     layers.append(nn.Flatten())
     size = nn.Sequential(*layers)(x[:1]).shape[1]
     model = nn.Sequential(*layers, nn.Dropout(0.3), nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, classes))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for _ in range(STEPS):
-        rows = torch.randint(len(x), (BATCH,))
-        optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
-    return model.eval()
-
-
-def tensor(images: NDArray[np.uint8]) -> Tensor:
-    """Return images, (n, channels, height, width), from 0 to 1."""
-    found = torch.tensor(images).float().div_(255)
-    return found.unsqueeze(1) if found.ndim == 3 else found.movedim(-1, 1).contiguous()
+    return trained(model, x, y, STEPS, BATCH, learning_rate=2e-3)
 
 
 if __name__ == "__main__":
