@@ -116,7 +116,7 @@ class SecretCritic(TrainingMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"]["sampling_rate"] = 1 / 2
+        settings["privacy"]["sampling_rate"] = 1 / 6
         settings["loss"]["iterations"] = 50  # so that a critic follows its records
         return settings
 
