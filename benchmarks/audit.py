@@ -7,11 +7,11 @@ Secure noise throughout. Minutes on one core; the figures of docs/audit.md are f
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=20_000)
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="the others are kept")

@@ -7,6 +7,7 @@ with 32 and 64 filters and dropout.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _STEPS, _BATCH = 3000, 256
+M = TypeVar("M", bound=nn.Module)
 
 
 def accuracies(
@@ -27,14 +29,17 @@ def accuracies(
 ) -> dict[str, float]:
     """Per cent of the test images that each classifier gets right."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    x, y = _tensor(images, device), torch.tensor(labels, device=device)
-    tx, ty = _tensor(test_images, device), torch.tensor(test_labels, device=device)
+    x, y = tensor(images).to(device), torch.tensor(labels, device=device)
+    tx, ty = tensor(test_images).to(device), torch.tensor(test_labels, device=device)
     classes = int(max(y.max(), ty.max())) + 1
     torch.manual_seed(seed)
     scores = {}
     for name in wanted:
-        model = logistic(x, y, classes) if name == "logistic" else trained(name, x, y, classes)
-        scores[name] = round(100 * _accuracy(model, tx, ty), 2)
+        if name == "logistic":
+            model = logistic(x, y, classes)
+        else:
+            model = trained(_BUILT[name](x, classes).to(device), x, y, _STEPS, _BATCH)
+        scores[name] = round(accuracy(model, tx, ty), 2)
     return scores
 
 
@@ -58,12 +63,11 @@ def logistic(x: Tensor, y: Tensor, classes: int) -> nn.Module:
     return model
 
 
-def trained(name: str, x: Tensor, y: Tensor, classes: int) -> nn.Module:
-    """A linear model, an MLP or a CNN, by Adam."""
-    model = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}[name](x, classes).to(x.device)
-    optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(_STEPS):
-        rows = torch.randint(len(x), (_BATCH,), device=x.device)
+def trained(model: M, x: Tensor, y: Tensor, steps: int, batch: int, learning_rate: float = 1e-3) -> M:
+    """A network after some steps of Adam, in eval mode."""
+    optimizer = torch.optim.Adam(model.parameters(), learning_rate)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (batch,), device=x.device)
         optimizer.zero_grad(set_to_none=True)
         functional.cross_entropy(model(x[rows]), y[rows]).backward()
         optimizer.step()
@@ -94,12 +98,17 @@ def _cnn(x: Tensor, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(features, classes))
 
 
-def _tensor(images: NDArray[np.uint8], device: torch.device) -> Tensor:
-    tensor = torch.tensor(images, device=device).float().div_(255)
-    return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.movedim(-1, 1).contiguous()
+_BUILT = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}
+
+
+def tensor(images: NDArray[np.uint8]) -> Tensor:
+    """Return images, (n, channels, height, width), from 0 to 1."""
+    found = torch.tensor(images).float().div_(255)
+    return found.unsqueeze(1) if found.ndim == 3 else found.movedim(-1, 1).contiguous()
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Per cent of the images that a model gets right."""
     guesses = torch.cat([model(part).argmax(1) for part in x.split(4096)])
-    return float((guesses == y).double().mean())
+    return 100 * float((guesses == y).double().mean())

@@ -6,10 +6,10 @@ python benchmarks/cycle.py --data mnist --steps 3000 --generated-per-class 50 --
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,7 @@ from steps import device_name, wait
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--delta", type=float, default=1e-5)

@@ -15,10 +15,10 @@ that are there are not made again. Runs are seeded: they are not releases.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
-from torch.nn import functional
 
+from classifiers import tensor, trained
 from defaults_table import Row, key, read
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
@@ -44,9 +44,7 @@ STEPS, BATCH = 300, 64  # of the CNN
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="names, or NAME=PATH")
     parser.add_argument("--sides", default="28", help="sizes to bring images to: 8,16,28,64")
     parser.add_argument("--records", default="500,2000,10000,50000", help="how many of them are trained on")
@@ -180,10 +178,10 @@ class Judge:
         if self.features is None:
             rows = self.order[:10_000]
             with torch.enable_grad():
-                trained = network(
+                whole = network(
                     images_of(self.training)[rows], labels_of(self.training)[rows], self.training.classes, 0
                 )
-            self.features = nn.Sequential(*list(trained)[:-1])
+            self.features = nn.Sequential(*list(whole)[:-1])
         return self.features(tensor(images))
 
 
@@ -215,19 +213,7 @@ def network(images: NDArray[np.uint8], labels: NDArray[np.int64], classes: int, 
     layers.append(nn.Flatten())
     size = nn.Sequential(*layers)(x[:1]).shape[1]
     model = nn.Sequential(*layers, nn.Dropout(0.3), nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, classes))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for _ in range(STEPS):
-        rows = torch.randint(len(x), (BATCH,))
-        optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
-    return model.eval()
-
-
-def tensor(images: NDArray[np.uint8]) -> Tensor:
-    """Return images, (n, channels, height, width), from 0 to 1."""
-    found = torch.tensor(images).float().div_(255)
-    return found.unsqueeze(1) if found.ndim == 3 else found.movedim(-1, 1).contiguous()
+    return trained(model, x, y, STEPS, BATCH, learning_rate=2e-3)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ untrained generator's. For every kind of plan, as means over the same steps:
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", help="name or path; its training split is used")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--output", type=Path)

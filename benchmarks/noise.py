@@ -6,8 +6,8 @@ python benchmarks/noise.py --repeats 100000000  # no block of 8 draws occurs twi
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 import numpy as np
@@ -74,9 +74,7 @@ def repeats(count: int, block: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=4_000_000)
     parser.add_argument("--repeats", type=int, default=0, metavar="DRAWS")
     parser.add_argument("--threads", type=int, default=1)

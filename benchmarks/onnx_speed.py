@@ -8,9 +8,9 @@ show in. Generators are those of recipes, untrained: what they draw takes as lon
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,9 +30,7 @@ CHARGE = RecordMechanism(clip=1.0, noise_multiplier=2.0).sampled(0.1, steps=100)
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -47,7 +45,7 @@ def main() -> None:
         measure(name, config, arguments)
 
 
-def measure(name: str, config: GeneratorConfig, arguments: argparse.Namespace) -> None:
+def measure(name: str, config: GeneratorConfig, arguments: Namespace) -> None:
     """Print a line for one generator."""
     statement = PrivacyStatement(epsilon(CHARGE, 1e-5), 1e-5, "record", [CHARGE.to_json()])
     release = make_release(build_generator(config, seed=0), label_probabilities=None, privacy=statement)

@@ -20,12 +20,12 @@ that are not, and the milliseconds of a step at n = 50 to 1,000, with n records 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
 import sys
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ _SIZES = (50, 100, 200, 500, 1000)
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", default=[], metavar="NAME=PATH", help="mnist, fashion-mnist")
     parser.add_argument("--version", choices=("first", "final"), default="final")
     parser.add_argument("--teachers", default="authors,classes", help=", ".join(TEACHERS))
@@ -94,7 +92,7 @@ def main() -> None:
 # ---- figures
 
 
-def figures(paths: dict[str, str], arguments: argparse.Namespace) -> None:
+def figures(paths: dict[str, str], arguments: Namespace) -> None:
     """Train and measure what is not there yet, until the time is over."""
     end = time.monotonic() + 60 * arguments.minutes
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -137,19 +135,19 @@ def figures(paths: dict[str, str], arguments: argparse.Namespace) -> None:
                         file.write(text + "\n")
 
 
-def protocols(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+def protocols(arguments: Namespace) -> list[tuple[str, str]]:
     """Protocols and classifiers, in the order in which they are wanted."""
     names = arguments.protocols.split(",")
     return [(protocol, each) for protocol in names for each in arguments.classifiers.split(",")]
 
 
-def key(name: str, teacher: str, seed: int, protocol: tuple[str, str], arguments: argparse.Namespace) -> str:
+def key(name: str, teacher: str, seed: int, protocol: tuple[str, str], arguments: Namespace) -> str:
     """What a line is known by: all that it depends on."""
     sets = 1 if protocol[0] == "quick" else arguments.sets
     return "/".join([folder(name, teacher, seed, arguments).name, *protocol, f"{sets}x{arguments.count}"])
 
 
-def folder(name: str, teacher: str, seed: int, arguments: argparse.Namespace) -> Path:
+def folder(name: str, teacher: str, seed: int, arguments: Namespace) -> Path:
     """Where a training is kept."""
     changes = json.dumps([sorted(arguments.set), arguments.holdout])
     digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
@@ -157,7 +155,7 @@ def folder(name: str, teacher: str, seed: int, arguments: argparse.Namespace) ->
 
 
 def trained(
-    name: str, teacher: str, seed: int, training: Dataset, arguments: argparse.Namespace, end: float
+    name: str, teacher: str, seed: int, training: Dataset, arguments: Namespace, end: float
 ) -> tuple[Run | None, float | None]:
     """A run that is trained to its end, if there was time, and the seconds, if it went at one go."""
     place = folder(name, teacher, seed, arguments)
@@ -178,7 +176,7 @@ def trained(
 
 
 def measured(
-    run: Run, test: Dataset, protocol: str, classifier: str, seed: int, arguments: argparse.Namespace
+    run: Run, test: Dataset, protocol: str, classifier: str, seed: int, arguments: Namespace
 ) -> dict[str, Any]:
     """Per cent of the test images that a classifier trained on synthetic ones gets right."""
     assert test.labels is not None

@@ -12,10 +12,10 @@ recomputed in float64; our kernels: the columns, the rows being exact).
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ _BYTES, _FLOAT32, _BFLOAT16 = 4.8e12, 6.7e13, 9.9e14
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="MNIST; made-up images otherwise")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each timing")
@@ -161,7 +159,8 @@ def clouds(state: TrainingState, held: Any, device: torch.device) -> tuple[Tenso
     labels = torch.randint(CLASSES, (N,), generator=random, device=device)
     labels = torch.cat([labels, labels[:20]])
     with torch.no_grad():
-        x = state.generator(torch.rand(total, 12, generator=random, device=device), labels).flatten(1)
+        latents = torch.rand(total, state.generator.config.latent, generator=random, device=device)
+        x = state.generator(latents, labels).flatten(1)
     rows = torch.randint(held.count, (53,), generator=random, device=device)
     return x, labels, held.points[rows], held.kinds[rows]
 
@@ -240,7 +239,7 @@ def eager_step(plan: Plan, points: Tensor, kinds: Tensor, device: torch.device) 
         taken = torch.rand(len(points), device=device) < rate
         labels = torch.randint(CLASSES, (N,), device=device)
         labels = torch.cat([labels, labels[:20]])
-        x = generator(torch.rand(N + 20, 12, device=device), labels).flatten(1)
+        x = generator(torch.rand(N + 20, generator.config.latent, device=device), labels).flatten(1)
         gradient = eager_gradient(x.detach().requires_grad_(), labels, points[taken], kinds[taken])
         cross, rest = gradient[:N], gradient[N:]
         cross = cross * (clip / cross.norm()).clamp(max=1)

@@ -13,11 +13,11 @@ releases. Prints a table, and adds its rows to `--out`.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import time
 import warnings
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
-from torch.nn import functional
 
 import classifiers
 from dpsinkhorn import DPSinkhorn
@@ -38,9 +37,7 @@ _STEPS, _BATCH = 300, 64  # of the CNN
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--cases", type=int, nargs="+", default=[3, 20], help="records of each person")
     parser.add_argument("--mixes", nargs="+", default=["one class", "mixed"])
@@ -102,30 +99,12 @@ def one_run(
     forest = RandomForestClassifier(50, random_state=seed).fit(drawn.reshape(_DRAWN, -1), kinds)
     forest_accuracy = 100 * float(forest.score(test[0].reshape(len(test[0]), -1), test[1]))
     quick = classifiers.accuracies(drawn, kinds, *test, ["logistic"], seed)
-    scores = {**quick, "forest": forest_accuracy, "cnn": by_cnn(drawn, kinds, *test, seed)}
-    return {name: round(value, 2) for name, value in {**scores, "seconds": seconds}.items()}
-
-
-def by_cnn(
-    drawn: NDArray[np.uint8],
-    kinds: NDArray[np.int64],
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    seed: int,
-) -> float:
-    """Per cent that the CNN of `dpsinkhorn evaluate` gets right after a few steps."""
     torch.manual_seed(seed)
-    x, tested = (torch.tensor(each).unsqueeze(1).float() / 255 for each in (drawn, images))
-    y, network = torch.tensor(kinds), cnn((1, *drawn.shape[1:]), 10)
-    optimizer = torch.optim.Adam(network.parameters())
-    for _ in range(_STEPS):
-        rows = torch.randint(len(x), (_BATCH,))
-        optimizer.zero_grad()
-        functional.cross_entropy(network(x[rows]), y[rows]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        guesses = network.eval()(tested).argmax(1)
-    return 100 * float((guesses == torch.tensor(labels)).double().mean())
+    network = cnn((1, *drawn.shape[1:]), 10)  # that of `dpsinkhorn evaluate`, after a few steps
+    network = classifiers.trained(network, classifiers.tensor(drawn), torch.tensor(kinds), _STEPS, _BATCH)
+    by_cnn = classifiers.accuracy(network, classifiers.tensor(test[0]), torch.tensor(test[1]))
+    scores = {**quick, "forest": forest_accuracy, "cnn": by_cnn, "seconds": seconds}
+    return {name: round(value, 2) for name, value in scores.items()}
 
 
 def deal(

@@ -13,10 +13,10 @@ figures, settings and grid pictures to `--out`. Runs are seeded, so that they re
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,7 @@ from dpsinkhorn.training import Plan, Run
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="names or paths; NAME=PATH or NAME=TRAIN,TEST names them")
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--delta", type=float, default=1e-5)
@@ -97,9 +95,7 @@ def part(data: Dataset, rows: NDArray[np.bool_]) -> Dataset:
     )
 
 
-def one_run(
-    name: str, training: Dataset, test: Dataset, seed: int, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def one_run(name: str, training: Dataset, test: Dataset, seed: int, arguments: Namespace) -> dict[str, Any]:
     """Train, sample and evaluate once; or only some of it."""
     if arguments.real:
         assert training.labels is not None
@@ -134,7 +130,7 @@ def evaluated(
     labels: NDArray[np.int64],
     test: Dataset,
     seed: int,
-    arguments: argparse.Namespace,
+    arguments: Namespace,
 ) -> dict[str, float]:
     """Per cent of the test images that classifiers trained on the images get right."""
     assert test.labels is not None
@@ -157,7 +153,7 @@ def evaluated(
     return {score.name: round(score.mean, 2) for score in utility.scores}
 
 
-def trained(training: Dataset, seed: int, arguments: argparse.Namespace) -> tuple[Release, Plan]:
+def trained(training: Dataset, seed: int, arguments: Namespace) -> tuple[Release, Plan]:
     """A generator, and the plan that it was trained by."""
     if arguments.run is not None:
         run = Run.resume(arguments.run)

@@ -5,11 +5,11 @@ python benchmarks/sampling.py
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import torch
 
@@ -46,9 +46,7 @@ def measure(method: str, records: int, rate: float, draws: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=10**8)
     parser.add_argument(
         "--one", nargs=2, metavar=("METHOD", "RATE"), help="measure one case, in this process"

@@ -8,13 +8,13 @@ Records are 8 x 8: digits of scikit-learn, each with noise of its own. They are 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +101,7 @@ def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "rank":
         train(sys.argv[2], sys.argv[3:])
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("mechanism", choices=SETTINGS)
     parser.add_argument("records", type=int, nargs="+")
     parser.add_argument("--folder", type=Path, required=True)

@@ -9,9 +9,9 @@ step on average), on made-up images, one setting after the other.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,7 @@ NAMES = {"records": "records N", "generated": "generated images n", "size": "pix
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--most-records", type=int, default=6_000_000)
     parser.add_argument("--plot", nargs=2, metavar=("JSON", "PICTURE"))

@@ -16,13 +16,13 @@ the clock: whatever else the machine does then matters little.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import statistics
 import time
 import warnings
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,7 @@ def cell(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 200, 500, 1000, 2000])
     parser.add_argument("--dims", type=int, nargs="+", default=[2, 10, 784])
     parser.add_argument("--relative", type=float, nargs="+", default=RELATIVE)

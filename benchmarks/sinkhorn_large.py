@@ -9,13 +9,13 @@ Peers on the GPU (squared L2 only): flash-sinkhorn, and GeomLoss's online backen
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
 import subprocess
 import sys
 import time
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def geomloss_online(x: Tensor, y: Tensor, regularization: float, scaling: float)
     return 2 * f.flatten(), 2 * g.flatten(), f"scaling {scaling}"
 
 
-def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def run(name: str, arguments: Namespace) -> dict[str, Any]:
     x, y = (synthetic_images(arguments.size, seed, arguments.device) for seed in (0, 1))
     regularization, tolerance = arguments.regularization, arguments.tolerance
     method, _, variant = name.partition(":")
@@ -96,15 +96,13 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--size", type=int, default=10_000)
     parser.add_argument("--regularization", type=float, default=1.0)
     parser.add_argument("--tolerance", type=float, default=1e-2)
     parser.add_argument("--only", nargs="+", help="names of rows to run")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--row", help=SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
         print(json.dumps(run(arguments.row, arguments)))

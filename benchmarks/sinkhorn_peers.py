@@ -16,7 +16,6 @@ that whatever else the machine does meets all alike. The fastest run is in the J
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -27,6 +26,7 @@ import subprocess
 import sys
 import time
 import warnings
+from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -254,14 +254,12 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
     parser.add_argument("--output", type=Path, help="also write the figures as JSON")
     parser.add_argument("--merge", action="store_true", help="keep the rows of other sizes in that file")
-    parser.add_argument("--worker", nargs=3, metavar=("LIBRARY", "SIZE", "TOLERANCE"), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, metavar=("LIBRARY", "SIZE", "TOLERANCE"), help=SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         library, size, tolerance = arguments.worker

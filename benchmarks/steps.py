@@ -9,9 +9,9 @@ on made-up images of MNIST's shape unless data are named. `--profile` lists the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,7 @@ from dpsinkhorn.training.steps import PlainSteps, Steps, make_steps
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", action="append", default=[])
     parser.add_argument("--data", help="a name or a path; made-up images otherwise")
     parser.add_argument("--records", type=int, default=60_000, help="of made-up images")

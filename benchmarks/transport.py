@@ -7,9 +7,9 @@ Figures go to benchmarks/results/transport.json, pictures to docs/images.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +196,7 @@ def _draw_rate(runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", default="all", choices=("tradeoff", "sizes", "theorem1", "all"))
     parser.add_argument("--runs", type=int, default=40)
     options = parser.parse_args()

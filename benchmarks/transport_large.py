@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import resource
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def measure(n: int, d: int, quantity: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--dimension", type=int, help="of one measurement, in this process")
     parser.add_argument("--quantity", choices=("entropic", "divergence"), default="entropic")

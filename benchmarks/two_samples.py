@@ -17,8 +17,8 @@ Noise is seeded, so that the same command prints the same table.
 
 from __future__ import annotations
 
-import argparse
 import math
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 import numpy as np
@@ -91,9 +91,7 @@ def rejections(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="of mmd, for each alternative")
     parser.add_argument("--exact-runs", type=int, default=25, help="of the exact cost; 0 leaves it out")
     parser.add_argument("--null-runs", type=int, default=2000, help="of mmd without a difference")

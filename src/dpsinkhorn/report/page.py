@@ -20,7 +20,7 @@ from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.release import TRUST, USUAL_TITLE
 from dpsinkhorn.report import settings
-from dpsinkhorn.report.curve import line_plot, own_checks, spending_curve, with_ledger
+from dpsinkhorn.report.curve import command_for, events_of, line_plot, spending_curve
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
@@ -174,8 +174,8 @@ def _context(found: Findings) -> dict[str, Any]:
         "data_rows": settings.data_rows(found),
         "plan_rows": settings.plan_rows(found),
         "recipe_rows": settings.recipe_rows(found),
-        "own_checks": own_checks(found),
-        "with_ledger": with_ledger(found),
+        "command": command_for(found),
+        "events": events_of(found.privacy),
         "data_line": settings.data_line(found),
         "fold_of_one": factor_in_words(1.0),
         "versions": {
