@@ -2,24 +2,36 @@
 
     python benchmarks/defaults.py digits mnist=PATH fashion-mnist=PATH faces=PATH --out grid.jsonl
     python benchmarks/defaults.py digits --sides 8 --epsilons 10 --set rule K=8,m=15,T=6 --out grid.jsonl
+    python benchmarks/defaults.py mnist=PATH fashion-mnist=PATH --set grey mixture flow --epsilons 10,1 \\
+        --records 50000,10000,2000 --device cuda --judges 4 --minutes 9 --out grid.jsonl
     python benchmarks/defaults_table.py grid.jsonl
 
 Everything is judged on a held-out part of the training split, every sixth pair of records; the test split is
 never read. Where more records are asked for than there are, `--shifted` draws them from all, each moved by up
-to two pixels. A setting is the default plan (`rule`), a recipe by its name, a mixture of K components, m
-frequencies and T steps, or the private records themselves in the place of samples (`real`).
+to two pixels. A setting is the default plan (`rule`), a recipe, as it is or with changes (`grey`,
+`flow:privacy.steps=300,flow.share=0.1`), a mixture of K components, m frequencies and T steps, or the private
+records themselves in the place of samples (`real`).
 Classifiers are trained on 4,000 plain samples; Frechet distance, precision
-and recall are those of the features of a CNN that was trained on real images. Rows are appended, and those
-that are there are not made again. Runs are seeded: they are not releases.
+and recall are those of the features of a CNN that was trained on real images.
+
+Settings go in the order given; of each all ε, of each all numbers of records, of each all data. A row is
+appended when it is found, and those that are there are not made again. `--judges` other processes measure
+while the next generator is trained. Runs are seeded: they are not releases.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import math
+import multiprocessing
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +43,7 @@ from torch import Tensor, nn
 from classifiers import tensor, trained
 from defaults_table import Row, key, read
 from dpsinkhorn import DPSinkhorn
+from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import images_of
 from dpsinkhorn.evaluation.diversity import precision_recall
@@ -39,6 +52,7 @@ from dpsinkhorn.generators.variation import Variation
 from quality import part
 
 COUNT, TESTED, FEATURES = 4000, 2000, 1000
+Which = tuple[str, int, bool]  # path, side, whether it is the test split that is judged by
 STEPS, BATCH = 300, 64  # of the CNN
 
 
@@ -53,36 +67,49 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu", help="the default plan on a GPU is another")
+    parser.add_argument("--judges", type=int, default=0, help="processes that measure beside the training")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing that may take longer")
     parser.add_argument("--test", action="store_true", help="the test split: for figures, never for choices")
     parser.add_argument("--shifted", action="store_true", help="add shifted copies where there are too few")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    done = {key(row) for row in read(arguments.out)}
-    for source in arguments.data:
+    rows = read(arguments.out)
+    end = time.monotonic() + 60 * arguments.minutes
+    with Judges(arguments.judges, arguments.out, rows) as judges:
+        for wanted, which in cells(arguments):
+            judge = judge_of(*which)
+            if not arguments.shifted:
+                wanted["records"] = min(wanted["records"], judge.training.records)
+            if key(wanted) in [key(row) for row in rows + judges.awaited]:
+                continue
+            alike = [row["seconds"] for row in rows if row["setting"] == wanted["setting"] != "real"]
+            if time.monotonic() + max(alike, default=0.0) > end:
+                print(f"no time was left for {wanted}", flush=True)
+            else:
+                judges.ask(judge, *judge.made(wanted, arguments.device))
+
+
+def cells(arguments: Namespace) -> Iterator[tuple[Row, Which]]:
+    """What is asked for, and of which judge, one run after another."""
+    tested, moved = ", test split" * arguments.test, ", shifted copies" * arguments.shifted
+    for setting, epsilon, records, source, side, seed in itertools.product(
+        arguments.set,
+        numbers(arguments.epsilons),
+        numbers(arguments.records),
+        arguments.data,
+        numbers(arguments.sides),
+        range(arguments.seeds),
+    ):
         name, _, path = source.rpartition("=")
-        for side in numbers(arguments.sides):
-            judge = Judge(name or path, path, int(side), arguments.test, arguments.device)
-            judge.name += ", shifted copies" if arguments.shifted else ""
-            most = 10**9 if arguments.shifted else judge.training.records
-            cells = (
-                numbers(arguments.records),
-                numbers(arguments.epsilons),
-                arguments.set,
-                range(arguments.seeds),
-            )
-            for records, epsilon, setting, seed in itertools.product(*cells):
-                wanted = {
-                    "data": judge.name,
-                    "side": int(side),
-                    "records": min(int(records), most),
-                    "epsilon": epsilon,
-                    "setting": setting,
-                    "seed": seed,
-                }
-                if key(wanted) not in done:
-                    row = {**wanted, **judge.run(wanted)}
-                    with arguments.out.open("a") as file:
-                        print(json.dumps(row), file=file)
+        wanted = {
+            "data": f"{name or path}{tested}{moved}",
+            "side": int(side),
+            "records": int(records),
+            "epsilon": epsilon,
+            "setting": setting,
+            "seed": seed,
+        }
+        yield wanted, (path, int(side), arguments.test)
 
 
 def numbers(text: str) -> list[float]:
@@ -94,19 +121,71 @@ def changes(setting: str) -> Row:
     """Return what `DPSinkhorn` is given for a setting."""
     if setting == "rule":
         return {}
-    if "=" not in setting:
-        return {"recipe": setting}
+    recipe, _, some = setting.partition(":")
+    if some or "=" not in setting:
+        return {"recipe": recipe, "settings": parse_changes(some.split(",") if some else [])}
     values = {name: int(value) for name, _, value in (item.partition("=") for item in setting.split(","))}
     generator = {"components": values["K"], "frequencies": values["m"]}
     return {"recipe": "mixture", "settings": {"privacy": {"steps": values["T"]}, "generator": generator}}
 
 
+class Judges:
+    """Those who measure samples: other processes, or this one if none are wanted. They write the rows."""
+
+    def __init__(self, count: int, out: Path, rows: list[Row]) -> None:
+        spawned = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(count, spawned) if count else None
+        self._waiting: list[tuple[Row, Future[Row]]] = []
+        self._out, self._rows = out, rows
+
+    def __enter__(self) -> Judges:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._waiting:
+            wait([found for _, found in self._waiting], return_when=FIRST_COMPLETED)
+            self._write()
+
+    @property
+    def awaited(self) -> list[Row]:
+        """Rows whose figures are still to come."""
+        return [row for row, _ in self._waiting]
+
+    def ask(self, judge: Judge, row: Row, *samples: Any) -> None:
+        """Have samples measured; write what is found by now."""
+        found: Future[Row] = Future()
+        if self._pool is None:
+            found.set_result(judge.scores(*samples, row["seed"]))
+        else:
+            found = self._pool.submit(scores, judge.which, *samples, row["seed"])
+        self._waiting.append((row, found))
+        self._write()
+
+    def _write(self) -> None:
+        for row, found in [pair for pair in self._waiting if pair[1].done()]:
+            self._waiting.remove((row, found))
+            self._rows.append({**row, **found.result()})
+            with self._out.open("a") as file:
+                print(json.dumps(self._rows[-1]), file=file)
+
+
+@functools.lru_cache(maxsize=8)
+def judge_of(path: str, side: int, tested: bool) -> Judge:
+    """Return this process's judge of a data set at one size."""
+    return Judge(path, side, tested)
+
+
+def scores(which: Which, *samples: Any) -> Row:
+    """Return what this process's judge finds of samples."""
+    torch.set_num_threads(1)
+    return judge_of(*which).scores(*samples)
+
+
 class Judge:
     """A data set at one size, divided, and the network whose features are compared."""
 
-    def __init__(self, name: str, path: str, side: int, tested: bool, device: str) -> None:
-        self.device = device
-        self.name = f"{name}, test split" if tested else name
+    def __init__(self, path: str, side: int, tested: bool) -> None:
+        self.which = (path, side, tested)
         whole = load_dataset(path, size=side)
         held = np.arange(whole.records) // 2 % 6 == 5
         self.training, test = part(whole, ~held), part(whole, held)
@@ -117,13 +196,13 @@ class Judge:
         self.order = np.random.default_rng(1).permutation(self.training.records)
         self.features: nn.Module | None = None
 
-    def run(self, wanted: Row) -> Row:
-        """Train, draw and measure."""
+    def made(self, wanted: Row, device: str) -> tuple[Row, NDArray[np.uint8], NDArray[np.int64]]:
+        """Train and draw: return what is known of it, images and labels."""
         count = wanted["records"]
         rows = np.isin(np.arange(self.training.records), self.order[:count])
         data = part(self.training, rows) if count <= len(rows) else shifted(self.training, count)
         if wanted["setting"] == "real":
-            return self.scores(images_of(data), labels_of(data), wanted["seed"])
+            return wanted, images_of(data), labels_of(data)
         started = time.monotonic()
         model = DPSinkhorn(
             wanted["epsilon"],
@@ -131,23 +210,27 @@ class Judge:
             value_range=data.value_range,
             classes=data.classes,
             random_state=wanted["seed"],
-            device=self.device,
+            device=device,
             anyway=True,
             **changes(wanted["setting"]),
         ).fit(np.asarray(data.images), data.labels)
         seconds = time.monotonic() - started
-        release = model.release_
-        images, labels = release.sample(COUNT, random_state=wanted["seed"], variation=Variation())
+        images, labels = model.release_.sample(
+            COUNT, random_state=wanted["seed"], variation=Variation(), device=device
+        )
         assert labels is not None
         plan = model.plan_
-        return {
+        row = {
+            **wanted,
             "recipe": plan.recipe.name,
             "generator": dict(plan.recipe.generator),
             "steps": plan.steps,
             "noise": round(plan.noise_multiplier, 3),
-            **self.scores(images, labels, wanted["seed"]),
             "seconds": round(seconds, 1),
         }
+        if torch.device(device).type == "cuda":
+            row["gpu"] = torch.cuda.get_device_name()
+        return row, images, labels
 
     @torch.no_grad()
     def scores(self, images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int) -> Row:

@@ -30,7 +30,8 @@ def main() -> None:
     rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT)
     print(
         "\n\n".join(
-            "\n".join(lines) for lines in (by_default(rows), others(rows), demo(rows), expected(rows))
+            "\n".join(lines)
+            for lines in (by_default(rows), others(rows), on_gpu(rows), demo(rows), expected(rows))
         )
     )
 
@@ -67,6 +68,21 @@ def others(rows: list[Row]) -> list[str]:
     for name in sorted({name[:4] for name in groups}):
         cells = [_short(groups.get((*name, setting), [])) for setting in SETTINGS]
         lines += [f"| {name[0]}, {name[1]} | {name[2]:,} | {name[3]:g} | {' | '.join(cells)} |"]
+    return lines
+
+
+def on_gpu(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: recipes that were trained on a GPU, beside each other."""
+    lines = [
+        "| images | records | ε | recipe | logistic / forest / CNN | Frechet | precision | recall | s |",
+        "|---" * 9 + "|",
+    ]
+    for name, group in _groups(rows, lambda row: "gpu" in row):
+        cells = [_figures(group)]
+        cells += [
+            _cell([row[column] for row in group]) for column in ("frechet", "precision", "recall", "seconds")
+        ]
+        lines += [f"| {name[0]}, {name[1]} | {name[2]:,} | {name[3]:g} | `{name[4]}` | {' | '.join(cells)} |"]
     return lines
 
 

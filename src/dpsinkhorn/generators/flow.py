@@ -72,15 +72,15 @@ class Velocity(nn.Module):
     def forward(self, images: Tensor, times: Tensor, labels: Tensor | None) -> Tensor:
         """Return the velocity (n, channels, height, width) of points at times (n,), of classes (n,)."""
         height, width = images.shape[2:]
-        blocks = functional.pixel_unshuffle(functional.pad(images, (0, width % 2, 0, height % 2)), 2)
+        blocks = functional.pixel_unshuffle(functional.pad(images, (0, -width % 4, 0, -height % 4)), 2)
         condition = self._condition(times, labels)
         fine = [self.first(blocks.to(condition.dtype))]
         for block in self.down:
             fine.append(block(fine[-1], condition))
-        hidden = functional.avg_pool2d(fine.pop(), 2, ceil_mode=True)
+        hidden = _halved(fine.pop())
         for block in self.middle:
             hidden = block(hidden, condition)
-        hidden = functional.interpolate(hidden, size=fine[-1].shape[2:], mode="nearest")
+        hidden = _doubled(hidden)
         for block in self.up:
             hidden = block(torch.cat([hidden, fine.pop()], 1), condition)
         changed = functional.pixel_shuffle(self.last(normed_silu(hidden)), 2)
@@ -113,6 +113,21 @@ class _Block(nn.Module):
         inner = normed_silu(self.first(normed_silu(hidden)), self.modulation(condition))
         changed: Tensor = self.second(inner) + self.shortcut(hidden)
         return changed
+
+
+def _halved(hidden: Tensor) -> Tensor:
+    """Return the means of blocks of 2 x 2 pixels: far faster than pooling where channels come last."""
+    n, channels, height, width = hidden.shape
+    blocks = hidden.permute(0, 2, 3, 1).reshape(n, height // 2, 2, width // 2, 2, channels)
+    return blocks.mean((2, 4)).permute(0, 3, 1, 2)
+
+
+def _doubled(hidden: Tensor) -> Tensor:
+    """Return every pixel as a block of 2 x 2."""
+    n, channels, height, width = hidden.shape
+    pixels = hidden.permute(0, 2, 3, 1)[:, :, None, :, None]
+    blocks = pixels.expand(n, height, 2, width, 2, channels)
+    return blocks.reshape(n, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
 
 def _silence(layer: nn.Conv2d) -> None:

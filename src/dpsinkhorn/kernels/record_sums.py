@@ -12,7 +12,7 @@ __all__ = ["add_on_grid", "products"]
 
 _AT_ONCE = 2**22  # numbers in float64, where there is no kernel
 _TILE, _PIXELS = 64, 64  # of a record's products: outputs or inputs, and pixels at a time
-_COLUMNS, _ROWS = 1024, 64  # that a program adds up
+_COLUMNS, _ROWS, _TOGETHER = 512, 64, 8  # that a program adds up, and rows that it reads at a time
 
 if AVAILABLE:
     from dpsinkhorn.kernels.launch import tl, triton
@@ -23,11 +23,11 @@ if AVAILABLE:
         slopes,
         out,
         squares,
-        height,
-        width,
         pixels,
         channels,
         outputs,
+        HEIGHT: tl.constexpr,  # constants, since to divide by another number takes longer than a product
+        WIDTH: tl.constexpr,
         SIDE: tl.constexpr,
         OUTPUTS: tl.constexpr,
         CHANNELS: tl.constexpr,
@@ -41,19 +41,19 @@ if AVAILABLE:
         o = tile // (SIDE * SIDE) // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
         c = tile // (SIDE * SIDE) % blocks * CHANNELS + tl.arange(0, CHANNELS)
         total = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
+        slopes += record * pixels * outputs
+        inputs += (record * pixels + (down - SIDE // 2) * WIDTH + across - SIDE // 2) * channels
         for begin in range(0, pixels, PIXELS):
             p = begin + tl.arange(0, PIXELS)
-            y, x = p // width % height + down - SIDE // 2, p % width + across - SIDE // 2
-            seen = (p < pixels) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
-            at = record * pixels + p
+            y, x = p // WIDTH % HEIGHT + down - SIDE // 2, p % WIDTH + across - SIDE // 2
+            seen = (p < pixels) & (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
             slope = tl.load(
-                slopes + at[:, None] * outputs + o[None, :],
+                slopes + p[:, None] * outputs + o[None, :],
                 mask=(p < pixels)[:, None] & (o < outputs)[None, :],
                 other=0.0,
             )
-            at += (down - SIDE // 2) * width + across - SIDE // 2
             entry = tl.load(
-                inputs + at[:, None] * channels + c[None, :],
+                inputs + p[:, None] * channels + c[None, :],
                 mask=seen[:, None] & (c < channels)[None, :],
                 other=0.0,
             )
@@ -67,18 +67,29 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _sum_kernel(  # type: ignore[no-untyped-def]
-        total, values, factors, step, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+        total,
+        values,
+        factors,
+        step,
+        rows,
+        columns,
+        ROWS: tl.constexpr,
+        TOGETHER: tl.constexpr,
+        COLUMNS: tl.constexpr,
     ):
         at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        first = tl.program_id(1) * ROWS
         inside = at < columns
         entries = tl.zeros([COLUMNS], dtype=tl.float64)
-        place = values + first.to(tl.int64) * columns + at
-        for row in range(ROWS):
-            factor = tl.load(factors + first + row, mask=first + row < rows, other=0.0)
-            entry = tl.load(place, mask=inside & (first + row < rows), other=0.0)
-            entries += tl.where(factor > 0, tl.floor(entry.to(tl.float64) * factor + 0.5), 0.0)
-            place += columns
+        for begin in range(0, ROWS, TOGETHER):
+            row = tl.program_id(1) * ROWS + begin + tl.arange(0, TOGETHER)
+            factor = tl.load(factors + row, mask=row < rows, other=0.0)[:, None]
+            entry = tl.load(
+                values + row.to(tl.int64)[:, None] * columns + at[None, :],
+                mask=(row < rows)[:, None] & inside[None, :],
+                other=0.0,
+            )
+            whole = tl.floor(entry.to(tl.float64) * factor + 0.5)
+            entries += tl.sum(tl.where(factor > 0, whole, 0.0), axis=0)
         # exact, so it does not matter who comes first
         tl.atomic_add(total + at, entries * step, mask=inside)
 
@@ -117,11 +128,11 @@ def products(inputs: Tensor, slopes: Tensor, records: int, side: int) -> tuple[T
             slopes.contiguous(),
             found,
             squares,
-            height,
-            width,
             pixels,
             channels,
             outputs,
+            HEIGHT=height,
+            WIDTH=width,
             SIDE=side,
             OUTPUTS=of_outputs,
             CHANNELS=of_channels,
@@ -149,7 +160,15 @@ def add_on_grid(total: Tensor, values: Tensor, factors: Tensor, step: float) -> 
         grid = (ceil_div(columns, _COLUMNS), ceil_div(rows, _ROWS))
         with on(values.device):
             _sum_kernel[grid](
-                total, values.contiguous(), scaled, step, rows, columns, ROWS=_ROWS, COLUMNS=_COLUMNS
+                total,
+                values.contiguous(),
+                scaled,
+                step,
+                rows,
+                columns,
+                ROWS=_ROWS,
+                TOGETHER=_TOGETHER,
+                COLUMNS=_COLUMNS,
             )
         return
     kept = scaled > 0

@@ -31,8 +31,11 @@ from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 from dpsinkhorn.ranks import over_ranks
 
-_CHUNKS = {"cuda": 512, "cpu": 32}  # units that go through the network together, at most
-_LEAST_CHUNK = 32  # fewer rows take other ways through products of matrices
+_LEAST_CHUNK = 32  # units that go through the network together; fewer take other ways through products
+_BYTES, _MEMORY_SHARE = (
+    40,
+    4,
+)  # of a channel of a pixel of a draw, as measured; a quarter of the memory is for them
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
@@ -208,17 +211,26 @@ class Flow(TrainingMechanism):
 
     def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
         if self._engine is None or self._engine.network is not network:
-            expected = self.terms.sampling_rate * self.terms.facts.units
-            most = _CHUNKS[next(network.parameters()).device.type]
             self._engine = RecordGradients(
                 network,
                 self.mechanism.clip,
                 self.terms.largest_sample,
                 draws=self.terms.flow.draws,
-                chunk=min(most, max(_LEAST_CHUNK, 2 ** math.ceil(math.log2(max(1.0, expected))))),
+                chunk=self._chunk(network),
                 precision=torch.bfloat16 if reduced else torch.float32,
             )
         return self._engine
+
+    def _chunk(self, network: FlowGenerator) -> int:
+        """Return how many units go through the network together: nearly every sample fills all chunks."""
+        expected, most = self.terms.sampling_rate * self.terms.facts.units, _LEAST_CHUNK
+        device = next(network.parameters()).device
+        if device.type == "cuda":
+            numbers = self.terms.flow.draws * self.terms.facts.pixels * network.config.channels
+            memory = torch.cuda.get_device_properties(device).total_memory // _MEMORY_SHARE
+            most = max(most, memory // (_BYTES * numbers))
+        enough = expected + 4 * math.sqrt(expected)
+        return _LEAST_CHUNK * math.ceil(enough / math.ceil(enough / most) / _LEAST_CHUNK)
 
 
 class _FlowSteps(Steps):
