@@ -1,7 +1,7 @@
 """The systems of other papers, by their recipes: trained at one epsilon, measured by the quick classifiers.
 
     python benchmarks/systems.py mnist fashion-mnist --methods dp_merf,gs_wgan,dp_cgan --out systems.jsonl
-    python benchmarks/systems.py mnist=FOLDER --methods gs_wgan:privacy.steps=4000,dp_cgan --seeds 0,1 --out FILE
+    python benchmarks/systems.py mnist=FOLDER --methods gs_wgan:privacy.steps=4000,dp_cgan --seeds 0,1 --out F
 
 A line of JSON is appended for each training as soon as it is measured, and lines that are there already are
 not made again. With `--minutes` nothing is begun after that time. Samples are as they are, not varied. Runs

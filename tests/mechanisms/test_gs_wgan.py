@@ -17,7 +17,7 @@ from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.privacy import Charge, GaussianMechanism, SeededNoise, epsilon, published_epsilon
 from dpsinkhorn.privacy._pld import _on_one_part
 from dpsinkhorn.privacy.charges import event_from_json, event_to_json
-from dpsinkhorn.privacy.mechanisms import CriticMechanism
+from dpsinkhorn.privacy.mechanisms import CriticMechanism, parts_of
 from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
 
@@ -53,7 +53,7 @@ class TestCritics:
         first, second = taught(sample), taught(without(sample, row))
         for place in range(PARTS):
             same = [torch.equal(a[place], b[place]) for a, b in zip(first.layers, second.layers, strict=True)]
-            slopes = [each.slopes(place, images.points, images.labels) for each in (first, second)]
+            slopes = [each.slopes(images.points, images.labels)[place] for each in (first, second)]
             assert all(same) is torch.equal(*slopes) is (place != part)
 
     def test_parts_go_by_the_record_alone(self):
@@ -76,7 +76,7 @@ class TestCritics:
         critics = PartCritics(Sample(torch.ones(5, PIXELS)), 1, 0, 8, random)
         for _ in range(300):
             critics.learn(-torch.ones(8, PIXELS), None)
-        slopes = critics.slopes(0, torch.zeros(1, PIXELS), None)
+        slopes = critics.slopes(torch.zeros(1, PIXELS), None)
         assert float(slopes.sum()) < 0
         assert 0.5 < float(slopes.norm()) < 2  # the penalty holds it near 1
 
@@ -193,8 +193,8 @@ class TestCost:
         assert PUBLISHED.sampled(1.0, 5) == PUBLISHED.charge(5)
 
     def test_rates_between_are_rounded_to_fewer_parts(self):
-        assert PUBLISHED.parts(60 / 1347) == 22
-        assert PUBLISHED.parts(1 / 49) == 49
+        assert parts_of(60 / 1347) == 22
+        assert parts_of(1 / 49) == 49
         with pytest.raises(ValueError, match="sampling_rate must be"):
             PUBLISHED.sampled(1.5, 1)
 

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import Generator, MixtureConfig, MLPConfig, draw_latents
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, pulled_back
+from dpsinkhorn.generators import MixtureConfig, MLPConfig
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
+from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import poisson_sample, published_epsilon
-from dpsinkhorn.privacy.mechanisms import CriticMechanism
+from dpsinkhorn.privacy.mechanisms import CriticMechanism, parts_of
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
 
 _WORST_CLIP = 1e-3
@@ -121,7 +121,15 @@ class SecretCritic(TrainingMechanism):
         return settings
 
     def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
-        return _CriticSteps(learner, records, self, horizon=horizon)
+        parts = parts_of(self.terms.sampling_rate)
+        return CriticSteps(learner, records, self, parts, horizon=horizon)
+
+    def gradient(
+        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
+    ) -> Tensor:
+        """Return the noised gradient of the mean score that one of the critics, drawn in secret, gives."""
+        asked = _one_of(parts_of(self.terms.sampling_rate), learner.noise)
+        return self.released(critics, asked, points, labels, learner.noise) / self.terms.generated
 
     def released(
         self, critics: PartCritics, part: int, points: Tensor, labels: Tensor | None, noise: NoiseSource
@@ -137,57 +145,7 @@ class SecretCritic(TrainingMechanism):
 
     def clipped(self, critics: PartCritics, part: int, points: Tensor, labels: Tensor | None) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""
-        return clip_rows(critics.slopes(part, points, labels), self.mechanism.clip)
-
-
-class _CriticSteps(Steps):
-    """In each step all critics learn, and one of them teaches the generator."""
-
-    def __init__(
-        self, learner: NetworkLearner, records: AllRecords, barrier: SecretCritic, *, horizon: int
-    ) -> None:
-        self._learner, self._barrier, self._terms = learner, barrier, barrier.terms
-        self._horizon = horizon
-        self._parts = CriticMechanism.parts(self._terms.sampling_rate)
-        # Once in a run, and again in one that is resumed: they are private, and no checkpoint holds them.
-        self._critics = PartCritics(
-            records.draw(1.0, learner.noise),
-            self._parts,
-            self._terms.facts.classes,
-            self._terms.generated,
-            learner.random,
-        )
-        for _ in range(self._terms.iterations or 0):
-            self._teach_critics()
-
-    def take(self, count: int) -> None:
-        """Take `count` steps."""
-        learner = self._learner
-        for _ in range(count):
-            self._teach_critics()
-            points, labels = self._images()
-            asked = _one_of(self._parts, learner.noise)
-            rows = self._barrier.released(self._critics, asked, points.detach(), labels, learner.noise)
-            gradients = pulled_back(points, rows / self._terms.generated, learner.parameters)
-            learner.update(learner.rate_at(learner.step, self._horizon), gradients)
-            learner.step += 1
-
-    def _teach_critics(self) -> None:
-        with torch.no_grad():
-            points, labels = self._images()
-        self._critics.learn(points, labels)
-
-    def _images(self) -> tuple[Tensor, Tensor | None]:
-        """Return generated images, (n, d), and their labels, which are public."""
-        learner, facts = self._learner, self._terms.facts
-        generator, labels = learner.generator, None
-        assert isinstance(generator, Generator)
-        if facts.classes:
-            labels = torch.randint(
-                facts.classes, (self._terms.generated,), generator=learner.random, device=learner.device
-            )
-        latents = draw_latents(self._terms.generated, generator.config.latent, learner.random, learner.device)
-        return generator(latents, labels).flatten(1), labels
+        return clip_rows(critics.slopes(points, labels, slice(part, part + 1))[0], self.mechanism.clip)
 
 
 def _one_of(count: int, noise: NoiseSource) -> int:

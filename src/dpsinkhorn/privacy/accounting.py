@@ -19,7 +19,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
-from dpsinkhorn.privacy.mechanisms import CriticMechanism, ImageMechanism
+from dpsinkhorn.privacy.mechanisms import CriticMechanism, ImageMechanism, parts_of
 
 Accountant: TypeAlias = Literal["pld", "rdp", "rdp-classic"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -78,7 +78,7 @@ def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: in
     """
     uses = mechanism.rows * steps
     if isinstance(mechanism, CriticMechanism):
-        parts = mechanism.parts(sampling_rate)
+        parts = parts_of(sampling_rate)
         rdp = _rdp.gaussian_without_replacement(parts, mechanism.row_noise_multiplier)
         return _rdp.classic(uses * rdp, delta)
     row = dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(mechanism.row_noise_multiplier))

@@ -184,6 +184,17 @@ class ImageMechanism(_Gaussian):
         return self.row_noise_multiplier / math.sqrt(self.rows)
 
 
+def parts_of(sampling_rate: float) -> int:
+    """Return into how many parts records are split: one over the rate, rounded down.
+
+    >>> parts_of(1 / 1000), parts_of(60 / 1347)
+    (1000, 22)
+    """
+    if not 0 < sampling_rate <= 1:
+        raise ValueError(f"sampling_rate must be above 0 and at most 1, not {sampling_rate}")
+    return math.floor((1 + 1e-9) / sampling_rate)
+
+
 @dataclass(frozen=True)
 class CriticMechanism(ImageMechanism):
     """Mechanism `gs_wgan`: as `image`, and a step sees one part of the records, drawn in secret.
@@ -191,25 +202,45 @@ class CriticMechanism(ImageMechanism):
     A record is in one part for good, and adding it changes that part alone. Proof: docs/proofs/gs-wgan.md.
 
     >>> mechanism = CriticMechanism(clip=1.0, row_noise_multiplier=2.0, rows=4)
-    >>> mechanism.parts(1 / 1000), mechanism.sampled(1 / 1000, steps=20).event.event.event.noise_multiplier
-    (1000, 1.0)
+    >>> mechanism.sampled(1 / 1000, steps=20).event.event.event.noise_multiplier
+    1.0
     """
-
-    @staticmethod
-    def parts(sampling_rate: float) -> int:
-        """Return how many parts there are: one over the rate, rounded down."""
-        return math.floor((1 + 1e-9) / sampling_rate)
 
     def sampled(self, sampling_rate: float, steps: int) -> Charge:
         """Return the cost of `steps` uses, each on one of the parts."""
         whole = self.charge(steps)
-        if not 0 < sampling_rate <= 1:
-            raise ValueError(f"sampling_rate must be above 0 and at most 1, not {sampling_rate}")
-        parts = self.parts(sampling_rate)
+        parts = parts_of(sampling_rate)
         if parts == 1:
             return whole
         one = dp.SampledWithoutReplacementDpEvent(parts, 1, self.event)
         return Charge(dp.SelfComposedDpEvent(one, steps), self.adjacency)
+
+
+@dataclass(frozen=True)
+class VoteMechanism(_Gaussian):
+    """Mechanism `datalens`: votes of -1 and 1 on `entries` of each of `rows`, summed over teachers.
+
+    A record is in one teacher's part for good; adding it may turn round all votes of that one. All teachers
+    vote in every use. Proof: docs/proofs/datalens.md.
+
+    >>> mechanism = VoteMechanism(entries=4, noise_multiplier=2.0, rows=9)
+    >>> mechanism.sensitivity, mechanism.noise_std, mechanism.sampled(1 / 50, 3) == mechanism.charge(3)
+    (12.0, 24.0, True)
+    """
+
+    entries: float
+    noise_multiplier: float
+    rows: int
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * math.sqrt(self.entries * self.rows)
+
+    def sampled(self, sampling_rate: float, steps: int) -> Charge:
+        """Return the cost of `steps` uses; the rate only says how large the parts are."""
+        parts_of(sampling_rate)
+        return self.charge(steps)
 
 
 @dataclass(frozen=True)
