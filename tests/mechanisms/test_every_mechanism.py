@@ -63,6 +63,15 @@ class TestPlans:
         if plan.private:
             assert epsilon(plan.step_charge, 1e-5) > 0
 
+    def test_numbers_alone_cost_as_much(self, name):
+        """As `dpsinkhorn privacy epsilon` has them."""
+        _, plan = self.plan(name)
+        if plan.private:
+            rows = plan.generated if plan.kind.clips_rows else 1
+            step = plan.kind.release_of_size(plan.noise_multiplier, rows)
+            charges = step.sampled(plan.sampling_rate, 9), plan.mechanism.sampled(plan.sampling_rate, 9)
+            assert epsilon(charges[0], 1e-5, "rdp") == pytest.approx(epsilon(charges[1], 1e-5, "rdp"))
+
     def test_a_run_from_start_to_release(self, name, tmp_path):
         data, plan = self.plan(name, seed=1)
         found = load(finished(tmp_path / "run", plan, data).release_folder)

@@ -20,7 +20,7 @@ def draw_epsilon_against_steps(found: Calibration, mechanism: str, path: Path) -
     """ε against the number of steps, up to the run's own, which is marked."""
     first = max(1, found.steps // 1000)
     counts = np.unique(np.geomspace(first, found.steps, _POINTS).round().astype(int)).tolist()
-    step = ImageMechanism(1.0, found.noise_multiplier, found.rows)
+    step = find_mechanism(mechanism).release_of_size(found.noise_multiplier, found.rows)
     charges = [step.sampled(found.sampling_rate, count) for count in counts]
     spent = [epsilon(charge, found.delta, found.accountant) for charge in charges]
 
@@ -35,7 +35,7 @@ def draw_epsilon_against_steps(found: Calibration, mechanism: str, path: Path) -
         xytext=(-6, 6),
         ha="right",
     )
-    if find_mechanism(mechanism).clips_rows:
+    if isinstance(step, ImageMechanism) and find_mechanism(mechanism).clips_rows:
         published = [published_epsilon(step, found.sampling_rate, count, found.delta) for count in counts]
         axes.plot(counts, published, linestyle="--", label="as published (not a guarantee)")
         axes.set_yscale("log")

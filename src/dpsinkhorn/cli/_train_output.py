@@ -62,6 +62,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
 def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_json: bool) -> None:
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.privacy.mechanisms import parts_of
     from dpsinkhorn.training.expectation import expectation
     from dpsinkhorn.training.trial import try_plan
 
@@ -86,7 +87,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
             f"{format_epsilon(shared.spent)} so far, {format_epsilon(shared.after)} with this run, "
             f"of {format_epsilon(shared.allowed)} allowed"
         )
-    before = plan.preparation_epsilon
+    before, split, size = plan.preparation_epsilon, plan.kind.splits_records, f"{plan.expected_batch:,.0f}"
     told = "not told: it shows how many records there are"
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
@@ -97,7 +98,8 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),
         ("before the steps", None if before is None else f"epsilon {format_epsilon(before)} by itself"),
         ("steps", f"{plan.steps:,}"),
-        ("sampling rate", f"{plan.sampling_rate:.5g} (batch of about {plan.expected_batch:,.0f})"),
+        ("sampling rate", None if split else f"{plan.sampling_rate:.5g} (batch of about {size})"),
+        ("parts", f"{parts_of(plan.sampling_rate):,} (of about {size} records)" if split else None),
         ("generated a step", None if "loss" in unused else f"{plan.generated:,}"),
         ("transport", None if {"loss", "loss.marginals"} & unused else plan.recipe.loss.transport),
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),

@@ -24,7 +24,7 @@ from dpsinkhorn.cli._shared import (
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
-    from dpsinkhorn.privacy import Calibration
+    from dpsinkhorn.privacy import Calibration, Charge
 
 app = group("What training costs in privacy (epsilon), and what a budget allows (calibrate).")
 
@@ -112,7 +112,6 @@ def epsilon_command(*, given: TrainingOptions) -> None:
         dpsinkhorn privacy epsilon --mechanism batch --noise-multiplier 2 --sampling-rate 1/60 --steps 10000
     """
     from dpsinkhorn.privacy import Calibration, epsilon
-    from dpsinkhorn.privacy.calibration import sampled_gaussian
 
     noise, rate, steps = given.noise_multiplier, given.rate(), given.steps
     if noise is None:
@@ -122,7 +121,7 @@ def epsilon_command(*, given: TrainingOptions) -> None:
     if rate is None:
         raise BadInputError("give --sampling-rate, or --batch-size and --records")
     delta, rows, name = given.delta, given.check(noise, rate, steps), given.accountant
-    charge = sampled_gaussian(noise, rate, steps, rows)
+    charge = find_mechanism(given.mechanism).release_of_size(noise, rows).sampled(rate, steps)
     spent = epsilon(charge, delta, name)
     _report(Calibration(spent, delta, noise, rate, steps, rows, name, charge), given)
 
@@ -152,7 +151,12 @@ def calibrate_command(
         1.0 if noise is None else noise, 1.0 if rate is None else rate, 1 if steps is None else steps
     )
     free = {"noise_multiplier": noise, "sampling_rate": rate, "steps": steps}
-    found = calibrate(target, given.delta, rows=rows, accountant=given.accountant, **free)  # type: ignore[arg-type]
+
+    def charged(noise: float, rate: float, steps: int) -> Charge:
+        return find_mechanism(given.mechanism).release_of_size(noise, rows).sampled(rate, steps)
+
+    options = {"rows": rows, "accountant": given.accountant, "charged": charged}
+    found = calibrate(target, given.delta, **options, **free)  # type: ignore[arg-type]
     _report(found, given)
 
 
@@ -192,7 +196,8 @@ def _report(found: Calibration, given: TrainingOptions) -> None:
     is_image = find_mechanism(given.mechanism).clips_rows
     published = None
     if is_image:  # the clipping bound plays no part in ε
-        image = ImageMechanism(1.0, found.noise_multiplier, found.rows)
+        image = find_mechanism(given.mechanism).release_of_size(found.noise_multiplier, found.rows)
+        assert isinstance(image, ImageMechanism)
         published = published_epsilon(image, found.sampling_rate, found.steps, found.delta)
     records, plot = given.records, given.plot
     if records is not None and found.delta >= 1 / records:

@@ -37,6 +37,7 @@ class Votes(TrainingMechanism):
     summary = "teachers on disjoint parts of the records vote on signs of each image's gradient, with noise"
     recipe = "datalens"
     takes_persons = False
+    splits_records = True
     unused_settings = frozenset(
         {
             "flow",
@@ -58,6 +59,10 @@ class Votes(TrainingMechanism):
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
         return VoteMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)
+
+    @classmethod
+    def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> VoteMechanism:
+        return VoteMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
     def build(cls, terms: Terms) -> Votes:

@@ -41,6 +41,7 @@ class SecretCritic(TrainingMechanism):
     recipe = "gs-wgan"
     takes_persons = False
     clips_rows = True
+    splits_records = True
     unused_settings = frozenset(
         {
             "flow",
@@ -62,6 +63,10 @@ class SecretCritic(TrainingMechanism):
     @classmethod
     def releases(cls, terms: Terms) -> CriticMechanism:
         return CriticMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)
+
+    @classmethod
+    def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> CriticMechanism:
+        return CriticMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
     def build(cls, terms: Terms) -> SecretCritic:

@@ -224,7 +224,7 @@ class VoteMechanism(_Gaussian):
     vote in every use. Proof: docs/proofs/datalens.md.
 
     >>> mechanism = VoteMechanism(entries=4, noise_multiplier=2.0, rows=9)
-    >>> mechanism.sensitivity, mechanism.noise_std, mechanism.sampled(1 / 50, 3) == mechanism.charge(3)
+    >>> mechanism.sensitivity, mechanism.noise_std, mechanism.sampled(1 / 50, 3) == mechanism.sampled(1, 3)
     (12.0, 24.0, True)
     """
 
@@ -240,7 +240,7 @@ class VoteMechanism(_Gaussian):
     def sampled(self, sampling_rate: float, steps: int) -> Charge:
         """Return the cost of `steps` uses; the rate only says how large the parts are."""
         parts_of(sampling_rate)
-        return self.charge(steps)
+        return super().sampled(1.0, steps)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.privacy.mechanisms import parts_of
 from dpsinkhorn.release import LABEL_SOURCES, PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
@@ -82,8 +83,13 @@ def plan_rows(found: Findings) -> Rows:
             before = f"epsilon {format_epsilon(plan.preparation_epsilon)} by itself"
             rows.append(("released before the first step", before))
     if plan is not None:
-        rows.append((f"chance of a {privacy.unit} to be in a step's sample", f"{plan.sampling_rate:.6g}"))
-        rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))
+        if plan.kind.splits_records:
+            rows.append(("parts that records are split into", f"{parts_of(plan.sampling_rate):,}"))
+            rows.append(("records in a part, expected", f"{plan.expected_batch:,.0f}"))
+        else:
+            chance = f"chance of a {privacy.unit} to be in a step's sample"
+            rows.append((chance, f"{plan.sampling_rate:.6g}"))
+            rows.append(("records in a sample, expected", f"{plan.expected_batch:,.0f}"))
         rows.append(("steps planned", f"{plan.steps:,}"))
     if privacy.private:
         rows += _charged_rows(found)

@@ -16,7 +16,7 @@ from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Sampl
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import Charge, poisson_sample
-from dpsinkhorn.privacy.mechanisms import Mechanism
+from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 __all__ = [
@@ -100,6 +100,8 @@ class TrainingMechanism(Barrier):
     """Whether rows are clipped one by one, and the noise multiplier is stated for one of them."""
     steps_are_costly: ClassVar[bool] = False
     """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
+    splits_records: ClassVar[bool] = False
+    """Whether records are split into parts for good, one over the sampling rate of them."""
     labels_are_fixed: ClassVar[bool] = False
     """Whether the generated images have the same labels at every step, each class as often."""
     sums_over_records: ClassVar[bool] = False
@@ -118,6 +120,11 @@ class TrainingMechanism(Barrier):
     @abstractmethod
     def releases(cls, terms: Terms) -> Mechanism:
         """Return what a step releases: what is clipped, to what, with how much noise; so what it costs."""
+
+    @classmethod
+    def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> Mechanism:
+        """Return a release that costs as much, where no plan is known: by noise and rows clipped by themselves."""
+        return ImageMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
     @abstractmethod
