@@ -123,7 +123,7 @@ class TrainingMechanism(Barrier):
 
     @classmethod
     def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> Mechanism:
-        """Return a release that costs as much where no plan is known, of `rows` that are clipped one by one."""
+        """Return a release that costs as much, where no plan is known; `rows` are clipped one by one."""
         return ImageMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
