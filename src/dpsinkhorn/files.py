@@ -1,13 +1,24 @@
-"""Files that are there with all of their content, on disk, or not at all."""
+"""Files that are there with all of their content, on disk, or not at all; and locks. On every system."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_T = TypeVar("_T")
+_PATIENCE = 2.0
 
 
 @contextlib.contextmanager
@@ -31,8 +42,8 @@ def new_file(target: Path) -> Iterator[Path]:
     try:
         yield draft
         os.chmod(draft, 0o666 & ~umask())  # mkstemp keeps others out
-        _sync(draft)
-        os.replace(draft, target)
+        _sync_path(draft)
+        replace(draft, target)
         sync_folder(target.parent)
     finally:
         draft.unlink(missing_ok=True)
@@ -47,7 +58,7 @@ def replace_file(path: Path, content: bytes) -> None:
     draft = path.with_name(path.name + ".partial")
     try:
         write_synced(draft, content)
-        os.replace(draft, path)
+        replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -88,16 +99,83 @@ def drafts_of(path: Path) -> set[Path]:
 
 def write_synced(path: Path, content: bytes, *, new: bool = False, mode: int = 0o666) -> None:
     """Write and wait until it is on disk; with `new`, refuse a file that is there. `mode` is a new file's."""
-    with open(path, "xb" if new else "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC), mode)
+    try:
+        write_all(handle, content)
+        sync(handle)
+    finally:
+        os.close(handle)
+
+
+def open_handle(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file whose bytes are written as they are: on Windows line ends would change otherwise."""
+    return os.open(path, flags | getattr(os, "O_BINARY", 0), mode)
+
+
+def write_all(handle: int, content: bytes) -> None:
+    """Write all bytes, in as many parts as the system takes them."""
+    while content:
+        content = content[os.write(handle, content) :]
+
+
+def sync(handle: int) -> None:
+    """Wait until what was written to a handle is on disk."""
+    if sys.platform == "darwin":  # there fsync alone does not reach the disk, and not every disk can do more
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    if os.name == "posix":  # elsewhere folders cannot be opened
-        _sync(folder)
+    """Wait until the names in a folder are on disk. Windows has no way to."""
+    if sys.platform != "win32":
+        _sync_path(folder)
+
+
+def replace(draft: Path, target: Path) -> None:
+    """Give a draft the name of its target, in one step, whether there is a file of that name or not."""
+    patiently(lambda: os.replace(draft, target))
+
+
+def patiently(act: Callable[[], _T]) -> _T:
+    """Do what Windows refuses for as long as another process, a virus scanner say, has the file open."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return act()
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > end:
+                raise
+        time.sleep(0.01)
+
+
+def lock(path: Path) -> int | None:
+    """Take the lock that a file stands for and return its handle; None where another has it.
+
+    The system drops it when the process ends, however it ends.
+    """
+    handle = open_handle(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(handle)
+        return None
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def unlock(handle: int) -> None:
+    """Drop a lock. Closing is not enough: a forked child, such as a data loader, has a copy of the handle."""
+    if sys.platform == "win32":
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def umask() -> int:
@@ -107,9 +185,9 @@ def umask() -> int:
     return mask
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync_path(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)  # there writers alone sync
     try:
-        os.fsync(handle)
+        sync(handle)
     finally:
         os.close(handle)

@@ -83,6 +83,17 @@ class TestCompare:
         assert second.methods[0].accuracy == first.methods[0].accuracy
         assert len(read_ledger(tmp_path / "moments" / "ledger.jsonl").runs) == 1
 
+    def test_what_was_spent_in_the_folder_before_is_added(self, tmp_path):
+        first = compared(tmp_path)
+        (tmp_path / "moments").rename(tmp_path / "record")
+        second = compared(tmp_path, seed=2)
+        assert first.earlier == ()
+        ((name, epsilon, delta),) = second.earlier
+        assert (name, delta) == ("record", 1e-5)
+        assert epsilon == pytest.approx(first.methods[0].epsilon)
+        assert second.together == pytest.approx((epsilon + second.methods[0].epsilon, 2e-5))
+        assert "with those that were trained in this folder before" in second.sentence
+
     def test_those_that_take_long_are_left_out_unless_they_are_named(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpsinkhorn.papers.comparison.private_names", lambda: ("batch",))
         with pytest.raises(

@@ -81,6 +81,7 @@ class TestTheSameBits:
             ("none", "uniform", None),
             ("dp_merf", "uniform", None),
             ("dp_cgan", "uniform", None),
+            ("gs_wgan", "uniform", None),
         ],
     )
     def test_on_any_number_of_ranks(self, mechanism, labels, persons, tmp_path):

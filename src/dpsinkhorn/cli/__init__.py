@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import typer
 
@@ -19,8 +20,19 @@ _COMMANDS = (
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit status: 0, or 2 for bad input with one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        _write_greek(stream)
     given = sys.argv[1:] if arguments is None else arguments
     raise SystemExit(run(_application(given[0] if given else ""), given))
+
+
+def _write_greek(stream: object) -> None:
+    """Have a stream write UTF-8 where its own encoding has no ε, as that of a file or pipe on Windows."""
+    if isinstance(stream, TextIOWrapper):
+        try:
+            "ε≤".encode(stream.encoding)
+        except UnicodeEncodeError:
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
 def _application(command: str) -> typer.Typer:

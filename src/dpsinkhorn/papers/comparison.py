@@ -17,7 +17,8 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import ReproductionError, TrainingError
 from dpsinkhorn.evaluation import Evaluation, Utility, draw_images, evaluate_images, find_protocol
 from dpsinkhorn.mechanisms import private_names
-from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.privacy import epsilon as epsilon_of
+from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.release import grid_image, load
 from dpsinkhorn.training import Plan, Request, Run, Saving, plan_for
 from dpsinkhorn.training.fitting import run_in
@@ -89,20 +90,23 @@ class Comparison:
     public: bool
     used_before: str | None = None
     """What is to be said of earlier uses of the same data."""
+    earlier: tuple[tuple[str, float, float], ...] = ()
+    """Name, ε and δ of runs that are in the folder from other comparisons."""
 
     @property
     def together(self) -> tuple[float, float]:
-        """ε and δ of all trainings together, by adding up."""
-        spent = math.fsum(each.epsilon for each in self.methods)
-        return spent, math.fsum(each.delta for each in self.methods)
+        """ε and δ of all trainings in the folder together, by adding up."""
+        spent = [*((each.epsilon, each.delta) for each in self.methods), *(each[1:] for each in self.earlier)]
+        return math.fsum(epsilon for epsilon, _ in spent), math.fsum(delta for _, delta in spent)
 
     @property
     def sentence(self) -> str:
         """Say what comparing costs."""
         epsilon, delta = self.together
+        before = ", with those that were trained in this folder before" if self.earlier else ""
         return (
             f"Comparing on private data costs the sum of all epsilons: here ε = {format_epsilon(epsilon)} at "
-            f"δ = {delta:.3g} together, whichever generator is kept."
+            f"δ = {delta:.3g} together{before}, whichever generator is kept."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -230,7 +234,19 @@ def compare(
         warning=replace(first, public=public).warning,
         public=public,
         used_before=used_before,
+        earlier=_earlier(folder, set(plans)),
     )
+
+
+def _earlier(folder: Path, methods: set[str]) -> tuple[tuple[str, float, float], ...]:
+    """Return name, ε and δ of the runs in a folder that are not of these methods, by their ledgers."""
+    found = []
+    for settings in sorted(folder.glob("*/run.json")):
+        run = Run.resume(settings.parent)
+        if settings.parent.name not in methods and run.ledger_path.exists():
+            spent = epsilon_of(read_ledger(run.ledger_path).total(), run.plan.delta)
+            found.append((settings.parent.name, spent, run.plan.delta))
+    return tuple(each for each in found if each[1])
 
 
 def _plan(training: Dataset, request: Request, device: torch.device, longest: float) -> Plan | LeftOut:

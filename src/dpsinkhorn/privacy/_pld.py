@@ -13,7 +13,7 @@ from typing import Any
 
 import dp_accounting as dp  # type: ignore[import-untyped]
 import numpy as np
-from dp_accounting.pld import common, pld_pmf  # type: ignore[import-untyped]
+from dp_accounting.pld import common, pld_pmf, privacy_loss_mechanism  # type: ignore[import-untyped]
 from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy import fft, optimize
@@ -30,6 +30,7 @@ _MOST_POINTS = 2**25  # of a composed distribution
 _TAIL = 1e-6  # share of δ given away to each truncation
 _ROUNDING = 2e-15  # of probability mass, per composed step: a dozen units in the last place
 _PROFILE_POINTS = 64
+_SAMPLED = dp.PoissonSampledDpEvent | dp.SampledWithoutReplacementDpEvent
 
 
 def epsilon(parts: tuple[Part, ...], delta: float, adjacency: Adjacency, bound: float) -> float:
@@ -189,7 +190,7 @@ def _interval(parts: tuple[Part, ...], steps: int, delta: float, bound: float) -
 
 def _reach(event: Event) -> float:
     """Return roughly how far one step's losses reach."""
-    noise = event.event if isinstance(event, dp.PoissonSampledDpEvent) else event
+    noise = event.event if isinstance(event, _SAMPLED) else event
     if isinstance(noise, dp.LaplaceDpEvent):
         return float(2 / noise.noise_multiplier)
     return float((1 + 20 * noise.noise_multiplier) / noise.noise_multiplier**2)
@@ -201,7 +202,10 @@ def _require_known(event: Event, adjacency: Adjacency) -> None:
             dp.GaussianDpEvent() | dp.LaplaceDpEvent() | dp.PoissonSampledDpEvent(event=dp.GaussianDpEvent())
         ):
             return
-        case dp.PoissonSampledDpEvent(event=dp.LaplaceDpEvent()):
+        case (
+            dp.PoissonSampledDpEvent(event=dp.LaplaceDpEvent())
+            | dp.SampledWithoutReplacementDpEvent(event=dp.GaussianDpEvent())
+        ):
             if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
                 return
     raise UnsupportedEventError(f"the PLD accountant has no bound for {event!r} under {adjacency.value}")
@@ -210,6 +214,9 @@ def _require_known(event: Event, adjacency: Adjacency) -> None:
 def _distribution(part: Part, delta: float, adjacency: Adjacency, interval: float) -> Any:
     """Return the privacy loss of one use of a leaf. `delta` is this step's share of the total."""
     event = part.event
+    if isinstance(event, dp.SampledWithoutReplacementDpEvent):
+        noise = float(event.event.noise_multiplier)
+        return _on_one_part(noise, int(event.source_dataset_size), math.log(delta * _TAIL), interval)
     sampled = isinstance(event, dp.PoissonSampledDpEvent)
     rate = float(event.sampling_probability) if sampled else 1.0
     noise = float((event.event if sampled else event).noise_multiplier)
@@ -226,3 +233,28 @@ def _distribution(part: Part, delta: float, adjacency: Adjacency, interval: floa
         options["neighboring_relation"] = adjacency.relation
         noise *= 2
     return pld.from_gaussian_mechanism(noise, **options)
+
+
+def _on_one_part(noise: float, parts: int, log_tail: float, interval: float) -> Any:
+    """Return the privacy loss of a Gaussian on one of several parts of the data: docs/proofs/gs-wgan.md.
+
+    Its divergences are those of removing a record from a Poisson sample where α >= 1, and those of adding
+    one where α < 1, in both orders of the neighbours.
+    """
+    remove, add = (
+        privacy_loss_mechanism.GaussianPrivacyLoss(
+            noise, sampling_prob=1 / parts, adjacency_type=kind, log_mass_truncation_bound=log_tail
+        )
+        for kind in (
+            privacy_loss_mechanism.AdjacencyType.REMOVE,
+            privacy_loss_mechanism.AdjacencyType.ADD,
+        )
+    )
+    lowest = math.floor(add.connect_dots_bounds().epsilon_lower / interval)
+    highest = math.ceil(remove.connect_dots_bounds().epsilon_upper / interval)
+    grid = np.arange(lowest, highest + 1) * interval
+    deltas = np.concatenate(
+        [add.get_delta_for_epsilon(grid[grid < 0]), remove.get_delta_for_epsilon(grid[grid >= 0])]
+    )
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lowest, highest, deltas)
+    return pld.PrivacyLossDistribution(pmf)

@@ -53,6 +53,21 @@ def _sampled_gaussian(sampling_rate: float, noise_multiplier: float) -> NDArray[
     return curve
 
 
+def gaussian_without_replacement(parts: int, noise_multiplier: float) -> NDArray[np.float64]:
+    """RDP of a Gaussian on one of several parts as GS-WGAN counts it: Wang et al. (2019)."""
+    event = dp.SampledWithoutReplacementDpEvent(parts, 1, dp.GaussianDpEvent(noise_multiplier))
+    with _without_dropped_orders():
+        accountant = dp.rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE).compose(event)
+    return np.asarray(accountant.rdp, dtype=np.float64)
+
+
+def _gaussian_on_one_part(parts: int, noise_multiplier: float) -> NDArray[np.float64]:
+    """RDP of the same at every order; it stays near the true one at large ε: docs/proofs/gs-wgan.md."""
+    logs = (ORDERS - 1) * _sampled_gaussian(1 / parts, noise_multiplier)
+    doubled = logs + math.log(2) + np.log1p(-np.exp(-logs) / 2)  # log(2 exp(logs) - 1)
+    return np.asarray(doubled / (ORDERS - 1), dtype=np.float64)
+
+
 def _curve_of_leaf(event: Event, adjacency: Adjacency) -> NDArray[np.float64]:
     match event:
         case dp.PoissonSampledDpEvent(event=dp.GaussianDpEvent()):
@@ -61,6 +76,11 @@ def _curve_of_leaf(event: Event, adjacency: Adjacency) -> NDArray[np.float64]:
                     "RDP has no bound for Poisson sampling under replace-one; use the accountant pld"
                 )
             return _sampled_gaussian(float(event.sampling_probability), float(event.event.noise_multiplier))
+        case dp.SampledWithoutReplacementDpEvent(event=dp.GaussianDpEvent()):
+            if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+                return _gaussian_on_one_part(
+                    int(event.source_dataset_size), float(event.event.noise_multiplier)
+                )
         # Our noise multipliers refer to the sensitivity under the charge's own adjacency, and the divergence
         # of two shifted Gaussians or Laplace densities depends on nothing else: no relation is passed on.
         case dp.GaussianDpEvent() | dp.NonPrivateDpEvent():

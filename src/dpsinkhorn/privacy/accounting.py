@@ -19,7 +19,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
-from dpsinkhorn.privacy.mechanisms import ImageMechanism
+from dpsinkhorn.privacy.mechanisms import CriticMechanism, ImageMechanism
 
 Accountant: TypeAlias = Literal["pld", "rdp", "rdp-classic"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -66,7 +66,7 @@ def epsilon(
 
 
 def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: int, delta: float) -> float:
-    """**Not a valid guarantee.** ε as the final version of the paper counts it for per-image clipping.
+    """**Not a valid guarantee.** ε as papers count it for per-image clipping: DP-Sinkhorn's, and GS-WGAN's.
 
     It composes rows x steps separately subsampled queries with the classic conversion. The rows of a step
     share one sample, so that this is too small: docs/proofs/image-published-epsilon.md has two data sets that
@@ -76,8 +76,13 @@ def published_epsilon(mechanism: ImageMechanism, sampling_rate: float, steps: in
     >>> round(published_epsilon(mechanism, 1 / 1200, steps=160_000, delta=1e-5), 1)
     10.0
     """
+    uses = mechanism.rows * steps
+    if isinstance(mechanism, CriticMechanism):
+        parts = mechanism.parts(sampling_rate)
+        rdp = _rdp.gaussian_without_replacement(parts, mechanism.row_noise_multiplier)
+        return _rdp.classic(uses * rdp, delta)
     row = dp.PoissonSampledDpEvent(sampling_rate, dp.GaussianDpEvent(mechanism.row_noise_multiplier))
-    return epsilon(dp.SelfComposedDpEvent(row, mechanism.rows * steps), delta, "rdp-classic")
+    return epsilon(dp.SelfComposedDpEvent(row, uses), delta, "rdp-classic")
 
 
 def _tightest(parts: tuple[Part, ...], delta: float, adjacency: Adjacency) -> float:
@@ -109,6 +114,10 @@ def _validate(parts: tuple[Part, ...]) -> None:
         if isinstance(event, dp.PoissonSampledDpEvent):
             if not 0 < event.sampling_probability <= 1:
                 raise ValueError(f"a sampling rate must be above 0 and at most 1: {event!r}")
+            event = event.event
+        if isinstance(event, dp.SampledWithoutReplacementDpEvent):
+            if event.sample_size != 1 or not event.source_dataset_size >= 1:
+                raise ValueError(f"expected one of 1 or more parts: {event!r}")
             event = event.event
         # beyond these limits squares leave the range of float64; no noise at all is NonPrivateDpEvent
         if isinstance(event, dp.GaussianDpEvent | dp.LaplaceDpEvent) and not (

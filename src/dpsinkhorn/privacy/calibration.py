@@ -52,11 +52,13 @@ def calibrate(
     steps: int | None = None,
     rows: int = 1,
     accountant: Accountant = "pld",
+    charged: Callable[[float, float, int], Charge] | None = None,
 ) -> Calibration:
     """Solve for the one of `noise_multiplier`, `sampling_rate` and `steps` that is left out.
 
     The least noise, the most steps or the highest rate whose ε is at most `epsilon`, to one part in ten
-    thousand. `rows` above one is the barrier `image`, whose noise multiplier is per row.
+    thousand. `rows` above one is the barrier `image`, whose noise multiplier is per row. `charged` says what
+    noise multiplier, rate and steps cost where they are not those of `sampled_gaussian`.
 
     Raises:
         CalibrationError: Nothing meets the budget.
@@ -74,12 +76,15 @@ def calibrate(
             "give exactly two of noise_multiplier, sampling_rate and steps; the third is solved for"
         )
 
+    def charge_of(noise: float, rate: float, count: int) -> Charge:
+        return charged(noise, rate, count) if charged else sampled_gaussian(noise, rate, count, rows)
+
     def cost(x: float, by: Accountant) -> float:
         # x is what costs more the larger it is: inverse noise, rate, or steps
         noise = 1 / x if noise_multiplier is None else noise_multiplier
         rate = x if sampling_rate is None else sampling_rate
         count = round(x) if steps is None else steps
-        return spent(sampled_gaussian(noise, rate, count, rows), delta, by)
+        return spent(charge_of(noise, rate, count), delta, by)
 
     search = _Search(cost, epsilon, least=1 if steps is None else 1e-9, whole=steps is None)
     if noise_multiplier is None:
@@ -90,7 +95,7 @@ def calibrate(
         steps = round(search.run(accountant, start=1000, most=10**10))
     assert sampling_rate is not None
     assert steps is not None
-    charge = sampled_gaussian(noise_multiplier, sampling_rate, steps, rows)
+    charge = charge_of(noise_multiplier, sampling_rate, steps)
     return Calibration(
         epsilon=spent(charge, delta, accountant),
         delta=delta,

@@ -103,6 +103,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
         case dp.PoissonSampledDpEvent():
             rate = float(event.sampling_probability)
             return {"type": "PoissonSampled", "sampling_rate": rate, "event": event_to_json(event.event)}
+        case dp.SampledWithoutReplacementDpEvent(sample_size=1):
+            parts = _times(event.source_dataset_size)
+            return {"type": "OneOfParts", "parts": parts, "event": event_to_json(event.event)}
         case dp.SelfComposedDpEvent():
             return {"type": "SelfComposed", "count": _times(event.count), "event": event_to_json(event.event)}
         case dp.ComposedDpEvent():
@@ -131,6 +134,9 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
             case "PoissonSampled":
                 inner = event_from_json(value["event"])
                 return dp.PoissonSampledDpEvent(float(value["sampling_rate"]), inner)
+            case "OneOfParts":
+                inner = event_from_json(value["event"])
+                return dp.SampledWithoutReplacementDpEvent(_times(value["parts"]), 1, inner)
             case "SelfComposed":
                 return dp.SelfComposedDpEvent(event_from_json(value["event"]), _times(value["count"]))
             case "Composed":

@@ -24,12 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from dpsinkhorn.errors import DPSinkhornError
-from dpsinkhorn.files import sync_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows: the module imports, opening a journal raises
-    fcntl = None  # type: ignore[assignment]
+from dpsinkhorn.files import (
+    lock,
+    open_handle,
+    patiently,
+    replace,
+    sync,
+    sync_folder,
+    unlock,
+    write_all,
+    write_synced,
+)
 
 _VERSION = 1
 _START = "0" * 64  # what the first entry has for the digest of its predecessor
@@ -121,19 +126,20 @@ class Journal:
             if first is None:
                 raise FileNotFoundError(f"there is no ledger at {path}")
             path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
+        held = lock(_beside(path, "lock"))
+        if held is None:
+            raise JournalLockedError(f"{path} is open for writing elsewhere; one writer at a time")
         try:
             if not path.exists() and not head_path.exists():
                 if first is None:
                     raise FileNotFoundError(f"there is no ledger at {path}")
                 _write_head(path, _next_entry(first, None), pending=True)
             entries, missing = _load(path)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-            file = os.open(path, flags, 0o600)
+            file = open_handle(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except BaseException:
-            os.close(lock)
+            os.close(held)
             raise
-        journal = cls(path, lock, file, entries)
+        journal = cls(path, held, file, entries)
         try:
             journal._finish(missing)
         except BaseException:
@@ -168,8 +174,8 @@ class Journal:
         return entry
 
     def _finish(self, missing: bytes) -> None:
-        _write_all(self._file, missing)
-        _sync(self._file)
+        write_all(self._file, missing)
+        sync(self._file)
         sync_folder(self._path.parent)  # the file's own name, when it is new
         # Not awaited: if this is lost, the head still says pending, which is safe, only less strict.
         _write_head(self._path, self.last, pending=False)
@@ -178,8 +184,7 @@ class Journal:
         """Release the lock. Closing twice is fine."""
         self._usable = False
         if self._lock >= 0 and os.getpid() == self._owner:
-            # closing is not enough: a forked child, such as a data loader, still has its copy of the handle
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            unlock(self._lock)
         for handle in (self._file, self._lock):
             if handle >= 0:
                 os.close(handle)
@@ -261,7 +266,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _head_bytes(path: Path) -> bytes | None:
     try:
-        return _beside(path, "head").read_bytes()
+        return patiently(_beside(path, "head").read_bytes)
     except FileNotFoundError:
         return None
 
@@ -271,37 +276,7 @@ def _write_head(path: Path, entry: Entry, *, pending: bool) -> None:
     state = "pending" if pending else "written"
     text = _canonical({"line": entry.line.decode(), "state": state, "version": _VERSION}) + "\n"
     draft = _beside(path, "head.tmp")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600)
-    try:
-        _write_all(handle, text.encode())
-        _sync(handle)
-    finally:
-        os.close(handle)
-    os.replace(draft, _beside(path, "head"))
+    write_synced(draft, text.encode(), mode=0o600)
+    replace(draft, _beside(path, "head"))
     if pending:
         sync_folder(path.parent)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
-
-
-def _sync(handle: int) -> None:
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone does not reach the disk
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(handle)
-
-
-def _lock(path: Path) -> int:
-    """Take the lock or raise. The system drops it when the process ends, however it ends."""
-    if fcntl is None:
-        raise OSError("the ledger needs POSIX file locks, which this system does not have")
-    handle = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise JournalLockedError(f"{path} is open for writing elsewhere; one writer at a time") from error
-    return handle

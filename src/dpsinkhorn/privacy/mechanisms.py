@@ -185,6 +185,34 @@ class ImageMechanism(_Gaussian):
 
 
 @dataclass(frozen=True)
+class CriticMechanism(ImageMechanism):
+    """Mechanism `gs_wgan`: as `image`, and a step sees one part of the records, drawn in secret.
+
+    A record is in one part for good, and adding it changes that part alone. Proof: docs/proofs/gs-wgan.md.
+
+    >>> mechanism = CriticMechanism(clip=1.0, row_noise_multiplier=2.0, rows=4)
+    >>> mechanism.parts(1 / 1000), mechanism.sampled(1 / 1000, steps=20).event.event.event.noise_multiplier
+    (1000, 1.0)
+    """
+
+    @staticmethod
+    def parts(sampling_rate: float) -> int:
+        """Return how many parts there are: one over the rate, rounded down."""
+        return math.floor((1 + 1e-9) / sampling_rate)
+
+    def sampled(self, sampling_rate: float, steps: int) -> Charge:
+        """Return the cost of `steps` uses, each on one of the parts."""
+        whole = self.charge(steps)
+        if not 0 < sampling_rate <= 1:
+            raise ValueError(f"sampling_rate must be above 0 and at most 1, not {sampling_rate}")
+        parts = self.parts(sampling_rate)
+        if parts == 1:
+            return whole
+        one = dp.SampledWithoutReplacementDpEvent(parts, 1, self.event)
+        return Charge(dp.SelfComposedDpEvent(one, steps), self.adjacency)
+
+
+@dataclass(frozen=True)
 class RecordMechanism(_Gaussian):
     """Mechanism `record`: a sum over records, each record's share clipped to `clip`.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import sync_folder, umask
+from dpsinkhorn.files import patiently, sync_folder, umask
 
 
 @contextlib.contextmanager
@@ -121,12 +121,12 @@ def _move(draft: Path, target: Path, may_replace: Callable[[Path], bool] | None)
     if not target.exists() or not any(target.iterdir()):
         if target.exists():
             target.rmdir()
-        os.rename(draft, target)
+        patiently(lambda: os.rename(draft, target))
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-    os.rename(target, aside / target.name)
+    patiently(lambda: os.rename(target, aside / target.name))
     try:
-        os.rename(draft, target)
+        patiently(lambda: os.rename(draft, target))
     except OSError:
         os.rename(aside / target.name, target)
         raise

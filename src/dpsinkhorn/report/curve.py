@@ -44,7 +44,8 @@ def steps_of(charge: Charge, step: Charge | None = None) -> int:
     (100, 100, 0)
     """
     parts = flatten(charge.event)
-    if len(parts) != 1 or not isinstance(parts[0].event, dp.PoissonSampledDpEvent):
+    kinds = dp.PoissonSampledDpEvent | dp.SampledWithoutReplacementDpEvent
+    if len(parts) != 1 or not isinstance(parts[0].event, kinds):
         return 0
     if step is not None:
         expected = (step.adjacency, flatten(step.event)[0].event)

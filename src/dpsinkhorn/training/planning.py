@@ -11,7 +11,7 @@ from typing import Any
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.privacy import Accountant, CalibrationError, calibrate
+from dpsinkhorn.privacy import Accountant, CalibrationError, Charge, calibrate
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Facts, Plan, check_generator
@@ -188,7 +188,9 @@ def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple
 
 def _calibrated(plan: Plan) -> float:
     """The least noise multiplier that keeps the plan within its budget."""
-    rows = plan.generated if plan.kind.clips_rows else 1
+
+    def charged(noise: float, rate: float, steps: int) -> Charge:
+        return dataclasses.replace(plan, noise_multiplier=noise).mechanism.sampled(rate, steps)
 
     def noise_for(budget: float) -> float:
         found = calibrate(
@@ -196,8 +198,8 @@ def _calibrated(plan: Plan) -> float:
             plan.delta,
             sampling_rate=plan.sampling_rate,
             steps=plan.steps,
-            rows=rows,
             accountant=plan.accountant,
+            charged=charged,
         )
         return found.noise_multiplier
 

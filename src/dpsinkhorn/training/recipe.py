@@ -101,7 +101,8 @@ class LossSettings:
     it; a number ρ: a penalty ρ KL, in the units of the cost, so that 0 leaves them free."""
     iterations: int | None = None
     """Stop balanced plans after so many annealed iterations, as the papers' authors did (13); all but
-    `record`. Left out, they converge. For `dp_merf`: steps of the optimizer on what was released."""
+    `record`. Left out, they converge. For `dp_merf`: steps of the optimizer on what was released. For
+    `gs_wgan`: iterations of the critics before the first step."""
 
     def __post_init__(self) -> None:
         _one_of("loss.cost", self.cost, typing.get_args(CostName))

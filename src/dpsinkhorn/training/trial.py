@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+if sys.platform == "win32":
+    import psutil  # type: ignore[import-untyped]
+else:
+    import resource
 
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import poisson_sample
@@ -150,5 +154,8 @@ def _wait(device: torch.device) -> None:
 def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    else:  # noqa: RET505 - so that type checkers of either system skip the other's branch
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -358,6 +358,8 @@ def _charged(charge: Charge) -> Iterable[tuple[str, float, float]]:
         rate = 1.0
         if isinstance(event, dp.PoissonSampledDpEvent):
             rate, event = event.sampling_probability, event.event
+        if isinstance(event, dp.SampledWithoutReplacementDpEvent):  # a part that is drawn is all of a sample
+            event = event.event
         noise = {dp.GaussianDpEvent: "gaussian", dp.LaplaceDpEvent: "laplace"}.get(type(event), "no")
         yield from [(noise, float(rate), float(getattr(event, "noise_multiplier", 0.0)))] * part.count
 
