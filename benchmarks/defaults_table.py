@@ -1,11 +1,11 @@
-"""The tables on the default recipe in docs/results.md, from what `defaults.py` wrote.
+"""The tables on the default recipe, in docs/results.md, docs/defaults.md and docs/experiments.md.
 
     python benchmarks/defaults_table.py                  # of benchmarks/results/defaults.jsonl
     python benchmarks/defaults_table.py grid.jsonl
 
-What the default makes of data sets, other settings beside it, the demo; and, by ε times the records of a
-class, the part of the accuracy on real records that is left, as `training/expectation.py` tells it, and of
-what is gained on guessing.
+In short, what the default's samples teach a CNN; all that it makes of data sets; recipes beside each other on
+a GPU, where there are such rows; other settings; the demo; and, by ε times the records of a class, the part
+of the accuracy on real records that is left, as `training/expectation.py` tells it, and of what is gained.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dpsinkhorn.training.expectation import MEASURED, weigh
 KEPT = Path(__file__).parent / "results" / "defaults.jsonl"
 CLASSIFIERS = ("logistic", "forest", "cnn")
 SHAPES = {"faces": (3, 2), "cifar10": (3, 10)}  # channels and classes; (1, 10) of all others
+EPSILONS = (0.5, 1, 10, 20)
 SETTINGS = ("K=2,m=16,T=4", "K=4,m=16,T=5", "K=8,m=16,T=6", "K=32,m=20,T=6")
 Row = dict[str, Any]
 
@@ -28,12 +29,8 @@ Row = dict[str, Any]
 def main() -> None:
     """Run the command."""
     rows = read(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT)
-    print(
-        "\n\n".join(
-            "\n".join(lines)
-            for lines in (by_default(rows), others(rows), on_gpu(rows), demo(rows), expected(rows))
-        )
-    )
+    tables = short, by_default, on_gpu, others, demo, expected
+    print("\n\n".join("\n".join(lines) for table in tables if (lines := table(rows))))
 
 
 def read(path: Path) -> list[Row]:
@@ -44,6 +41,26 @@ def read(path: Path) -> list[Row]:
 def key(row: Row) -> tuple[Any, ...]:
     """What names a run."""
     return tuple(row[name] for name in ("data", "side", "records", "epsilon", "setting", "seed"))
+
+
+def short(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: by numbers of records, how often a CNN is right that was taught by samples."""
+    lines = [
+        f"| images | records | {' | '.join(f'ε = {epsilon:g}' for epsilon in EPSILONS)} | on the records |",
+        "|---" * (3 + len(EPSILONS)) + "|",
+    ]
+    real = _real(rows)
+    means = {
+        name[:4]: f"{statistics.fmean(row['cnn'] for row in group):.0f}"
+        for name, group in _groups(rows, lambda row: row["setting"] == "rule")
+    }
+    for data, side, records in sorted(name for name in real if name[1] in (8, 28, 32)):
+        if "split" not in data:
+            cells = [means.get((data, side, records, epsilon), "") for epsilon in EPSILONS]
+            lines += [
+                f"| {data} | {records:,} | {' | '.join(cells)} | {real[data, side, records]['cnn']:.0f} |"
+            ]
+    return lines
 
 
 def by_default(rows: list[Row]) -> list[str]:
@@ -73,6 +90,8 @@ def others(rows: list[Row]) -> list[str]:
 
 def on_gpu(rows: list[Row]) -> list[str]:
     """Lines of Markdown: recipes that were trained on a GPU, beside each other."""
+    if not any("gpu" in row for row in rows):
+        return []
     lines = [
         "| images | records | ε | recipe | logistic / forest / CNN | Frechet | precision | recall | s |",
         "|---" * 9 + "|",
@@ -112,7 +131,7 @@ def demo(rows: list[Row]) -> list[str]:
 def expected(rows: list[Row]) -> list[str]:
     """Lines of Markdown: by ε times records of a class, accuracies in per cent of those on real records."""
     lines = [
-        "| ε × records of a class | rows above | accuracy, % of that on real records | gain on guessing, % |",
+        "| ε × records of a class | cells | accuracy, % of that on real records | gain on guessing, % |",
         "|---|---|---|---|",
     ]
     bounds = [0.0, 50.0, 100.0, 200.0, *(bound for bound, _, _ in MEASURED)]

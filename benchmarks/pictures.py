@@ -3,6 +3,7 @@
 python benchmarks/pictures.py                       # flow.png: noise becomes digits under the loss
 python benchmarks/pictures.py RELEASE [RELEASE]     # samples.png: drawn from releases, a row per class
 python benchmarks/pictures.py GRID.png [GRID.png]   # the same from grids, such as quality.py writes
+python benchmarks/pictures.py --expected mnist fashion-mnist    # expected.png: by numbers of records and ε
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
-from dpsinkhorn import load
+from dpsinkhorn import DPSinkhorn, load
+from dpsinkhorn.data import load_dataset
 from dpsinkhorn.ot import SinkhornLoss, with_labels
 from dpsinkhorn.release import grid_image
+from quality import part
 
 SHOWN = (0, 2, 6, 40)
 PER_CLASS, COLUMNS = 10, 10
+EXPECTED = ((500, 4), (2000, 2), (2000, 5), (2000, 10), (50_000, 1), (50_000, 10))  # records and ε
 
 
 def flow() -> dict[int, torch.Tensor]:
@@ -74,6 +78,30 @@ def draw_samples(sources: list[str], path: Path) -> None:
     sheet.save(path, optimize=True)
 
 
+def draw_expected(names: list[str], path: Path) -> None:
+    """An image of each class by the default plan, by numbers of records and ε. Seeded: no releases."""
+    figure, axes = plt.subplots(len(EXPECTED), len(names), figsize=(5.2 * len(names), 0.62 * len(EXPECTED)))
+    for column, name in enumerate(names):
+        whole = load_dataset(name)
+        for (records, epsilon), axis in zip(EXPECTED, axes[:, column], strict=True):
+            chosen = np.isin(
+                np.arange(whole.records), np.random.default_rng(0).permutation(whole.records)[:records]
+            )
+            data = part(whole, chosen)
+            model = DPSinkhorn(
+                epsilon, value_range=data.value_range, classes=data.classes, random_state=0, anyway=True
+            ).fit(np.asarray(data.images), data.labels)
+            images, _ = model.release_.sample(data.classes, np.arange(data.classes), random_state=1)
+            axis.imshow(np.concatenate(list(images), 1), cmap="gray", vmin=0, vmax=255)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            if not column:
+                title = f"{records:,} records, ε = {epsilon}:\n{epsilon * records // data.classes:,}"
+                axis.set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
+    figure.tight_layout(pad=0.3)
+    figure.savefig(path, dpi=110)
+
+
 def grid_of(source: str) -> Image.Image:
     """A release's images, or the picture that there is."""
     if source.endswith(".png"):
@@ -86,7 +114,9 @@ def grid_of(source: str) -> Image.Image:
 
 if __name__ == "__main__":
     folder = Path(__file__).parents[1] / "docs" / "images"
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] == ["--expected"]:
+        draw_expected(sys.argv[2:], folder / "expected.png")
+    elif len(sys.argv) > 1:
         draw_samples(sys.argv[1:], folder / "samples.png")
     else:
         draw(flow(), folder / "flow.png")

@@ -70,7 +70,7 @@ def test_tables_on_the_default_recipe():
     script = ROOT / "benchmarks" / "defaults_table.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     printed = [line for line in done.stdout.splitlines() if line]
-    pages = RESULTS, ROOT / "docs" / "experiments.md"
+    pages = RESULTS, ROOT / "docs" / "defaults.md", ROOT / "docs" / "experiments.md"
     written = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     assert not set(printed) - set(written.splitlines())
     told = [

@@ -16,6 +16,7 @@ from dpsinkhorn.evaluation import CLASSIFIERS, PROTOCOLS, ClassifierScore, Evalu
 from dpsinkhorn.evaluation.classifiers import Logistic
 from dpsinkhorn.evaluation.images import on_device
 from dpsinkhorn.evaluation.networks import (
+    Halving,
     Lesson,
     Network,
     authors_cnn,
@@ -209,6 +210,19 @@ def test_the_cnn_is_the_papers():
     layers = list(cnn((1, 28, 28), 10))
     assert [layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d)] == [32, 64]
     assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
+
+
+def test_dropout_of_one_half():
+    values = torch.rand(50, 7, 9, 9).add_(1).to(memory_format=torch.channels_last)
+    torch.manual_seed(0)
+    seen = Halving()(values)
+    kept = seen != 0
+    assert torch.equal(seen[kept], 2 * values[kept])
+    for axes in ((1, 2, 3), (0, 2, 3), (0, 1)):  # of each image, map and place
+        part = values.numel() / kept.float().mean(axes).numel()
+        assert (kept.float().mean(axes) - 0.5).abs().max() < 5 * 0.5 / part**0.5
+    assert not torch.equal(Halving()(values) != 0, kept)
+    assert torch.equal(Halving().eval()(values), values)
 
 
 class TestTheAuthorsProtocol:

@@ -31,6 +31,7 @@ WORDS = {
     "variant_name": {"Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"},
     "model_name": {"Local", "Central", "Shuffle", "Federated", "Varies"},
     "release_type": {"One release", "Many releases"},
+    "data_source_type": {"Static", "Dynamic"},
     "access_type": {"Interactive", "Non-interactive"},
     "status": {"Draft"},
 }
@@ -50,8 +51,9 @@ class TestNist:
         ]
         asked = " ".join(point[0] for point in points).lower()
         for block in (
-            *("ε", "unit of privacy", "mechanism", "correctness", "utility", "bias", "trust model"),
-            *("side channels", "access", "data collection exposure", "floating point", "tuning"),
+            *("ε", "unit of privacy", "correctness", "utility", "bias", "query model", "threat model"),
+            *("side channels", "security", "access", "data collection exposure"),
+            *("variant", "comparing", "other releases", "sensitivity", "floating point", "tuning"),
         ):
             assert block in asked, block
         assert all(cell for point in points for cell in point)
@@ -59,14 +61,12 @@ class TestNist:
     def test_what_it_says_is_of_this_run(self, run):
         found = gather(run[0].folder)
         points = {point.asked: point for point in sp_800_226(found)}
-        unit = points["Unit of privacy, and bounded contributions"]
+        unit = points["2.4 Unit of privacy"]
         assert ("clipped as a whole" in unit.answer) == (run[1] == "person")
         assert ("How many records a person has" in unit.missing) == (run[1] == "record")
         units = {"record": 120, "person": 20}[run[1]]
-        assert (
-            f"n = {units} that is {units**-2:.1g}, and δ is not above it" in points["Variant, and δ"].answer
-        )
-        assert points["Data collection exposure"].answer == "Not stated."
+        assert f"n = {units} it is {1e-5 * units:.2g} times 1/n" in points["2.3 Variant, and δ"].answer
+        assert points["4.5 Data collection exposure"].answer == "Not stated."
 
     def test_not_of_a_training_without_privacy(self, tmp_path):
         data = tiny_data()
@@ -86,6 +86,7 @@ class TestRegistry:
         loss = entry["deployment"]["privacy_loss"]
         privacy = gather(run[0].folder).privacy
         assert loss["privacy_parameters"] == {"epsilon": privacy.epsilon, "delta": privacy.delta}
+        assert entry["deployment"]["implementation"]["preprocessing_and_hyperparameter_tuning"]
         assert loss["privacy_unit"].lower() == f"{run[1]}-level"
         assert loss["number_of_privacy_units"] == (120 if run[1] == "record" else 20)
 

@@ -85,7 +85,9 @@ def behave_like_windows(patch: pytest.MonkeyPatch) -> None:
 def _refuse_held(path: Any) -> None:
     """Refuse a file that this process has open or mapped, and a folder with one."""
     own = os.path.abspath(path)
-    held = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-    held |= {os.path.realpath(handle.path) for handle in os.scandir("/proc/self/fd")}
+    held = {os.path.realpath(handle.path) for handle in os.scandir("/proc/self/fd")}
+    mapped = Path("/proc/self/maps").read_text()
+    if own in mapped:
+        held |= {line.split(maxsplit=5)[-1] for line in mapped.splitlines()}
     if any(name == own or name.startswith(own + os.sep) for name in held):
         raise PermissionError(errno.EACCES, "The process cannot access the file", own)

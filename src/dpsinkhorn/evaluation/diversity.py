@@ -48,7 +48,11 @@ def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) ->
     centre = real.double().mean(0)
     x, y = real.double() - centre, synthetic.double() - centre
     radii_x, radii_y = _radii(x, neighbours), _radii(y, neighbours)
-    return PrecisionRecall(_share_inside(y, x, radii_x), _share_inside(x, y, radii_y), neighbours)
+    found, covered = torch.zeros_like(radii_y, dtype=torch.bool), []  # each row and column near enough
+    for start, squares in _squared_distances(x, y):
+        covered.append((squares <= radii_y).any(1))
+        found |= (squares <= radii_x[start : start + len(squares), None]).any(0)
+    return PrecisionRecall(_share(found), _share(torch.cat(covered)), neighbours)
 
 
 def _radii(points: Tensor, neighbours: int) -> Tensor:
@@ -61,9 +65,8 @@ def _radii(points: Tensor, neighbours: int) -> Tensor:
     return torch.cat(radii)
 
 
-def _share_inside(points: Tensor, centres: Tensor, radii: Tensor) -> float:
-    inside = [(squares <= radii).any(1) for _, squares in _squared_distances(points, centres)]
-    return float(torch.cat(inside).double().mean())
+def _share(which: Tensor) -> float:
+    return float(which.double().mean())
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -37,6 +37,18 @@ def mlp(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+class Halving(nn.Dropout):
+    """Dropout of one half; on a processor from single random bits, which are drawn eight at a time."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not self.training or values.device.type != "cpu":
+            return super().forward(values)
+        bits = 2 ** torch.arange(8, dtype=torch.uint8)
+        drawn = torch.randint(256, (-(-values.numel() // 8), 1), dtype=torch.uint8)
+        kept = (drawn & bits).ne(0).flatten()[: values.numel()]
+        return values * kept.to(values.dtype).mul_(2).as_strided(values.shape, values.stride())  # dense
+
+
 def cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Two convolutions with 32 and 64 filters; dropout of one half after each.
 
@@ -49,10 +61,10 @@ def cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.Dropout(0.5),
+        Halving(),
         nn.Conv2d(32, 64, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.Dropout(0.5),
+        Halving(),
         nn.Flatten(),
         nn.Linear(64 * math.prod(quarter), classes),
     )
@@ -175,6 +187,8 @@ def fit_network(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         network = spec.build((images.shape[1], images.shape[2], images.shape[3]), classes).to(device)
+        if device.type == "cpu":  # where convolutions take half the time that way
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if spec.hold_out_last:
             order = torch.arange(len(images), device=device).flip(0)
         else:

@@ -58,7 +58,7 @@ QUICK = Protocol(
     "short trainings; figures of other protocols do not compare",
     {
         "logistic": Logistic(100),
-        "forest": Forest(),
+        "forest": Forest(50),
         "mlp": Network(mlp, epochs=100, shown=200_000),
         "cnn": Network(cnn, epochs=50, shown=80_000),
     },
