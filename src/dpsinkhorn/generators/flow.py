@@ -93,7 +93,8 @@ class Velocity(nn.Module):
         if labels is None:
             labels = torch.zeros(len(times), dtype=torch.int64, device=times.device)
         dtype = self.condition.weight.dtype
-        kinds = functional.one_hot(labels, self.label.in_features).to(dtype)
+        classes = torch.arange(self.label.in_features, device=times.device)
+        kinds = (labels.unsqueeze(1) == classes).to(dtype)  # one_hot would wait for the device
         hidden = self.time(torch.cat([angles.sin(), angles.cos()], 1).to(dtype)) + self.label(kinds)
         return functional.silu(self.condition(functional.silu(hidden)))
 
