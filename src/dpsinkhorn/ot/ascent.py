@@ -25,7 +25,7 @@ Method = Literal["newton", "sinkhorn"]
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
+STAGES = _START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
@@ -36,7 +36,7 @@ _NEWTON_ERROR = 0.5  # farther from the marginals than this, Sinkhorn's step doe
 _NEGLIGIBLE = 1e-3
 # Evaluations at the last λ after which the exact solution is tried as a start.
 _HEADWAY = 150
-_FLAT = 1e6  # times the range of the costs: from this λ on the solution is had in closed form
+FLAT = 1e6  # times the range of the costs: from this λ on the solution is had in closed form
 _PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
 
 
@@ -63,7 +63,7 @@ def maximise(
     dual: SemiDual, regularization: float, *, tolerance: float, max_iterations: int, method: Method
 ) -> Ascent:
     """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``."""
-    if not dual.relaxed and regularization > _FLAT * (dual.highest - dual.lowest):
+    if not dual.relaxed and regularization > FLAT * (dual.highest - dual.lowest):
         f, g, value = dual.flat(regularization)
         return Ascent(f, g, value, dual.evaluate(g, regularization).error, 1)
     climber = _Climber(dual, max_iterations, method)

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 
 from dpsinkhorn.ot.ascent import Method
 from dpsinkhorn.ot.costs import Cost, as_cost
+from dpsinkhorn.ot.native import small
+from dpsinkhorn.ot.native.small import Small
 from dpsinkhorn.ot.problem import Problem
-from dpsinkhorn.ot.sinkhorn import Marginals, Storage, check_settings, penalties, solve
+from dpsinkhorn.ot.sinkhorn import Marginals, Storage, check_settings, penalties, solve, tolerance_of
 
 _SETTINGS = ("tolerance", "max_iterations", "method", "storage", "marginals")
 
@@ -275,17 +277,21 @@ class _TransportLoss(torch.autograd.Function):
         settings: dict[str, Any],
     ) -> Tensor:
         problem = Problem(x, y, cost, a, b)
-        result = solve(problem, regularization, **settings)
         wrt_x, wrt_y, _, wrt_a, wrt_b, *_ = ctx.needs_input_grad
-        in_x, in_y = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
+        relaxed = penalties(settings["marginals"])
+        result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
+        if result is None:
+            found = solve(problem, regularization, **settings)
+            in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
+            result = Small(found.value, found.f, found.g, in_x, in_y)
         in_a: Tensor | None
         in_b: Tensor | None
-        if penalties(settings["marginals"]):
-            in_a, in_b = result.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
+        if relaxed:
+            in_a, in_b = found.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
         else:
             in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
             in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
-        ctx.save_for_backward(in_x, in_y, in_a, in_b)
+        ctx.save_for_backward(result.in_x, result.in_y, in_a, in_b)
         ctx.weights = [
             (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)
         ]
@@ -308,6 +314,34 @@ class _TransportLoss(torch.autograd.Function):
                 shape, dtype, device = ctx.weights[k]  # weights may be shared by a batch
                 of_weights[k] = (upstream[..., None] * saved).sum_to_size(shape).to(device, dtype)
         return (*of_points, None, *of_weights, None, None)
+
+
+def _small(
+    problem: Problem,
+    regularization: float,
+    *,
+    wrt_x: bool,
+    wrt_y: bool,
+    tolerance: float | None,
+    max_iterations: int,
+    method: Method,
+    storage: Storage,
+    marginals: Marginals,
+) -> Small | None:
+    check_settings(
+        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
+        marginals=marginals,
+    )  # fmt: skip
+    if method != "newton" or storage == "streamed":
+        return None
+    return small.transport(
+        problem,
+        float(regularization),
+        tolerance=tolerance_of(tolerance, problem.x.dtype),
+        max_iterations=max_iterations,
+        wrt_x=wrt_x,
+        wrt_y=wrt_y,
+    )
 
 
 def _in_weights(potential: Tensor, scaled: Tensor, weights: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from dpsinkhorn.ot import native
 from dpsinkhorn.ot.ascent import Ascent, Method, maximise
 from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
 from dpsinkhorn.ot.exact import solve_exact
+from dpsinkhorn.ot.native import small
 from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
 from dpsinkhorn.ot.semidual import SemiDual
 
@@ -26,7 +27,7 @@ Marginals: TypeAlias = "tuple[float, float] | float | None"
 DENSE_LIMIT = 2**27
 # Float32 problems up to this size are solved in float64: it takes no longer, launches dominate. Compiled
 # loops have no launches.
-_SMALL, _SMALL_COMPILED = 2**16, 2**12
+_SMALL, _SMALL_COMPILED = 2**16, small.WIDE
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -260,16 +261,15 @@ def solve(
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
-    small = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
+    limit = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
     dtype = problem.points.dtype
-    if tolerance is None:
-        tolerance = 1e-9 if dtype == torch.float64 else 1e-6
+    tolerance = tolerance_of(tolerance, dtype)
     flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
     stored = size <= DENSE_LIMIT if storage == "auto" else storage == "dense"
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= small else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= limit else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
@@ -300,6 +300,11 @@ def solve(
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
     return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+
+
+def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
+    """The tolerance given, or the default for points of this type."""
+    return tolerance if tolerance is not None else 1e-9 if dtype == torch.float64 else 1e-6
 
 
 def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
