@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.ot.native import compiled
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
+    from dpsinkhorn.ot.second_order import matrix_loss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "compiled",
     "debiased_loss",
     "empirical_loss",
+    "matrix_loss",
     "semi_debiased_loss",
     "solve",
     "transport_loss",
@@ -51,7 +53,7 @@ __all__ = [
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples")
+_MODULES = ("costs", "native", "problem", "sinkhorn", "second_order", "divergence", "samples")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -236,6 +237,18 @@ class L1L2(Cost):
         return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
 
 
+@dataclass(frozen=True)
+class CostFunction(Cost):
+    """A function of two clouds, ``(..., n, d)`` and ``(..., m, d)``, that returns all costs, ``(..., n, m)``."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.function(x, y)
+
+
+CostLike: TypeAlias = "Cost | str | Callable[[Tensor, Tensor], Tensor] | None"
+
 _NAMED: dict[str, type[Cost]] = {
     "sqeuclidean": SquaredEuclidean,
     "cityblock": Cityblock,
@@ -246,8 +259,8 @@ COST_NAMES = tuple(_NAMED)
 BUILT_IN = frozenset(_NAMED.values())
 
 
-def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
-    """The cost itself, or the one of this name; None is the squared L2 distance.
+def as_cost(cost: CostLike, *, l1_weight: float = 1.0) -> Cost:
+    """The cost itself, the one of this name, or that of a function; None is the squared L2 distance.
 
     Names are ``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"`` and ``"l1l2"``, which has an ``l1_weight``.
 
@@ -258,6 +271,8 @@ def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
         return SquaredEuclidean()
     if isinstance(cost, str) and cost in _NAMED:
         cost = L1L2(l1_weight) if cost == "l1l2" else _NAMED[cost]()
+    if callable(cost) and not isinstance(cost, type):
+        return CostFunction(cost)
     if not isinstance(cost, Cost):
         raise ValueError(
             "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "

@@ -3,7 +3,7 @@
 All losses are sums of the entropic transport cost W_λ, taken as its dual value. Its gradient in the
 points is the plan-weighted gradient of the cost, and in the weights the potential, exact at convergence by
 the envelope theorem, so no iteration is unrolled and nothing is stored for a backward pass but the gradient
-itself. That gradient is not differentiable in turn: asking for its graph raises.
+itself. Second derivatives, in the points, come from the conditions of the optimum (``second_order.py``).
 
 Equation numbers are those of Cao et al., "Don't Generate Me: Training Differentially Private Generative
 Models with Sinkhorn Divergence".
@@ -18,11 +18,20 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.ot.ascent import Method
-from dpsinkhorn.ot.costs import Cost, as_cost
+from dpsinkhorn.ot.costs import Cost, CostLike, as_cost
 from dpsinkhorn.ot.native import small
 from dpsinkhorn.ot.native.small import Small
 from dpsinkhorn.ot.problem import Problem
-from dpsinkhorn.ot.sinkhorn import Marginals, Storage, check_settings, penalties, solve, tolerance_of
+from dpsinkhorn.ot.second_order import gradients_again
+from dpsinkhorn.ot.sinkhorn import (
+    Marginals,
+    Storage,
+    check_settings,
+    penalties,
+    plan_of,
+    solve,
+    tolerance_of,
+)
 
 _SETTINGS = ("tolerance", "max_iterations", "method", "storage", "marginals")
 
@@ -32,7 +41,7 @@ def transport_loss(
     y: Tensor,
     regularization: float,
     *,
-    cost: Cost | str | None = None,
+    cost: CostLike = None,
     a: Tensor | None = None,
     b: Tensor | None = None,
     tolerance: float | None = None,
@@ -41,7 +50,7 @@ def transport_loss(
     storage: Storage = "auto",
     marginals: Marginals = None,
 ) -> Tensor:
-    """Entropic transport cost ``W_λ(x, y)``, differentiable, once, in both clouds and their weights.
+    """Entropic transport cost ``W_λ(x, y)``, differentiable in both clouds, twice, and in their weights.
 
     Points are ``(n, d)`` and ``(m, d)``, or batched; ``cost`` (``SquaredEuclidean()``, the default,
     ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those
@@ -222,7 +231,7 @@ class SinkhornLoss(nn.Module):
     """
 
     def __init__(
-        self, regularization: float, *, cost: Cost | str | None = None, debias: float = 0.0, **options: Any
+        self, regularization: float, *, cost: CostLike = None, debias: float = 0.0, **options: Any
     ) -> None:
         super().__init__()
         if not 0 <= debias <= 1:
@@ -291,7 +300,9 @@ class _TransportLoss(torch.autograd.Function):
         else:
             in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
             in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
-        ctx.save_for_backward(result.in_x, result.in_y, in_a, in_b)
+        ctx.save_for_backward(result.in_x, result.in_y, in_a, in_b, x, y, a, b)
+        ctx.f, ctx.g, ctx.cost, ctx.regularization = result.f, result.g, cost, float(regularization)
+        ctx.relaxed = relaxed is not None
         ctx.weights = [
             (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)
         ]
@@ -299,13 +310,15 @@ class _TransportLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        # With a graph of this pass the saved gradients would count as constants: second derivatives of 0.
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                "the losses of dpsinkhorn.ot have first derivatives only: create_graph=True, and with it a "
-                "Hessian or a gradient penalty, cannot be had"
-            )
-        in_x, in_y, *in_weights = ctx.saved_tensors
+        in_x, in_y, *in_weights, x, y, a, b = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of this pass is wanted
+            if ctx.relaxed or ctx.regularization == 0 or any(each is not None for each in in_weights):
+                raise NotImplementedError(
+                    "second derivatives are those of balanced, entropic transport in the points only"
+                )
+            plan = plan_of(Problem(x, y, ctx.cost, a, b), ctx.f, ctx.g, ctx.regularization)
+            again = gradients_again(ctx.cost, x, y, plan, ctx.regularization, upstream)
+            return (*again, None, None, None, None, None)
         scale = upstream[..., None, None]
         of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
         of_weights: list[Tensor | None] = [None, None]

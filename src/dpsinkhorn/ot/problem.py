@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.costs import Cost, as_cost, check_costs
+from dpsinkhorn.ot.costs import Cost, CostLike, as_cost, check_costs
 
-_DTYPES = (torch.float32, torch.float64)
+_DTYPES, _HALF = (torch.float32, torch.float64), (torch.float16, torch.bfloat16)
 _Kind = TypeVar("_Kind")
 Array: TypeAlias = "Tensor | npt.NDArray[np.floating[Any]]"
 
@@ -46,14 +46,15 @@ class Problem(_Weighted):
         x: points ``(n, d)``, or ``(batch, n, d)`` for several problems of one size.
         y: points ``(m, d)`` or ``(batch, m, d)``.
         cost: ``SquaredEuclidean()``, the default, ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their
-            names (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``) or a :class:`Cost` of your
-            own.
+            names (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``), a :class:`Cost` of your
+            own, or a function of x and y that returns all costs, ``(..., n, m)``.
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
     ``masses`` are the sums of the weights as given, ``(..., 1)``; only relaxed marginals look at them.
 
-    Points and weights are tensors or NumPy arrays, float32 or float64, which they stay. Bad input
+    Points and weights are tensors or NumPy arrays, float32 or float64, which they stay; float16 and bfloat16
+    become float32. Bad input
     raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
 
     >>> Problem(torch.rand(5, 2), torch.rand(7, 2)).shape
@@ -71,7 +72,7 @@ class Problem(_Weighted):
         self,
         x: Array,
         y: Array,
-        cost: Cost | str | None = None,
+        cost: CostLike = None,
         a: Array | None = None,
         b: Array | None = None,
     ) -> None:
@@ -181,7 +182,7 @@ def _tensor(name: str, array: Array) -> Tensor:
             raise ValueError(f"{name}: expected a dense tensor, got {array.layout}; use to_dense()")
         if array.device.type == "meta":
             raise ValueError(f"{name}: is on the meta device, which holds no values")
-        return array
+        return array.float() if array.dtype in _HALF else array
     if not isinstance(array, np.ndarray):
         raise ValueError(
             f"{name}: expected a torch.Tensor or a NumPy array, got {type(array).__name__}; "
@@ -191,7 +192,7 @@ def _tensor(name: str, array: Array) -> Tensor:
         raise ValueError(f"{name}: has masked entries; leave these points out or give them a weight of 0")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
-    native_order = array.dtype.newbyteorder("=")
+    native_order = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype.newbyteorder("=")
     try:
         return torch.from_numpy(np.array(array, dtype=native_order, order="C"))  # strides may be negative
     except TypeError as error:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.ascent import Ascent, Method, maximise
+from dpsinkhorn.ot.ascent import Ascent, History, Method, maximise
 from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
 from dpsinkhorn.ot.exact import solve_exact
 from dpsinkhorn.ot.native import small
@@ -50,6 +50,8 @@ class SinkhornResult:
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
         regularization: λ.
+        history: how the error fell: evaluations so far, λ of the stage, and the largest error of the batch.
+            Sinkhorn's steps in the compiled loops count as one entry. Empty where there was no iteration.
     """
 
     f: Tensor
@@ -59,6 +61,7 @@ class SinkhornResult:
     converged: Tensor
     iterations: int
     regularization: float
+    history: History = field(repr=False)
     _dual: SemiDual = field(repr=False)
     _flipped: bool = field(repr=False)
     _exact_plan: Tensor | None = field(repr=False, default=None)
@@ -226,6 +229,7 @@ def solve(
     method: Method = "newton",
     storage: Storage = "auto",
     marginals: Marginals = None,
+    init: SinkhornResult | tuple[Tensor, Tensor] | None = None,
 ) -> SinkhornResult:
     """Solve entropic optimal transport, ``min <C, P> + λ KL(P | a b^T)`` over plans from ``a`` to ``b``.
 
@@ -242,6 +246,8 @@ def solve(
             ``<C, P> + λ KL(P | a b^T) + ρ1 KL(P 1 | a) + ρ2 KL(P^T 1 | b)``, KL between masses that may
             differ. ``math.inf`` holds a marginal exactly, 0 asks nothing of it; one number is for both.
             Weights then count as they are given: they are not scaled to sum to one.
+        init: a warm start: the result of a problem much like this one, or potentials ``(f, g)``. Where they
+            are no use, the solve starts as without them.
 
     A solve that does not converge says so in its result and warns; it never returns NaN.
 
@@ -278,11 +284,17 @@ def solve(
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
+    problems = dual.problems()
+    start = None if init is None else _start(init, dual, flipped)
+    starts = [start] if start is None or problems[0] is dual else list(start)
     with torch.no_grad():
         ends = [
-            maximise(each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method)
-            for each in dual.problems()
-        ]
+            maximise(
+                each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method,
+                init=near,
+            )
+            for each, near in zip(problems, starts * (len(problems) // len(starts)), strict=True)
+        ]  # fmt: skip
         end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
     error = end.error
     if (
@@ -299,7 +311,30 @@ def solve(
             stacklevel=2,
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
-    return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+    return SinkhornResult(
+        f, g, end.value, error, converged, end.iterations, regularization, end.history, dual, flipped
+    )
+
+
+def _start(init: SinkhornResult | tuple[Tensor, Tensor], dual: SemiDual, flipped: bool) -> Tensor:
+    """The potential to start at, on the variable's side."""
+    try:
+        f, g = (init.f, init.g) if isinstance(init, SinkhornResult) else init
+        start = torch.as_tensor(f if flipped else g).detach().to(dual.b)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError("init: expected a SinkhornResult, or potentials (f, g)") from None
+    if start.shape != dual.b.shape or not bool(torch.isfinite(start).all()):
+        raise ValueError(
+            f"init: expected finite potentials of the points' shape {tuple(dual.b.shape)}, got "
+            f"{tuple(start.shape)}"
+        )
+    return start
+
+
+def plan_of(problem: Problem, f: Tensor, g: Tensor, regularization: float) -> Tensor:
+    """The plan of these potentials, float64, ``(..., n, m)``."""
+    exponents = (f.unsqueeze(-1) + g.unsqueeze(-2) - problem.block(slice(None)).double()) / regularization
+    return problem.a.unsqueeze(-1) * problem.b.unsqueeze(-2) * exponents.exp()
 
 
 def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
@@ -312,7 +347,7 @@ def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
     rows, columns = plan.sum(-1) - dual.a, plan.sum(-2) - dual.b
     error = rows.abs().sum(-1) + columns.abs().sum(-1)
     f, g = (g, f) if flipped else (f, g)
-    return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, dual, flipped, plan)
+    return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, (), dual, flipped, plan)
 
 
 def _error_of_plan(dual: SemiDual, f: Tensor, g: Tensor, regularization: float) -> Tensor:
