@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsinkhorn.ot.barycenters import barycenter
     from dpsinkhorn.ot.costs import (
         COST_NAMES,
         L1L2,
@@ -41,6 +42,7 @@ __all__ = [
     "SinkhornResult",
     "SquaredEuclidean",
     "as_cost",
+    "barycenter",
     "compiled",
     "debiased_loss",
     "empirical_loss",
@@ -53,7 +55,7 @@ __all__ = [
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "second_order", "divergence", "samples")
+_MODULES = ("costs", "native", "problem", "sinkhorn", "second_order", "barycenters", "divergence", "samples")
 
 
 def __getattr__(name: str) -> Any:

@@ -239,7 +239,7 @@ class L1L2(Cost):
 
 @dataclass(frozen=True)
 class CostFunction(Cost):
-    """A function of two clouds, ``(..., n, d)`` and ``(..., m, d)``, that returns all costs, ``(..., n, m)``."""
+    """A function of clouds ``(..., n, d)`` and ``(..., m, d)`` that returns all costs, ``(..., n, m)``."""
 
     function: Callable[[Tensor, Tensor], Tensor]
 

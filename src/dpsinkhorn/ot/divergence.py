@@ -28,7 +28,6 @@ from dpsinkhorn.ot.sinkhorn import (
     Storage,
     check_settings,
     penalties,
-    plan_of,
     solve,
     tolerance_of,
 )
@@ -73,9 +72,17 @@ def transport_loss(
         "storage": storage,
         "marginals": marginals,
     }
-    arguments = (x, y, as_cost(cost), a, b, regularization, settings)
-    loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
-    return loss
+    wanted = tuple(_wants_gradient(each) for each in (x, y, a, b))
+    arguments = (x, y, as_cost(cost), a, b, regularization, settings, wanted)
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+        return loss
+    transformed: tuple[Tensor, ...] = _Transformed.apply(*arguments)  # type: ignore[no-untyped-call]
+    return transformed[0]
+
+
+def _wants_gradient(each: object) -> bool:
+    return isinstance(each, Tensor) and each.requires_grad and torch.is_grad_enabled()
 
 
 def empirical_loss(x: Tensor, y: Tensor, regularization: float, **options: Any) -> Tensor:
@@ -271,62 +278,100 @@ class SinkhornLoss(nn.Module):
         return f"regularization={self.regularization}, cost={self.cost}, debias={self.debias}"
 
 
+def _solved(
+    x: Tensor,
+    y: Tensor,
+    cost: Cost,
+    a: Tensor | None,
+    b: Tensor | None,
+    regularization: float,
+    settings: dict[str, Any],
+    wanted: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """Value and gradients in one solve, and potentials."""
+    problem = Problem(x, y, cost, a, b)
+    wrt_x, wrt_y, wrt_a, wrt_b = wanted
+    relaxed = penalties(settings["marginals"])
+    result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
+    if result is None:
+        found = solve(problem, regularization, **settings)
+        in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
+        result = Small(found.value, found.f, found.g, in_x, in_y)
+    in_a: Tensor | None
+    in_b: Tensor | None
+    if relaxed:
+        in_a, in_b = found.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
+    else:
+        in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
+        in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
+    value = result.value.to(problem.x.dtype)
+    return value, result.in_x, result.in_y, in_a, in_b, result.f, result.g
+
+
 class _TransportLoss(torch.autograd.Function):
-    """Value and gradients in one solve; the backward pass is a multiplication."""
+    """The loss; its backward pass is a multiplication."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        y: Tensor,
-        cost: Cost,
-        a: Tensor | None,
-        b: Tensor | None,
-        regularization: float,
-        settings: dict[str, Any],
-    ) -> Tensor:
-        problem = Problem(x, y, cost, a, b)
-        wrt_x, wrt_y, _, wrt_a, wrt_b, *_ = ctx.needs_input_grad
-        relaxed = penalties(settings["marginals"])
-        result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
-        if result is None:
-            found = solve(problem, regularization, **settings)
-            in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
-            result = Small(found.value, found.f, found.g, in_x, in_y)
-        in_a: Tensor | None
-        in_b: Tensor | None
-        if relaxed:
-            in_a, in_b = found.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
-        else:
-            in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
-            in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
-        ctx.save_for_backward(result.in_x, result.in_y, in_a, in_b, x, y, a, b)
-        ctx.f, ctx.g, ctx.cost, ctx.regularization = result.f, result.g, cost, float(regularization)
-        ctx.relaxed = relaxed is not None
-        ctx.weights = [
-            (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)
-        ]
-        return result.value.to(problem.x.dtype)
+    def forward(ctx: Any, *inputs: Any) -> Tensor | None:
+        output = _solved(*inputs)
+        _keep(ctx, inputs, output)
+        return output[0]
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        in_x, in_y, *in_weights, x, y, a, b = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a graph of this pass is wanted
-            if ctx.relaxed or ctx.regularization == 0 or any(each is not None for each in in_weights):
-                raise NotImplementedError(
-                    "second derivatives are those of balanced, entropic transport in the points only"
-                )
-            plan = plan_of(Problem(x, y, ctx.cost, a, b), ctx.f, ctx.g, ctx.regularization)
-            again = gradients_again(ctx.cost, x, y, plan, ctx.regularization, upstream)
-            return (*again, None, None, None, None, None)
-        scale = upstream[..., None, None]
-        of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
-        of_weights: list[Tensor | None] = [None, None]
-        for k, saved in enumerate(in_weights):
-            if saved is not None:
-                shape, dtype, device = ctx.weights[k]  # weights may be shared by a batch
-                of_weights[k] = (upstream[..., None] * saved).sum_to_size(shape).to(device, dtype)
-        return (*of_points, None, *of_weights, None, None)
+        return _backward(ctx, upstream)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func: it wants all that is kept among the outputs, and takes its time."""
+
+    forward = staticmethod(_solved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, upstream)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """Clouds that ``torch.func.vmap`` goes through are a batch."""
+        x, y, cost, a, b, *others = (
+            each.movedim(at, 0) if isinstance(each, Tensor) and at is not None else each
+            for each, at in zip(arguments, in_dims, strict=True)
+        )
+        if x.ndim != (2 if in_dims[0] is None else 3) or y.ndim != (2 if in_dims[1] is None else 3):
+            raise ValueError("vmap: expected clouds (n, d) in the function; of batches one is enough")
+        x, y = (each if each.ndim == 3 else each.expand(info.batch_size, -1, -1) for each in (x, y))
+        output = _Transformed.apply(x.contiguous(), y.contiguous(), cost, a, b, *others)  # type: ignore[no-untyped-call]
+        return output, tuple(None if each is None else 0 for each in output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+    x, y, ctx.cost, a, b, ctx.regularization, settings, _ = inputs
+    ctx.save_for_backward(*output[1:], x, y, a, b)
+    ctx.relaxed = settings["marginals"] is not None
+
+
+def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    in_x, in_y, in_a, in_b, f, g, x, y, a, b = ctx.saved_tensors
+    if torch.is_grad_enabled():  # a graph of this pass is wanted
+        if ctx.relaxed or ctx.regularization == 0 or in_a is not None or in_b is not None:
+            raise NotImplementedError(
+                "second derivatives are those of balanced, entropic transport in the points only"
+            )
+        again = gradients_again(ctx.cost, x, y, a, b, (f, g), float(ctx.regularization), upstream)
+        return (*again, None, None, None, None, None, None)
+    scale = upstream[..., None, None]
+    of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
+    of_weights: list[Tensor | None] = [None, None]
+    for k, (saved, weights) in enumerate(((in_a, a), (in_b, b))):
+        if saved is not None:  # weights may be shared by a batch
+            of_weights[k] = (upstream[..., None] * saved).sum_to_size(weights.shape).to(weights)
+    return (*of_points, None, *of_weights, None, None, None)
 
 
 def _small(

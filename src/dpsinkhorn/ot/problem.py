@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,6 +120,8 @@ class Problem(_Weighted):
 class MatrixProblem(_Weighted):
     """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``: tensor or NumPy array.
 
+    Pairs of infinite cost are forbidden: no plan has mass there.
+
     >>> MatrixProblem(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).shape
     (1, 2, 2)
     """
@@ -130,7 +133,8 @@ class MatrixProblem(_Weighted):
 
     def __init__(self, matrix: Array, a: Array | None = None, b: Array | None = None) -> None:
         matrix = _tensor("matrix", matrix)
-        _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
+        finite = matrix if native.finite(matrix) else matrix.masked_fill(matrix == math.inf, 0.0)
+        _check_array("matrix", finite, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
         object.__setattr__(self, "matrix", matrix.detach())
         _set_weights(self, a, matrix, b, matrix.mT)
 
@@ -138,6 +142,19 @@ class MatrixProblem(_Weighted):
     def points(self) -> Tensor:
         """A tensor of the problem's dtype and device."""
         return self.matrix
+
+    @cached_property
+    def forbidden(self) -> Tensor | None:
+        """Which pairs are forbidden, ``(..., n, m)``; None where all are allowed."""
+        return None if native.finite(self.matrix) else self.matrix == math.inf
+
+    def fenced(self, regularization: float) -> MatrixProblem:
+        """The same problem with costs so high in place of infinite ones that nothing goes there."""
+        matrix = self.matrix.masked_fill(self.matrix == math.inf, 0.0)
+        # A pair that is avoided may cost a detour along all others.
+        detour = 2 * min(self.shape[1:]) * (matrix.amax() - matrix.amin())
+        matrix = torch.where(self.matrix == math.inf, detour + 2000 * regularization + matrix.amax(), matrix)
+        return _without_checks(MatrixProblem, matrix=matrix, a=self.a, b=self.b, masses=self.masses)
 
     def block(self, rows: slice) -> Tensor:
         """Some rows of the matrix, ``(rows, m)``."""

@@ -1,7 +1,7 @@
 """Second derivatives, by differentiating the conditions of the optimum; and the loss of a cost matrix.
 
 The plan P is the gradient of W in the costs. Where they change by dC, potentials by df and dg, and P by
-``-P (dC - df - dg) / λ``, its marginals stay: a linear system in df and dg, the Laplacian that Newton's steps use.
+``-P (dC - df - dg) / λ``, its marginals stay: a linear system in df and dg, with Newton's Laplacian.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.ot.costs import Cityblock, Cost, Euclidean, L1L2
+from dpsinkhorn.ot.costs import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
 from dpsinkhorn.ot.problem import Array, MatrixProblem
 from dpsinkhorn.ot.sinkhorn import solve
 
@@ -32,34 +32,72 @@ def change_of_plan(plan: Tensor, change: Tensor, regularization: float) -> Tenso
     rows, columns = moved.sum(-1, keepdim=True), moved.sum(-2).unsqueeze(-1)
     dg = torch.linalg.solve(matrix, columns - P.mT @ (inverse * rows))
     df = inverse * (rows - P @ dg)
-    return (P * (df + dg.mT) - moved) / regularization
+    moved = moved - P * (df + dg.mT)
+    return -moved / regularization
 
 
 class _Plan(torch.autograd.Function):
     """The plan as a function of the costs, at a solution that is known."""
 
-    @staticmethod
-    def forward(ctx: Any, costs: Tensor, plan: Tensor, regularization: float) -> Tensor:
-        ctx.save_for_backward(plan)
-        ctx.regularization = regularization
-        return plan.to(costs).clone()
+    generate_vmap_rule = True
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def forward(costs: Tensor, plan: Tensor, regularization: float) -> Tensor:  # noqa: ARG004
+        return plan.to(costs.dtype).clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ARG004
+        _, plan, ctx.regularization = inputs
+        ctx.save_for_backward(plan)
+
+    @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (plan,) = ctx.saved_tensors
-        return change_of_plan(plan, upstream, ctx.regularization).to(upstream), None, None
+        return _ChangeOfPlan.apply(plan, upstream, ctx.regularization), None, None  # type: ignore[no-untyped-call]
+
+
+class _ChangeOfPlan(torch.autograd.Function):
+    """:func:`change_of_plan`, whose derivative is refused: it would be a third one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(plan: Tensor, upstream: Tensor, regularization: float) -> Tensor:
+        return change_of_plan(plan, upstream, regularization).to(upstream.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        raise NotImplementedError("the losses of dpsinkhorn.ot have first and second derivatives only")
 
 
 def gradients_again(
-    cost: Cost, x: Tensor, y: Tensor, plan: Tensor, regularization: float, upstream: Tensor
+    cost: Cost,
+    x: Tensor,
+    y: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    potentials: tuple[Tensor, Tensor],
+    regularization: float,
+    upstream: Tensor,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of W in both clouds, as functions of them that autograd can follow once more."""
-    costs = _tracked(cost)(x, y)
-    weights = _Plan.apply(costs, plan, regularization) * upstream[..., None, None]  # type: ignore[no-untyped-call]
-    leaves = [points for points in (x, y) if points.requires_grad]
-    found = iter(torch.autograd.grad(costs, leaves, weights, create_graph=True, materialize_grads=True))
-    return tuple(next(found) if points.requires_grad else None for points in (x, y))
+    costs, pull = torch.func.vjp(_tracked(cost), x, y)  # type: ignore[misc]
+    f, g = potentials
+    weights = [
+        torch.full_like(potential, 1 / potential.shape[-1])
+        if each is None
+        else (each / each.sum(-1, keepdim=True)).to(potential.dtype)
+        for each, potential in ((a, f), (b, g))
+    ]
+    exponents = (f.unsqueeze(-1) + g.unsqueeze(-2) - costs.detach().double()) / regularization
+    plan = weights[0].unsqueeze(-1) * weights[1].unsqueeze(-2) * exponents.exp()
+    tracked = _Plan.apply(costs, plan, regularization)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor | None, ...] = pull(tracked * upstream[..., None, None])
+    return found
 
 
 def _tracked(cost: Cost) -> Callable[[Tensor, Tensor], Tensor]:
@@ -73,6 +111,13 @@ def _tracked(cost: Cost) -> Callable[[Tensor, Tensor], Tensor]:
         apart = squares > 0
         return torch.where(apart, squares, 1.0).sqrt() * apart
 
+    def squared(x: Tensor, y: Tensor) -> Tensor:
+        centre = y.detach().mean(-2, keepdim=True)
+        x, y = x - centre, y - centre
+        return x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2) - 2 * x @ y.mT
+
+    if type(cost) is SquaredEuclidean:
+        return squared
     if type(cost) is Euclidean:
         return euclidean
     if type(cost) in (Cityblock, L1L2):

@@ -264,6 +264,15 @@ def solve(
     )  # fmt: skip
     relaxed = penalties(marginals)
     regularization = float(regularization)
+    if isinstance(problem, MatrixProblem) and problem.forbidden is not None:
+        settings = {"tolerance": tolerance, "max_iterations": max_iterations, "method": method}
+        result = solve(
+            problem.fenced(regularization), regularization, storage=storage, marginals=marginals, init=init,
+            **settings,  # type: ignore[arg-type]
+        )  # fmt: skip
+        if float((result.plan * problem.forbidden).sum()) > 0:
+            raise ValueError("matrix: no plan with these marginals avoids all pairs of infinite cost")
+        return result
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
@@ -329,12 +338,6 @@ def _start(init: SinkhornResult | tuple[Tensor, Tensor], dual: SemiDual, flipped
             f"{tuple(start.shape)}"
         )
     return start
-
-
-def plan_of(problem: Problem, f: Tensor, g: Tensor, regularization: float) -> Tensor:
-    """The plan of these potentials, float64, ``(..., n, m)``."""
-    exponents = (f.unsqueeze(-1) + g.unsqueeze(-2) - problem.block(slice(None)).double()) / regularization
-    return problem.a.unsqueeze(-1) * problem.b.unsqueeze(-2) * exponents.exp()
 
 
 def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
