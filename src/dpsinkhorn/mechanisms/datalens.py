@@ -38,6 +38,7 @@ class Votes(TrainingMechanism):
     recipe = "datalens"
     takes_persons = False
     splits_records = True
+    learns_in_private = True
     unused_settings = frozenset(
         {
             "flow",

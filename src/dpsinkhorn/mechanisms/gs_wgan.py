@@ -42,6 +42,7 @@ class SecretCritic(TrainingMechanism):
     takes_persons = False
     clips_rows = True
     splits_records = True
+    learns_in_private = True
     unused_settings = frozenset(
         {
             "flow",
