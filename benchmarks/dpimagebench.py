@@ -4,8 +4,8 @@
     python benchmarks/dpimagebench.py mnist=PATH --only resnet --count 600 --records 2000
 
 A twelfth of the training split is not trained on: it chooses the epochs of the classifiers a second time.
-Prints the seconds that each part takes, about, then mean and best of the networks by both choices; all figures
-go to `--out`. The networks take a GPU. Runs are seeded: they are not releases.
+Prints about how many seconds each part takes, then mean and best of the networks by both choices; all
+figures go to `--out`. The networks take a GPU. Runs are seeded: they are not releases.
 """
 
 from __future__ import annotations
