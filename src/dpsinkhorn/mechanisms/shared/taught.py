@@ -49,6 +49,7 @@ class TaughtMechanism(TrainingMechanism):
 
     takes_persons = False
     splits_records = True
+    learns_in_private = True
     unused_settings = frozenset(
         {
             "flow",
