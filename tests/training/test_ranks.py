@@ -120,7 +120,7 @@ class TestTheSameBits:
 def _on_another(rank, folder, mechanism, devices, refused):
     """In a rank: train where the ranks compute on these devices, of which one may be refused."""
 
-    def checked(self, state):
+    def checked(*_):
         if rank == refused:
             raise TrainingError("this device mixes records")
 
