@@ -78,7 +78,7 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
     else:
         text = f"A record, {change}: event level where a person has several."
         missing = "How many records a person has at most; "
-    missing += "whether a picture shows somebody else, too, who is in others (3.7: hard to say of pictures)."
+    missing += "whether a picture also shows somebody who is in other pictures (3.7)."
     yield "2.4 Unit of privacy", text, missing
     yield (
         "2.5 Comparing guarantees",
