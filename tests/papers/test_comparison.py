@@ -14,11 +14,11 @@ from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
 from dpsinkhorn.papers import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.report import write_comparison
-from dpsinkhorn.training import Request, plan_for
+from dpsinkhorn.training import Request, Run, plan_for
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.trial import try_plan
 from support.html import check_page, read_page, rows
-from support.runs import tiny_data
+from support.runs import finished, tiny_data, tiny_plan
 
 EPSILON = 40.0  # among so few records
 
@@ -94,6 +94,18 @@ class TestCompare:
         assert epsilon == pytest.approx(first.methods[0].epsilon)
         assert second.together == pytest.approx((epsilon + second.methods[0].epsilon, 2e-5))
         assert "with those that were trained in this folder before" in second.sentence
+
+    def test_what_cannot_be_added_up_is_refused(self, tmp_path):
+        """Before anything is spent: runs that protect others, and runs whose ledger is gone."""
+        data = tiny_data(persons=20)
+        Run.create(tmp_path / "of persons" / "record", tiny_plan(data))
+        with pytest.raises(ReproductionError, match="protects each person, and this comparison each record"):
+            compared(tmp_path / "of persons")
+        run = finished(tmp_path / "lost" / "record", tiny_plan(tiny_data()), tiny_data())
+        run.ledger_path.unlink()
+        with pytest.raises(ReproductionError, match=r"is gone, so that what .* cost is not known"):
+            compared(tmp_path / "lost")
+        assert not list(tmp_path.glob("*/moments"))
 
     def test_those_that_take_long_are_left_out_unless_they_are_named(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpsinkhorn.papers.comparison.private_names", lambda: ("batch",))
