@@ -31,7 +31,9 @@ def epsilon(
     """The ε for which the event is (ε, δ)-differentially private; an upper bound, infinite if there is none.
 
     Args:
-        event: A charge, which knows its adjacency, or a bare dp-accounting event.
+        event: A charge, which knows its adjacency, or a bare dp-accounting event. A sample of one without
+            replacement stands for one of K disjoint parts of the records, drawn in secret; its noise is over
+            how far apart any two of the values are, with or without a record (docs/proofs/gs-wgan.md).
         delta: δ, from 0 (pure differential privacy) to below 1.
         accountant: `pld`, `rdp` or `rdp-classic`.
         adjacency: Of a bare event; add-or-remove-one unless given. With a charge it must be the charge's.
