@@ -204,6 +204,12 @@ class MeanEmbeddings(TrainingMechanism):
             raise ValueError("records: expected a sample at least, if an empty one")
         return total
 
+    def vectors(self, points: Tensor) -> Tensor:
+        """Return each image's cosines and sines, (b, D), of norm √(D/2)."""
+        phases = on_grid(points) @ self.frequencies.to(points.device).T  # in parts of a turn, exact
+        places = phases.round_().long().bitwise_and_(2**_TURN_BITS - 1)
+        return self._table.to(points.device)[places].flatten(1)
+
     @property
     def kinds(self) -> int:
         """Sums: one for each class, one where there are none."""
@@ -225,13 +231,10 @@ class MeanEmbeddings(TrainingMechanism):
 
     def _add(self, sample: Sample, sums: Tensor, counts: Tensor) -> None:
         rows, kinds = self._classed(sample)
-        frequencies, table = self.frequencies.to(sums.device), self._table.to(sums.device)
         for part in torch.split(
             torch.arange(len(rows), device=sums.device), max(1, _AT_ONCE // self.features)
         ):
-            phases = on_grid(sample.points[rows[part]]) @ frequencies.T  # in parts of a turn, exact
-            places = phases.round_().long().bitwise_and_(2**_TURN_BITS - 1)
-            sums.index_add_(0, kinds[part], table[places].flatten(1))
+            sums.index_add_(0, kinds[part], self.vectors(sample.points[rows[part]]))
         counts.index_add_(0, kinds, torch.ones_like(kinds, dtype=torch.float64))
 
     def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:

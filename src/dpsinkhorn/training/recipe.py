@@ -102,7 +102,7 @@ class LossSettings:
     iterations: int | None = None
     """Stop balanced plans after so many annealed iterations, as the papers' authors did (13); all but
     `record`. Left out, they converge. For `dp_merf`: steps of the optimizer on what was released. For
-    `gs_wgan` and `datalens`: iterations of critics before the first step."""
+    `gs_wgan`, `datalens` and `g_pate`: iterations of critics before the first step."""
 
     def __post_init__(self) -> None:
         _one_of("loss.cost", self.cost, typing.get_args(CostName))
