@@ -118,7 +118,11 @@ def _validate(parts: tuple[Part, ...]) -> None:
                 raise ValueError(f"a sampling rate must be above 0 and at most 1: {event!r}")
             event = event.event
         if isinstance(event, dp.SampledWithoutReplacementDpEvent):
-            if event.sample_size != 1 or not event.source_dataset_size >= 1:
+            if event.sample_size != 1:
+                raise UnsupportedEventError(
+                    f"there is no proved bound for more than one of some parts: {event!r}"
+                )
+            if not event.source_dataset_size >= 1:
                 raise ValueError(f"expected one of 1 or more parts: {event!r}")
             event = event.event
         # beyond these limits squares leave the range of float64; no noise at all is NonPrivateDpEvent
