@@ -41,7 +41,6 @@ from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training import Request, Run, Saving, facts_of, load_recipe, make_plan, plan_for
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
@@ -247,7 +246,7 @@ def _plan(data: Dataset, teacher: str, n: int, mechanism: str) -> Any:
 def distance(data: Dataset, teacher: str, n: int, device: torch.device) -> float:
     """Between a gradient in fixed shapes and the same one by one, relative to its norm; three samples."""
     plan = _plan(data, teacher, n, "none")
-    barrier, records = build_mechanism(plan), Records(data, device)
+    barrier, records = plan.build(), Records(data, device)
     assert isinstance(barrier, GradientMechanism)
     held = records.held(plan.facts.classes, on_the_grid=False)
     assert held is not None
@@ -276,7 +275,7 @@ def weights(data: Dataset, teacher: str, device: torch.device, *, capture: bool)
     state = TrainingState(plan, device)
     state.generator.train()
     steps = make_steps(
-        plan, state, Records(data, device), build_mechanism(plan), (0.1,) * 10, horizon=100, capture=capture
+        plan, state, Records(data, device), plan.build(), (0.1,) * 10, horizon=100, capture=capture
     )
     steps.multiple = 32  # type: ignore[misc]
     steps.take(64)

@@ -16,8 +16,9 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.shared import fixed_plans
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.ot import L1L2
-from dpsinkhorn.privacy import BatchMechanism, SeededNoise, poisson_sample
+from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training.records import HeldRecords
+from support.barriers import mechanism_of
 from support.kernels import (
     DEVICE,
     INTERPRETED,
@@ -97,7 +98,7 @@ def test_a_whole_step(loss: dict[str, object], small: bool, monkeypatch: pytest.
     )
     points = (torch.rand(12, 11, generator=random) * 2 - 1).to(DEVICE)
     labels = torch.tensor([0, 0, 1, 1, 2, 2, 2, 1, 0, 0, 0, 1]).to(DEVICE)
-    barrier = Batch(BatchMechanism(1e4, 1.0), L1L2(0.5), 0.05, 1 / 3, 3, 2.0, **loss)
+    barrier = mechanism_of(Batch, 1e4, 1.0, L1L2(0.5), 0.05, 1 / 3, 3, 2.0, **loss)
     fixed = barrier.fixed(Setting(n, None, 4.0, held))
     assert fixed is not None
     indices = poisson_sample(steps * 60, 1 / 6, SeededNoise(1), device=held.device)
@@ -141,7 +142,7 @@ def test_replays_from_a_graph_with_another_sample(loss: dict[str, object], n: in
         torch.float32,
     )
     held = HeldRecords(held.points, held.kinds.sort().values, torch.float32)
-    barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 0.05, 0.4, 10, **loss)
+    barrier = mechanism_of(Batch, 0.5, 1.0, L1L2(), 0.05, 0.4, 10, **loss)
     fixed = barrier.fixed(Setting(n, None, float(n), held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(12 * n, 0.25, SeededNoise(1), device=held.device), 3)

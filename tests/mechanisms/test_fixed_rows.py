@@ -17,9 +17,10 @@ from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
 from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, NonPrivate, SeededNoise, poisson_sample
+from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.records import HeldRecords
+from support.barriers import mechanism_of
 from support.sanitizer_oracles import digits
 
 N, EXTRA, CLASSES, PIXELS, STEPS = 20, 8, 10, 64, 3
@@ -63,10 +64,10 @@ def barrier_of(
     options = {"debias": EXTRA / N, "classes": CLASSES, **LOSSES[loss][0]}
     cost = cost or L1L2()
     if kind == "none":
-        return NoPrivacy(NonPrivate(), cost, 0.05, **options)
+        return mechanism_of(NoPrivacy, 1.0, 1.0, cost, 0.05, **options)
     if kind == "batch":
-        return Batch(BatchMechanism(0.5, noise), cost, 0.05, **options)
-    return Image(ImageMechanism(0.5, noise, rows=N), cost, 0.05, **options)
+        return mechanism_of(Batch, 0.5, noise, cost, 0.05, **options)
+    return mechanism_of(Image, 0.5, noise, cost, 0.05, **options, rows=N)
 
 
 def made(barrier: Batch | Image | NoPrivacy, held: HeldRecords) -> FixedRows:

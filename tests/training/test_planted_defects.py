@@ -60,16 +60,14 @@ class Defect:
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    for module in (gradients, parameter, record):
-        patch.setattr(module, "add_gaussian", lambda values, **_: values)
+    patch.setattr(base, "add_gaussian", lambda values, **_: values)
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     def halved(real, values, *, noise_multiplier, **options):
         return real(values, noise_multiplier=noise_multiplier / 2, **options)
 
-    for module in (gradients, parameter, record):
-        wrap(patch, module, "add_gaussian", halved)
+    wrap(patch, base, "add_gaussian", halved)
 
 
 def secure_noise_under_one_key(patch: pytest.MonkeyPatch) -> None:

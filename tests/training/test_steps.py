@@ -17,20 +17,17 @@ from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
-    RecordMechanism,
     SeededNoise,
     _pld,
     poisson_sample,
 )
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import HeldRecords, Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from dpsinkhorn.training.trainer import Trainer
+from support.barriers import mechanism_of
 from support.runs import Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -56,7 +53,7 @@ def generated_points(count: int, device: torch.device) -> torch.Tensor:
 
 
 def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: float = 0.5) -> Record:
-    return Record(RecordMechanism(0.3, 1.5), cost, 0.7, batch, self_weight, classes)
+    return mechanism_of(Record, 0.3, 1.5, cost, 0.7, batch=batch, own=self_weight, classes=classes)
 
 
 def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
@@ -75,7 +72,7 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
     held = held_records(90, classes, device)
     labels = (torch.arange(n) % classes).to(device) if classes else None
     every = None if labels is None else torch.cat([labels, labels[:extra]])
-    fixed = barrier.fixed(Setting(n, every, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, every, barrier.terms.expected_batch, held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
     inputs, fits = fixed.lay(drawn)
@@ -97,7 +94,9 @@ def test_every_record_is_laid_out_once(device):
     held = held_records(400, CLASSES, device)
     chosen = [torch.arange(0), torch.arange(400)[::3], torch.arange(150), torch.tensor([399])]
     indices = torch.cat([rows + step * 400 for step, rows in enumerate(chosen)]).to(device)
-    fixed = barrier.fixed(Setting(6, torch.arange(12, device=device) % CLASSES, barrier.expected_batch, held))
+    fixed = barrier.fixed(
+        Setting(6, torch.arange(12, device=device) % CLASSES, barrier.terms.expected_batch, held)
+    )
     inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
     assert fits.all()
     for step, rows in enumerate(chosen):
@@ -145,8 +144,7 @@ def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
 
 
 def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
-    mechanism = RecordMechanism(0.3, 1.5)
-    barrier = Record(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
+    barrier = mechanism_of(Record, 0.3, 1.5, regularization=0.7, batch=2.0, most=10)
     held = held_records(50, 0, CPU)
     fixed = barrier.fixed(Setting(6, None, 40.0, held))
     _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
@@ -156,7 +154,7 @@ def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
 def test_a_sample_that_is_too_large_is_said_not_to_fit():
     barrier = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
     held = held_records(9000, 0, CPU)
-    fixed = barrier.fixed(Setting(6, None, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(6, None, barrier.terms.expected_batch, held))
     indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
     _, fits = fixed.lay(held.drawn(indices, 2))
     assert fits.tolist() == [True, False]
@@ -169,14 +167,14 @@ def test_neighbours_stay_within_the_sensitivity(cost):
     barrier = record_sanitizer(cost, 0, self_weight=0.0)
     held = held_records(50, 0, CPU)
     held.points[7] = 1.0  # far from everything
-    fixed = barrier.fixed(Setting(n, None, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, None, barrier.terms.expected_batch, held))
     points = generated_points(n, CPU) * 0.1 - 0.9
     sums = []
     for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):
         inputs, _ = fixed.lay(held.drawn(rows, 1))
         at = {name: value[0] for name, value in inputs.items()}
         gradient = fixed.gradient(points.double(), None, at, torch.zeros(n, PIXELS, dtype=torch.int64))
-        sums.append(gradient * barrier.expected_batch)
+        sums.append(gradient * barrier.terms.expected_batch)
     moved = float((sums[0] - sums[1]).norm())
     step = 2.0**-30 * 0.3 * 1.5 * (n * PIXELS) ** 0.5  # what the lattice of the noise adds
     assert 0.29 < moved <= 0.3 + step
@@ -190,8 +188,8 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
     device, n, extra, steps = torch.device("cuda"), 20, 8, 5
     options = (SquaredEuclidean(), 1.0, extra / n, classes)
     made = {
-        "batch": Batch(BatchMechanism(0.5, 1.1), *options),
-        "image": Image(ImageMechanism(0.5, 1.5, rows=n), *options),
+        "batch": mechanism_of(Batch, 0.5, 1.1, *options),
+        "image": mechanism_of(Image, 0.5, 1.5, *options, rows=n),
     }
     barrier = made[mechanism]
     held = held_records(100, classes, device)
@@ -223,9 +221,7 @@ class TestTraining:
         data = tiny_data()
         plan = tiny_plan(data, mechanism, steps=steps, **changes)
         state, records = TrainingState(plan, device), Records(data, device)
-        made = make_steps(
-            plan, state, records, build_mechanism(plan), (1 / 3,) * 3, horizon=steps, capture=capture
-        )
+        made = make_steps(plan, state, records, plan.build(), (1 / 3,) * 3, horizon=steps, capture=capture)
         return state, made
 
     def test_not_in_fixed_shapes_where_the_number_of_records_is_not_public(self):
@@ -311,7 +307,7 @@ class TestTraining:
                 plan,
                 state,
                 Records(data, CPU),
-                build_mechanism(plan),
+                plan.build(),
                 (1 / 3,) * 3,
                 horizon=40,
                 capture=capture,

@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig, MLPConfig
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
-from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics, worst_case
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy.mechanisms import VoteMechanism, parts_of
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.privacy.noise import NoiseSource, announce
 
 _AGREED = 0.7  # of the teachers, for an entry to be moved, as published
 
@@ -38,23 +35,9 @@ class Votes(TrainingMechanism):
     recipe = "datalens"
     takes_persons = False
     splits_records = True
-    unused_settings = frozenset(
-        {
-            "flow",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-        }
-    )
+    unused_settings = TRANSPORT | {"flow"}
 
     mechanism: VoteMechanism
-
-    def __init__(self, terms: Terms) -> None:
-        self.mechanism, self.terms = self.releases(terms), terms
 
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
@@ -65,14 +48,8 @@ class Votes(TrainingMechanism):
         return VoteMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
-    def build(cls, terms: Terms) -> Votes:
-        return cls(terms)
-
-    @classmethod
     def check(cls, terms: Terms) -> None:
         super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError("the mechanism datalens trains networks; choose another generator")
         if not (terms.clip == int(terms.clip) and 1 <= terms.clip <= terms.facts.pixels):
             raise ValueError(
                 f"privacy.clip is how many entries of an image teachers vote on: a whole number from 1 to "
@@ -81,39 +58,16 @@ class Votes(TrainingMechanism):
 
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
-        """A teacher of a white record, and one of the black image that takes the place of none.
+        """A teacher that votes on grey images."""
+        built, draws = cls(one_pixel(noise_multiplier, rows, clip=1.0)), torch.full((1, rows, 1), 0.5)
 
-        Grey images of one pixel are between the two, so that it turns all its votes round.
-        """
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            1.0,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=rows,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-        )
-        built, grey, draws = cls(terms), torch.zeros(rows, 1), torch.full((1, rows, 1), 0.5)
+        def clipped(critics: PartCritics, grey: Tensor) -> Tensor:
+            return built.clipped(critics, grey, None, draws)
 
-        def taught(present: bool) -> PartCritics:
-            random = torch.Generator().manual_seed(0)
-            critics = PartCritics(Sample(torch.ones(int(present), 1)), 1, 0, rows, random)
-            for _ in range(20):
-                critics.learn(grey, None)
-            return critics
+        def release(critics: PartCritics, grey: Tensor, noise: NoiseSource) -> Tensor:
+            return built.released(critics, grey, None, draws, noise)
 
-        critics = {present: taught(present) for present in (False, True)}
-
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(critics[present], grey, None, draws).flatten()
-
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            taken = bool(len(poisson_sample(int(present), rate, noise)))
-            return built.released(critics[taken], grey, None, draws, noise).flatten()
-
-        return WorstCase(built.mechanism, clipped, release)
+        return worst_case(built, rows, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -141,12 +95,7 @@ class Votes(TrainingMechanism):
     ) -> Tensor:
         """Return the noised sum of all votes, (n, d), in float64."""
         announce(noise, points=points, labels=labels)
-        return add_gaussian(
-            self.clipped(critics, points, labels, draws),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        return self.noised(self.clipped(critics, points, labels, draws), noise)
 
     def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, draws: Tensor) -> Tensor:
         """Return the sum of votes, whole numbers in float64. Private: for audits.

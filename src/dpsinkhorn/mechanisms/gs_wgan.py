@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig, MLPConfig
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics
+from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics, worst_case
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import poisson_sample, published_epsilon
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
+from dpsinkhorn.privacy import published_epsilon
 from dpsinkhorn.privacy.mechanisms import CriticMechanism, parts_of
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
-
-_WORST_CLIP = 1e-3
+from dpsinkhorn.privacy.noise import NoiseSource, announce
 
 
 class SecretCritic(TrainingMechanism):
@@ -42,23 +37,9 @@ class SecretCritic(TrainingMechanism):
     takes_persons = False
     clips_rows = True
     splits_records = True
-    unused_settings = frozenset(
-        {
-            "flow",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-        }
-    )
+    unused_settings = TRANSPORT | {"flow"}
 
     mechanism: CriticMechanism
-
-    def __init__(self, terms: Terms) -> None:
-        self.mechanism, self.terms = self.releases(terms), terms
 
     @classmethod
     def releases(cls, terms: Terms) -> CriticMechanism:
@@ -69,54 +50,21 @@ class SecretCritic(TrainingMechanism):
         return CriticMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
-    def build(cls, terms: Terms) -> SecretCritic:
-        return cls(terms)
-
-    @classmethod
-    def check(cls, terms: Terms) -> None:
-        super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError("the mechanism gs_wgan trains networks; choose another generator")
-
-    @classmethod
     def published_epsilon(cls, terms: Terms, delta: float) -> float:
         return published_epsilon(cls.releases(terms), terms.sampling_rate, terms.steps, delta)
 
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
-        """A critic of a white record, and one of the black image that takes the place of none.
+        """A critic that is asked for its gradients in grey images."""
+        built = cls(one_pixel(noise_multiplier, rows))
 
-        Grey images are between the two, so that all their gradients turn round.
-        """
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            _WORST_CLIP,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=rows,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-        )
-        built, grey = cls(terms), torch.zeros(rows, 1)
+        def clipped(critics: PartCritics, grey: Tensor) -> Tensor:
+            return built.clipped(critics, 0, grey, None)
 
-        def taught(present: bool) -> PartCritics:
-            random = torch.Generator().manual_seed(0)
-            critics = PartCritics(Sample(torch.ones(int(present), 1)), 1, 0, rows, random)
-            for _ in range(20):
-                critics.learn(grey, None)
-            return critics
+        def release(critics: PartCritics, grey: Tensor, noise: NoiseSource) -> Tensor:
+            return built.released(critics, 0, grey, None, noise)
 
-        critics = {present: taught(present) for present in (False, True)}
-
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(critics[present], 0, grey, None).flatten()
-
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            asked = bool(len(poisson_sample(int(present), rate, noise)))
-            return built.released(critics[asked], 0, grey, None, noise).flatten()
-
-        return WorstCase(built.mechanism, clipped, release)
+        return worst_case(built, rows, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -141,12 +89,7 @@ class SecretCritic(TrainingMechanism):
     ) -> Tensor:
         """Return the noised gradients of one critic in all images, (n, d), in float64."""
         announce(noise, points=points, labels=labels)
-        return add_gaussian(
-            self.clipped(critics, part, points, labels),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        return self.noised(self.clipped(critics, part, points, labels), noise)
 
     def clipped(self, critics: PartCritics, part: int, points: Tensor, labels: Tensor | None) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""

@@ -22,7 +22,6 @@ from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others, Ranks
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords, records_of
 from dpsinkhorn.training.state import TrainingState
@@ -39,7 +38,7 @@ class _Part:
         own, self._first = dataset.part(ranks.rank, ranks.count)
         self.plan, self.records, self._ranks = plan, records_of(own, device), ranks
         self._every, self._own, self._device = dataset.units, own.units, device
-        self._mechanism = build_mechanism(plan)
+        self._mechanism = plan.build()
         self._drawn: Sample | None = None
 
     def check_device(self) -> None:

@@ -56,8 +56,8 @@ class TrainingState:
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
         self.generator = _generator(plan).to(device)
-        config = plan.kind.sketch(plan.terms)
-        self.sketch: nn.Module | None = (
+        config = plan.kind.companion(plan.terms)
+        self.companion: nn.Module | None = (
             None if config is None else build_generator(config, plan.seed).to(device)
         )
         """What was released before the first step, where the mechanism has such a thing."""
@@ -220,7 +220,7 @@ class TrainingState:
         return extra
 
     def _modules(self) -> dict[str, nn.Module]:
-        parts = {"generator": self.generator, "averaged": self.averaged, "sketch": self.sketch}
+        parts = {"generator": self.generator, "averaged": self.averaged, "companion": self.companion}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _load_optimizer(self, entries: dict[str, Tensor]) -> None:

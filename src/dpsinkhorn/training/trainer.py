@@ -27,7 +27,6 @@ from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.arithmetic import check_float64
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import facts_of, records_of
 from dpsinkhorn.training.shared_records import SharedRecords
@@ -100,7 +99,7 @@ class Trainer:
             else SharedRecords(ranks, plan, dataset, device)
         )
         self._watched, self._checked = barrier is not None, False
-        self._barrier = build_mechanism(plan) if barrier is None else barrier
+        self._barrier = plan.build() if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
         """Charge and release what comes before the first step; return the probabilities of labels.

@@ -19,7 +19,6 @@ else:
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import HeldRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
@@ -93,7 +92,7 @@ def _steps(plan: Plan, device: torch.device) -> Steps:
     uniform = (1.0 / classes,) * classes if classes else ()
     state.generator.train()
     made_up = _MadeUp(plan, device)
-    return make_steps(tried, state, made_up, build_mechanism(plan), uniform, horizon=plan.steps)
+    return make_steps(tried, state, made_up, plan.build(), uniform, horizon=plan.steps)
 
 
 def _seconds(do: Callable[[int], None], count: int, device: torch.device) -> float:

@@ -38,7 +38,7 @@ class FixedRows(FixedStep):
         self._n = setting.generated
         self._room = -(-setting.room // 32) * 32
         self._kernels = available(setting.records.device)
-        plain = barrier.marginals == "balanced" and barrier.iterations is None
+        plain = barrier.loss.marginals == "balanced" and barrier.loss.iterations is None
         self._small = self._kernels and plain and supported(self._n, setting.room)
         if self._small:
             self._room = min(MOST_COLUMNS, self._room)
@@ -49,9 +49,9 @@ class FixedRows(FixedStep):
         cost, device = PixelCost.of(barrier.cost), setting.records.device
         if cost is None or not (available(device) or device.type == "cpu"):
             return None
-        penalty = 0.0 if isinstance(barrier.marginals, str) else barrier.marginals
-        largest = max(cost.of_difference(barrier.label_weight), cost.absolute, penalty)
-        if not (largest < _LARGEST and 1 / _LARGEST < barrier.regularization < _LARGEST):
+        penalty = 0.0 if isinstance(barrier.loss.marginals, str) else barrier.loss.marginals
+        largest = max(cost.of_difference(barrier.loss.label_weight), cost.absolute, penalty)
+        if not (largest < _LARGEST and 1 / _LARGEST < barrier.loss.regularization < _LARGEST):
             return None
         made = cls(barrier, cost, setting)
         return made if max(made._room, made._n) <= fused.LONGEST_ROW else None
@@ -85,11 +85,11 @@ class FixedRows(FixedStep):
             resampled=len(points) - self._n,
             squared=self._cost.squared,
             absolute=self._cost.absolute,
-            classes=barrier.classes if barrier.marginals != "classes" else 0,
-            label_cost=self._cost.of_difference(barrier.label_weight),
+            classes=barrier.classes if barrier.loss.marginals != "classes" else 0,
+            label_cost=self._cost.of_difference(barrier.loss.label_weight),
         )
         if self._small:
-            gradient = eq6_gradient(step, barrier.regularization)
+            gradient = eq6_gradient(step, barrier.loss.regularization)
         else:
             gradient = self._by_kernels(step) if self._kernels else self._in_float64(step)
         return barrier._released(gradient, cells=cells)
@@ -124,8 +124,8 @@ class FixedRows(FixedStep):
 
     def _plans(self, step: Step, costs: Tensor, iterate: plans.Iterate) -> tuple[Tensor, Tensor]:
         """Plans of both problems for the gradients in their rows and in their columns."""
-        barrier = self._barrier
-        there, marginals = self._there(step), barrier.marginals
+        barrier, loss = self._barrier, self._barrier.loss
+        there, marginals = self._there(step), loss.marginals
         if marginals == "classes":
             assert step.labels is not None
             labels = step.labels[: step.rows]
@@ -133,12 +133,12 @@ class FixedRows(FixedStep):
         else:
             held = plans.uniform(costs, there)
         d = step.x.shape[1]
-        if barrier.iterations is not None:
+        if loss.iterations is not None:
             diameter = barrier.diameter(d)
-            return plans.stopped_plans(held, barrier.regularization, diameter, barrier.iterations, iterate)
+            return plans.stopped_plans(held, loss.regularization, diameter, loss.iterations, iterate)
         penalty = None if isinstance(marginals, str) else marginals
         largest = d * self._cost.of_difference(2.0)
-        found = plans.solve_fixed(held, barrier.regularization, largest, penalty, iterate)
+        found = plans.solve_fixed(held, loss.regularization, largest, penalty, iterate)
         return found, found
 
     @staticmethod

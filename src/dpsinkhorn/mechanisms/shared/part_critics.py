@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -15,15 +16,46 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpsinkhorn.generators import Generator, draw_latents
-from dpsinkhorn.mechanisms.shared.base import pulled_back, tidy
+from dpsinkhorn.mechanisms.shared.base import TrainingMechanism, WorstCase, pulled_back, tidy
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Sample, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.privacy import poisson_sample
+from dpsinkhorn.privacy.noise import NoiseSource
 
 _HIDDEN = 128  # numbers in each of two layers
 _RATE, _BETAS = 1e-3, (0.5, 0.9)  # of Adam
 _PENALTY = 10.0  # on slopes other than 1, as published
 _DRIFT = 1e-3  # on scores of real images, as in the authors' code
 _SLOPE = 0.2  # of a leaky ReLU below 0
+
+
+def worst_case(
+    built: TrainingMechanism,
+    rows: int,
+    clipped: Callable[[PartCritics, Tensor], Tensor],
+    release: Callable[[PartCritics, Tensor, NoiseSource], Tensor],
+) -> WorstCase:
+    """Return the case of a white record, in whose place its critic else has the black image.
+
+    Grey images, (rows, 1), are between the two, so that all that the critic says of them turns round. What is
+    noised, and what is released, are functions of critics and these images.
+    """
+
+    def taught(present: bool) -> PartCritics:
+        random = torch.Generator().manual_seed(0)
+        critics = PartCritics(Sample(torch.ones(int(present), 1)), 1, 0, rows, random)
+        for _ in range(20):
+            critics.learn(grey, None)
+        return critics
+
+    grey = torch.zeros(rows, 1)
+    critics = {present: taught(present) for present in (False, True)}
+
+    def sampled(present: bool, rate: float, noise: NoiseSource) -> Tensor:
+        asked = bool(len(poisson_sample(int(present), rate, noise)))
+        return release(critics[asked], grey, noise).flatten()
+
+    return WorstCase(built.mechanism, lambda present: clipped(critics[present], grey).flatten(), sampled)
 
 
 def part_of(sample: Sample, parts: int) -> Tensor:
@@ -145,7 +177,7 @@ class CriticSteps(Steps):
             self._terms.generated,
             learner.random,
         )
-        for _ in range(self._terms.iterations or 0):
+        for _ in range(self._terms.loss.iterations or 0):
             self._teach_critics()
 
     def take(self, count: int) -> None:

@@ -25,7 +25,6 @@ from dpsinkhorn.training.auditing.observers.flow import FlowObserver
 from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["FlowObserver", "MomentsObserver", "Observer", "RecordObserver", "SinkhornObserver", "observe"]
@@ -41,7 +40,7 @@ def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
         None if data.groups is None else torch.tensor(data.groups),
     )
     canaries = Sample(planted.points, planted.labels, planted.owners)
-    mechanism = build_mechanism(plan)
+    mechanism = plan.build()
     if isinstance(mechanism, Record):
         return RecordObserver(mechanism, plan.sampling_rate, canaries, others)
     if isinstance(mechanism, Moments):
