@@ -67,11 +67,7 @@ class TestVotes:
         for layer in critics.layers:
             layer.data[0] = value  # and whatever became of it
         for teacher in range(PARTS):
-            alone = PartCritics.__new__(PartCritics)
-            alone.__dict__.update(
-                vars(critics), layers=[each[teacher : teacher + 1] for each in critics.layers]
-            )
-            votes = barrier().clipped(alone, some(IMAGES, 4), None, draws()[:1])
+            votes = barrier().votes(critics, some(IMAGES, 4), None, draws())[teacher]
             assert torch.equal(votes.abs().sum(1), torch.full((IMAGES,), float(K), dtype=torch.float64))
 
     def test_one_record_turns_round_no_more_than_a_teacher_has(self):

@@ -75,6 +75,13 @@ class TestDraws:
             assert torch.equal(getattr(every, name)[[7, 3]], getattr(few, name))
         assert every.rows.tolist() == [[row] * 3 for row in range(20)]
 
+    def test_times_are_rounded_in_one_way(self, monkeypatch):
+        """Also by a library that rounds in another way where more numbers go through a function together."""
+        plain, sample = torch.sigmoid, sample_of(20)
+        monkeypatch.setattr(torch, "sigmoid", lambda values: plain(values) + 1e-6 * values.numel())
+        draws = StepDraws(SHAPE, 9, torch.Generator().manual_seed(3))  # as many as in no other test
+        assert torch.equal(draws(sample).times[[7, 3]], draws(some(sample, [7, 3])).times)
+
     def test_steps_labels_and_pixels_draw_anew(self, draws):
         sample = sample_of(1)
         other = StepDraws(SHAPE, 3, torch.Generator().manual_seed(4))
@@ -173,7 +180,8 @@ class TestSums:
         found = Flow(terms()).clipped(broken, sample_of(3), draws)
         assert float(found.norm()) == 0
 
-    def test_a_device_that_mixes_records_is_refused(self, network, monkeypatch):
+    @pytest.mark.parametrize("what", ["gradient", "norm"])
+    def test_a_device_that_mixes_records_is_refused(self, network, monkeypatch, what):
         fresh = build_generator(network.config, seed=1)
         gradients = RecordGradients(fresh, 1.0, 2**20, draws=2, chunk=32)
         gradients.check_places()
@@ -182,6 +190,8 @@ class TestSums:
         def mixing(self, images, *others):
             """A relative error in one inner layer, whose gradients are 0 at first."""
             found, inner = original(self, images, *others), self.network.network.middle[1].first.weight
+            if what == "norm":
+                return dataclasses.replace(found, squares=found.squares * (1 + 1e-12 * float(images.sum())))
             wrong = {inner: found.parts[inner] * (1 + 1e-6 * images.sum())}
             return dataclasses.replace(found, parts={**found.parts, **wrong})
 

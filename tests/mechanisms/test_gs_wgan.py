@@ -22,6 +22,7 @@ from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
 
 PARTS, CLASSES, PIXELS = 4, 3, 16
+BASE = "dpsinkhorn.mechanisms.shared.base"
 PUBLISHED = CriticMechanism(clip=1.0, row_noise_multiplier=1.07, rows=32)
 
 
@@ -105,16 +106,14 @@ class TestSteps:
         found = []
         for asked in (0, 3):
             monkeypatch.setattr("dpsinkhorn.mechanisms.gs_wgan._one_of", lambda *_, asked=asked: asked)
-            monkeypatch.setattr(
-                "dpsinkhorn.mechanisms.shared.base.add_gaussian", lambda values, **_: torch.ones_like(values)
-            )
+            monkeypatch.setattr(f"{BASE}.add_gaussian", lambda values, **_: torch.ones_like(values))
             _, steps = self.steps()
             steps.take(3)
             found.append(steps._critics.layers)
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
     def test_the_generator_follows_the_critic_that_is_asked(self, monkeypatch):
-        monkeypatch.setattr("dpsinkhorn.mechanisms.shared.base.add_gaussian", lambda values, **_: values)
+        monkeypatch.setattr(f"{BASE}.add_gaussian", lambda values, **_: values)
         found = []
         for asked in (0, 3):
             monkeypatch.setattr("dpsinkhorn.mechanisms.gs_wgan._one_of", lambda *_, asked=asked: asked)

@@ -10,34 +10,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import TRANSPORT, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics, worst_case
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
+from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import published_epsilon
-from dpsinkhorn.privacy.mechanisms import CriticMechanism, parts_of
-from dpsinkhorn.privacy.noise import NoiseSource, announce
+from dpsinkhorn.privacy.mechanisms import CriticMechanism
+from dpsinkhorn.privacy.noise import NoiseSource
 
 
-class SecretCritic(TrainingMechanism):
-    """The noised gradient, in the generated images, of a critic that is drawn in secret.
-
-    Args:
-        terms: public numbers.
-    """
+class SecretCritic(TaughtMechanism):
+    """The noised gradient, in the generated images, of a critic that is drawn in secret."""
 
     name = "gs_wgan"
     summary = (
         "critics learn from disjoint parts of the records; one's gradient in each image is clipped and noised"
     )
     recipe = "gs-wgan"
-    takes_persons = False
     clips_rows = True
-    splits_records = True
-    unused_settings = TRANSPORT | {"flow"}
 
     mechanism: CriticMechanism
 
@@ -54,46 +47,23 @@ class SecretCritic(TrainingMechanism):
         return published_epsilon(cls.releases(terms), terms.sampling_rate, terms.steps, delta)
 
     @classmethod
-    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
-        """A critic that is asked for its gradients in grey images."""
-        built = cls(one_pixel(noise_multiplier, rows))
-
-        def clipped(critics: PartCritics, grey: Tensor) -> Tensor:
-            return built.clipped(critics, 0, grey, None)
-
-        def release(critics: PartCritics, grey: Tensor, noise: NoiseSource) -> Tensor:
-            return built.released(critics, 0, grey, None, noise)
-
-        return worst_case(built, rows, clipped, release)
-
-    @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
         settings["privacy"]["sampling_rate"] = 1 / 6
         settings["loss"]["iterations"] = 50  # so that a critic follows its records
         return settings
 
-    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
-        parts = parts_of(self.terms.sampling_rate)
-        return CriticSteps(learner, records, self, parts, horizon=horizon)
+    def draw(self, points: Tensor, random: torch.Generator, noise: NoiseSource) -> int:  # noqa: ARG002
+        """Draw the critic that is asked, in secret."""
+        return _one_of(self.parts, noise)
 
-    def gradient(
-        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
-    ) -> Tensor:
-        """Return the noised gradient of the mean score that one of the critics, drawn in secret, gives."""
-        asked = _one_of(parts_of(self.terms.sampling_rate), learner.noise)
-        return self.released(critics, asked, points, labels, learner.noise) / self.terms.generated
+    def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: int) -> Tensor:
+        """Return the clipped gradients of one critic in all images, (n, d), in float64."""
+        return clip_rows(critics.slopes(points, labels, slice(drawn, drawn + 1))[0], self.mechanism.clip)
 
-    def released(
-        self, critics: PartCritics, part: int, points: Tensor, labels: Tensor | None, noise: NoiseSource
-    ) -> Tensor:
-        """Return the noised gradients of one critic in all images, (n, d), in float64."""
-        announce(noise, points=points, labels=labels)
-        return self.noised(self.clipped(critics, part, points, labels), noise)
-
-    def clipped(self, critics: PartCritics, part: int, points: Tensor, labels: Tensor | None) -> Tensor:
-        """Return what is noised, in float64. Private: for audits."""
-        return clip_rows(critics.slopes(points, labels, slice(part, part + 1))[0], self.mechanism.clip)
+    def followed(self, released: Tensor, drawn: int) -> Tensor:  # noqa: ARG002
+        """Return the gradient of the mean score, noised."""
+        return released / self.terms.generated
 
 
 def _one_of(count: int, noise: NoiseSource) -> int:

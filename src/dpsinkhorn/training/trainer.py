@@ -126,7 +126,15 @@ class Trainer:
         Whoever iterates may stop between blocks: `state` is whole then. When this returns, nothing is charged
         yet, and `state` knows where the run ends and how its steps are taken.
         """
-        plan, state, probabilities = self.plan, self.state, self.begin()
+        plan, state = self.plan, self.state
+        replays = plan.seed is not None and state.way is not None
+        if replays and plan.kind.learns_in_private and state.step != state.horizon:
+            # noise of steps that a crash lost would come again, on something else
+            raise TrainingError(
+                f"a seeded run of {plan.kind.name} cannot be resumed: what it learns from the records is in "
+                "no checkpoint, so that it would not replay; begin another run"
+            )
+        probabilities = self.begin()
         state.horizon = self._account.settle(
             state.step, replays=state.way is not None, promised=state.horizon
         )

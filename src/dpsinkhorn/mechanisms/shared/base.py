@@ -133,6 +133,9 @@ class TrainingMechanism(Barrier):
     """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
     splits_records: ClassVar[bool] = False
     """Whether records are split into parts for good, one over the sampling rate of them."""
+    learns_in_private: ClassVar[bool] = False
+    """Whether it keeps something that follows records without noise. No checkpoint holds that: a run that is
+    resumed begins it anew, and so does not replay."""
     labels_are_fixed: ClassVar[bool] = False
     """Whether the generated images have the same labels at every step, each class as often."""
     sums_over_records: ClassVar[bool] = False

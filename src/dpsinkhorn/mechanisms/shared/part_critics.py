@@ -8,54 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.generators import Generator, draw_latents
-from dpsinkhorn.mechanisms.shared.base import TrainingMechanism, WorstCase, pulled_back, tidy
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Sample, Steps
-from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy import poisson_sample
-from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.mechanisms.shared.base import tidy
+from dpsinkhorn.mechanisms.shared.steps import Sample
 
 _HIDDEN = 128  # numbers in each of two layers
 _RATE, _BETAS = 1e-3, (0.5, 0.9)  # of Adam
 _PENALTY = 10.0  # on slopes other than 1, as published
 _DRIFT = 1e-3  # on scores of real images, as in the authors' code
 _SLOPE = 0.2  # of a leaky ReLU below 0
-
-
-def worst_case(
-    built: TrainingMechanism,
-    rows: int,
-    clipped: Callable[[PartCritics, Tensor], Tensor],
-    release: Callable[[PartCritics, Tensor, NoiseSource], Tensor],
-) -> WorstCase:
-    """Return the case of a white record, in whose place its critic else has the black image.
-
-    Grey images, (rows, 1), are between the two, so that all that the critic says of them turns round. What is
-    noised, and what is released, are functions of critics and these images.
-    """
-
-    def taught(present: bool) -> PartCritics:
-        random = torch.Generator().manual_seed(0)
-        critics = PartCritics(Sample(torch.ones(int(present), 1)), 1, 0, rows, random)
-        for _ in range(20):
-            critics.learn(grey, None)
-        return critics
-
-    grey = torch.zeros(rows, 1)
-    critics = {present: taught(present) for present in (False, True)}
-
-    def sampled(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-        asked = bool(len(poisson_sample(int(present), rate, noise)))
-        return release(critics[asked], grey, noise).flatten()
-
-    return WorstCase(built.mechanism, lambda present: clipped(critics[present], grey).flatten(), sampled)
 
 
 def part_of(sample: Sample, parts: int) -> Tensor:
@@ -141,70 +106,6 @@ class PartCritics:
         with torch.enable_grad():
             (slopes,) = torch.autograd.grad(-_scores(layers, inputs).sum(), inputs)
         return slopes[..., : points.shape[1]]
-
-
-class TaughtBarrier(Protocol):
-    """A mechanism that lets critics teach, under privacy."""
-
-    terms: Terms
-
-    def gradient(
-        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
-    ) -> Tensor:
-        """Return the released gradient in generated images, (n, d)."""
-        ...
-
-
-class CriticSteps(Steps):
-    """In each step all critics learn, then the generator from what a mechanism releases of them."""
-
-    def __init__(
-        self,
-        learner: NetworkLearner,
-        records: AllRecords,
-        barrier: TaughtBarrier,
-        parts: int,
-        *,
-        horizon: int,
-    ) -> None:
-        self._learner, self._barrier, self._terms = learner, barrier, barrier.terms
-        self._horizon = horizon
-        # Once in a run, and again in one that is resumed: they are private, and no checkpoint holds them.
-        self._critics = PartCritics(
-            records.draw(1.0, learner.noise),
-            parts,
-            self._terms.facts.classes,
-            self._terms.generated,
-            learner.random,
-        )
-        for _ in range(self._terms.loss.iterations or 0):
-            self._teach_critics()
-
-    def take(self, count: int) -> None:
-        """Take `count` steps."""
-        learner = self._learner
-        for _ in range(count):
-            self._teach_critics()
-            points, labels = self._images()
-            gradient = self._barrier.gradient(self._critics, points.detach(), labels, learner)
-            gradients = pulled_back(points, gradient, learner.parameters)
-            learner.update(learner.rate_at(learner.step, self._horizon), gradients)
-            learner.step += 1
-
-    def _teach_critics(self) -> None:
-        with torch.no_grad():
-            points, labels = self._images()
-        self._critics.learn(points, labels)
-
-    def _images(self) -> tuple[Tensor, Tensor | None]:
-        """Return generated images, (n, d), and their labels, which are public."""
-        learner, facts, count = self._learner, self._terms.facts, self._terms.generated
-        generator, labels = learner.generator, None
-        assert isinstance(generator, Generator)
-        if facts.classes:
-            labels = torch.randint(facts.classes, (count,), generator=learner.random, device=learner.device)
-        latents = draw_latents(count, generator.config.latent, learner.random, learner.device)
-        return generator(latents, labels).flatten(1), labels
 
 
 def _scores(layers: list[Tensor], inputs: Tensor) -> Tensor:

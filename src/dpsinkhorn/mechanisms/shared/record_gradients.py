@@ -154,7 +154,8 @@ class RecordGradients:
 
         def parts(images: Tensor, rows: Tensor) -> list[Tensor]:
             kinds = labels[rows] if config.classes else None
-            return list(self._gradients(images[rows], kinds, times[rows], noises[rows]).parts.values())
+            found = self._gradients(images[rows], kinds, times[rows], noises[rows])
+            return [found.squares, *found.parts.values()]
 
         every, half = torch.arange(self._chunk, device=device), self._chunk // 2
         order = torch.randperm(self._chunk, generator=random, device=device)

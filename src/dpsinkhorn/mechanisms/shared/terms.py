@@ -91,7 +91,7 @@ class LossSettings:
     iterations: int | None = None
     """Stop balanced plans after so many annealed iterations, as the papers' authors did (13); all but
     `record`. Left out, they converge. For `dp_merf`: steps of the optimizer on what was released. For
-    `gs_wgan` and `datalens`: iterations of critics before the first step."""
+    `gs_wgan`, `datalens` and `g_pate`: iterations of critics before the first step."""
 
     def __post_init__(self) -> None:
         one_of("loss", self, cost=typing.get_args(CostName))
@@ -184,14 +184,14 @@ class Terms:
 
 def one_pixel(noise_multiplier: float, generated: int = 1, **others: Any) -> Terms:
     """Return the terms of a worst case: an image is one pixel, and everything is clipped."""
-    pixel, settings = (1, 1, 1), {"clip": _WORST_CLIP, "least_largest_sample": 100, **others}
+    pixel, settings = (1, 1, 1), {"clip": _WORST_CLIP, "sampling_rate": 1.0, **others}
     settings.setdefault("generator", MLPConfig(image_shape=pixel, classes=0))
     settings.setdefault("loss", LossSettings(self_weight=0, debias=0))
     return Terms(
         Facts(pixel, classes=0, records=1, units=1),
         noise_multiplier=noise_multiplier,
-        sampling_rate=1.0,
         steps=1,
         generated=generated,
+        least_largest_sample=100,
         **settings,
     )
