@@ -248,7 +248,7 @@ def distance(data: Dataset, teacher: str, n: int, device: torch.device) -> float
     plan = _plan(data, teacher, n, "none")
     barrier, records = plan.build(), Records(data, device)
     assert isinstance(barrier, GradientMechanism)
-    held = records.held(plan.facts.classes, on_the_grid=False)
+    held = records.stored(plan.facts.classes, on_the_grid=False)
     assert held is not None
     fixed = barrier.fixed(Setting(n, None, plan.expected_batch, held))
     assert fixed is not None
@@ -258,7 +258,7 @@ def distance(data: Dataset, teacher: str, n: int, device: torch.device) -> float
     points, labels = held.read(taken).float(), held.kinds[taken]
     points = (points + 0.4 * torch.randn(points.shape, generator=random, device=device)).clamp(-1, 1)
     drawn = held.drawn(poisson_sample(3 * held.count, n / held.count, SeededNoise(0), device=device), 3)
-    inputs, _ = fixed.lay(drawn)
+    inputs, _ = fixed.inputs_of(drawn)
     worst = 0.0
     for step in range(3):
         rows = drawn.rows[drawn.step == step]

@@ -74,7 +74,7 @@ def main() -> None:
             result["where_us"] = where(profile(steps), plan)
 
     # ---- the loss and its gradient alone, on the same clouds
-    held = records.held(CLASSES, on_the_grid=False)
+    held = records.stored(CLASSES, on_the_grid=False)
     assert held is not None
     x, labels, y, kinds = clouds(state, held, device)
     fixed = barrier.fixed(Setting(N, None, 50.0, held)) if device.type == "cuda" else None

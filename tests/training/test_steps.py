@@ -23,7 +23,7 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
-from dpsinkhorn.training.records import HeldRecords, Records
+from dpsinkhorn.training.records import Records, StoredRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from dpsinkhorn.training.trainer import Trainer
@@ -41,11 +41,11 @@ DEVICES = [
 CLASSES, PIXELS = 3, 16
 
 
-def held_records(count: int, classes: int, device: torch.device) -> HeldRecords:
+def held_records(count: int, classes: int, device: torch.device) -> StoredRecords:
     random = torch.Generator().manual_seed(5)
     points = on_grid(torch.rand(count, PIXELS, generator=random) * 2 - 1).float()
     kinds = torch.randint(max(1, classes), (count,), generator=random).sort().values
-    return HeldRecords(points.to(device), kinds.to(device), torch.float64)
+    return StoredRecords(points.to(device), kinds.to(device), torch.float64)
 
 
 def generated_points(count: int, device: torch.device) -> torch.Tensor:
@@ -56,7 +56,7 @@ def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: fl
     return mechanism_of(Record, 0.3, 1.5, cost, 0.7, batch=batch, own=self_weight, classes=classes)
 
 
-def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
+def sample_of(held: StoredRecords, drawn, step: int, classes: int) -> Sample:
     rows = drawn.rows[drawn.step == step]
     return Sample(held.read(rows), held.kinds[rows] if classes else None)
 
@@ -75,7 +75,7 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
     fixed = barrier.fixed(Setting(n, every, barrier.terms.expected_batch, held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
-    inputs, fits = fixed.lay(drawn)
+    inputs, fits = fixed.inputs_of(drawn)
     assert fits.all()
     points = generated_points(n + extra, device)
     cells = normal_cells(SeededNoise(2), (n, PIXELS), device=device)
@@ -97,7 +97,7 @@ def test_every_record_is_laid_out_once(device):
     fixed = barrier.fixed(
         Setting(6, torch.arange(12, device=device) % CLASSES, barrier.terms.expected_batch, held)
     )
-    inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
+    inputs, fits = fixed.inputs_of(held.drawn(indices, len(chosen)))
     assert fits.all()
     for step, rows in enumerate(chosen):
         there = inputs["filled"][step]
@@ -112,7 +112,7 @@ def test_an_empty_sample_leaves_the_stated_noise(device):
     barrier = record_sanitizer(SquaredEuclidean(), 0, self_weight=0.0)
     fixed = barrier.fixed(Setting(n, None, 40.0, held_records(90, 0, device)))
     nothing = held_records(90, 0, device).drawn(torch.empty(0, dtype=torch.int64, device=device), steps)
-    inputs, fits = fixed.lay(nothing)
+    inputs, fits = fixed.inputs_of(nothing)
     assert fits.all()
     cells = normal_cells(SeededNoise(4), (steps, n, PIXELS), device=device)
     points = generated_points(n, device)
@@ -133,12 +133,12 @@ def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
     """Such a record must not move others: where there is one, steps are taken one by one."""
     data = tiny_data()
     good = Records(data, CPU)
-    assert good.held(CLASSES, on_the_grid=True) is not None
-    assert good.held(CLASSES - 1, on_the_grid=True) is None
+    assert good.stored(CLASSES, on_the_grid=True) is not None
+    assert good.stored(CLASSES - 1, on_the_grid=True) is None
     labels = data.labels.copy()
     labels[7] = bad
-    assert Records(dataclasses.replace(data, labels=labels), CPU).held(CLASSES, on_the_grid=True) is None
-    ignored = good.held(0, on_the_grid=True)
+    assert Records(dataclasses.replace(data, labels=labels), CPU).stored(CLASSES, on_the_grid=True) is None
+    ignored = good.stored(0, on_the_grid=True)
     assert ignored is not None
     assert not ignored.kinds.any()
 
@@ -147,7 +147,7 @@ def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
     barrier = mechanism_of(Record, 0.3, 1.5, regularization=0.7, batch=2.0, most=10)
     held = held_records(50, 0, CPU)
     fixed = barrier.fixed(Setting(6, None, 40.0, held))
-    _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
+    _, fits = fixed.inputs_of(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
     assert fits.tolist() == [True, False]
 
 
@@ -156,7 +156,7 @@ def test_a_sample_that_is_too_large_is_said_not_to_fit():
     held = held_records(9000, 0, CPU)
     fixed = barrier.fixed(Setting(6, None, barrier.terms.expected_batch, held))
     indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
-    _, fits = fixed.lay(held.drawn(indices, 2))
+    _, fits = fixed.inputs_of(held.drawn(indices, 2))
     assert fits.tolist() == [True, False]
 
 
@@ -171,7 +171,7 @@ def test_neighbours_stay_within_the_sensitivity(cost):
     points = generated_points(n, CPU) * 0.1 - 0.9
     sums = []
     for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):
-        inputs, _ = fixed.lay(held.drawn(rows, 1))
+        inputs, _ = fixed.inputs_of(held.drawn(rows, 1))
         at = {name: value[0] for name, value in inputs.items()}
         gradient = fixed.gradient(points.double(), None, at, torch.zeros(n, PIXELS, dtype=torch.int64))
         sums.append(gradient * barrier.terms.expected_batch)
@@ -199,7 +199,7 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
     assert fixed is not None
     indices = poisson_sample(steps * held.count, 0.2, SeededNoise(1), device=device)
     drawn = held.drawn(indices[indices // held.count != 2], steps)  # the third is empty
-    inputs, fits = fixed.lay(drawn)
+    inputs, fits = fixed.inputs_of(drawn)
     assert fits.all()
     points = generated_points(n + extra, device)
     for step in range(steps):
@@ -233,7 +233,7 @@ class TestTraining:
     @pytest.mark.parametrize("batch", [1, 50, 200, 0.2])
     def test_whether_a_sample_fits_is_within_what_the_accountant_sets_aside(self, records, batch):
         rate = batch if batch < 1 else batch / records
-        room = Setting(1, None, rate * records, held_records(1, 0, CPU)).room
+        room = Setting(1, None, rate * records, held_records(1, 0, CPU)).capacity
         assert 0 < rate * binom.pmf(room, records - 1, rate) < _pld._ROUNDING / 100
 
     def weights(self, state):
@@ -284,13 +284,13 @@ class TestTraining:
         state = trainer.state
         next(trainer.blocks())
         way = f"one by one, by torch {torch.__version__} on cpu"
-        assert state.way == way
+        assert state.how_taken == way
         next(trainer.blocks())
         for other in (
             f"64 at a time, by torch {torch.__version__} on cpu",
             "one by one, by torch 2.0.1 on cpu",
         ):
-            state.way = other
+            state.how_taken = other
             with pytest.raises(TrainingError, match="would not replay") as caught:
                 trainer.blocks()
             assert f"took its steps {other}, and here they would be taken {way}" in str(caught.value)

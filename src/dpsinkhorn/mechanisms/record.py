@@ -210,14 +210,14 @@ class FixedRecord(FixedStep):
         own, resampled = sort_by_class(kinds, [generated, extra], barrier.classes, device)
         self._arrangement = arrange(kinds[0], generated, own)
         self._self_tiles = list(cut(resampled, clipped_sum.tile, AT_ONCE)) if extra else None
-        self._room = math.ceil(setting.room / clipped_sum.tile) + self._classes
+        self._capacity = math.ceil(setting.capacity / clipped_sum.tile) + self._classes
 
     @property
     def noise_rows(self) -> int:
         return self._n
 
-    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        length, room, device = self._sum.tile, self._room, drawn.rows.device
+    def inputs_of(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+        length, many, device = self._sum.tile, self._capacity, drawn.rows.device
         counts = torch.bincount(
             drawn.step * self._classes + drawn.kind, minlength=drawn.steps * self._classes
         )
@@ -225,8 +225,8 @@ class FixedRecord(FixedStep):
         counts = counts.view(drawn.steps, self._classes)
         tiles = (counts + (length - 1)).div(length, rounding_mode="floor")
         ends = tiles.cumsum(1)
-        every = torch.arange(room, device=device)
-        kinds = torch.searchsorted(ends, every.expand(drawn.steps, room).contiguous(), right=True)
+        every = torch.arange(many, device=device)
+        kinds = torch.searchsorted(ends, every.expand(drawn.steps, many).contiguous(), right=True)
         kinds.clamp_(max=self._classes - 1)
         offset = (every - (ends - tiles).gather(1, kinds)) * length
         step = torch.arange(length, device=device)
@@ -234,7 +234,7 @@ class FixedRecord(FixedStep):
         at = (starts.gather(1, kinds) + offset).unsqueeze(-1) + step
         padded = torch.cat([drawn.rows, drawn.rows.new_zeros(1)])  # there may be none at all
         rows = padded[at.clamp_(max=len(drawn.rows))]
-        fits = (ends[:, -1] <= room) & (counts.sum(1) <= self._barrier.max_sample)
+        fits = (ends[:, -1] <= many) & (counts.sum(1) <= self._barrier.max_sample)
         return {"kinds": kinds, "rows": rows, "filled": filled}, fits
 
     def gradient(

@@ -23,7 +23,7 @@ from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others, Ranks
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords, records_of
+from dpsinkhorn.training.records import StoredRecords, records_of
 from dpsinkhorn.training.state import TrainingState
 
 __all__ = ["SharedRecords", "answer"]
@@ -113,7 +113,7 @@ class SharedRecords:
         sample = self._part.draw(rate, noise)
         return dataclasses.replace(sample, others=Others(self._ranks, "sample")) if self._sums else sample
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:  # noqa: ARG002
         """No rank holds all of them."""
         return None
 

@@ -48,7 +48,7 @@ class TrainingState:
         self.step = 0
         self.updates = 0
         """Made before the first step, by what was released already."""
-        self.way: str | None = None
+        self.how_taken: str | None = None
         """How steps were taken so far, in words; none before the first."""
         self.horizon: int | None = None
         """After how many steps the run is to end, where that is known."""
@@ -177,7 +177,7 @@ class TrainingState:
         header: dict[str, Any] = {
             "step": self.step,
             "updates": self.updates,
-            "way": self.way,
+            "way": self.how_taken,
             "horizon": self.horizon,
             "extra": extra,
         }
@@ -210,7 +210,7 @@ class TrainingState:
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
             self.step, self.updates = int(header["step"]), int(header.get("updates", 0))
-            self.way = None if header.get("way") is None else str(header["way"])
+            self.how_taken = None if header.get("way") is None else str(header["way"])
             self.horizon = None if header.get("horizon") is None else int(header["horizon"])
             self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
             extra: dict[str, Any] = header["extra"]

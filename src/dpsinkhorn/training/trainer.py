@@ -127,7 +127,7 @@ class Trainer:
         yet, and `state` knows where the run ends and how its steps are taken.
         """
         plan, state = self.plan, self.state
-        replays = plan.seed is not None and state.way is not None
+        replays = plan.seed is not None and state.how_taken is not None
         if replays and plan.kind.learns_in_private and state.step != state.horizon:
             # noise of steps that a crash lost would come again, on something else
             raise TrainingError(
@@ -136,19 +136,21 @@ class Trainer:
             )
         probabilities = self.begin()
         state.horizon = self._account.settle(
-            state.step, replays=state.way is not None, promised=state.horizon
+            state.step, replays=state.how_taken is not None, promised=state.horizon
         )
         with self._replayable():
             steps = make_steps(
                 plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
-        taken = f"{steps.way}{self._parts}, by torch {torch.__version__} on {_device_name(state.device)}"
-        if plan.seed is not None and state.way not in (None, taken):
+        taken = (
+            f"{steps.how_taken}{self._parts}, by torch {torch.__version__} on {_device_name(state.device)}"
+        )
+        if plan.seed is not None and state.how_taken not in (None, taken):
             raise TrainingError(
-                f"this seeded run took its steps {state.way}, and here they would be taken {taken}: it would "
-                "not replay; resume it where it began, or begin another run"
+                f"this seeded run took its steps {state.how_taken}, and here they would be taken {taken}: it "
+                "would not replay; resume it where it began, or begin another run"
             )
-        state.way = taken
+        state.how_taken = taken
         return self._blocks(steps, state.horizon)
 
     def _blocks(self, steps: Steps, horizon: int) -> Iterator[Block]:

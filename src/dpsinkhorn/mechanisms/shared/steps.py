@@ -43,7 +43,7 @@ class Steps(ABC):
     """Updates before the first step, by what was released already: they cost nothing."""
 
     @property
-    def way(self) -> str:
+    def how_taken(self) -> str:
         """Say in words how steps are taken. A seeded run replays where they are taken in the same way."""
         return "one by one"
 
