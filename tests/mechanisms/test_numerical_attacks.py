@@ -150,7 +150,7 @@ def test_steps_in_fixed_shapes(kind, device):
                     row = {name: part[0] for name, part in inputs.items()}
                     found.append(step.gradient(images, None, row, cells)[:N].double())
                 assert all(bool(torch.isfinite(gradient).all()) for gradient in found)
-                scale = made.expected_batch if kind == "record" else 1.0
+                scale = made.terms.expected_batch if kind == "record" else 1.0
                 move = scale * float((found[0] - found[1]).norm()) / made.mechanism.sensitivity
                 assert move <= 1 + 1e-5  # what is handed on is rounded, to a lattice and to float32
                 COUNTS["attacks in fixed shapes"] += 1

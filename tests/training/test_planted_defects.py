@@ -6,6 +6,7 @@ docs/audit.md has the same list, as a table; `test_the_docs_name_every_defect` k
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -170,7 +171,10 @@ def shuffled(patch: pytest.MonkeyPatch) -> None:
 def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
     def backward(real, self, points, labels, sample, *rest):
         other = copy.copy(self)
-        other.expected_batch = max(1, len(sample.points))
+        records = max(1, len(sample.points)) / self.terms.sampling_rate
+        other.terms = dataclasses.replace(
+            self.terms, facts=dataclasses.replace(self.terms.facts, records=records)
+        )
         real(other, points, labels, sample, *rest)
 
     wrap(patch, record.Record, "backward", backward)

@@ -75,7 +75,7 @@ def test_a_draw_equals_the_slow_reference(dataset, rate, seed):
 def test_what_a_gpu_holds_gives_the_same_points(dataset):
     """The path of a GPU, on this processor: the whole set held in the type of its file."""
     held = Records(dataset, CPU)
-    held._held = held._hold()
+    held._resident = held._hold()
     rows = torch.arange(dataset.records).flip(0)
     np.testing.assert_allclose(held._points(rows), dataset.points(rows), atol=2e-7)
 

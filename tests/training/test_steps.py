@@ -258,11 +258,11 @@ class TestTraining:
         for capture in (False, True):
             state, steps = self.steps_of(steps=90, device=torch.device("cuda"), capture=capture)
             steps.multiple = 45
-            lay = type(steps._fixed).lay
+            lay = type(steps._fixed).inputs_of
             with monkeypatch.context() as patch:
                 patch.setattr(
                     type(steps._fixed),
-                    "lay",
+                    "inputs_of",
                     lambda own, drawn, lay=lay: (
                         lay(own, drawn)[0],
                         ~torch.isin(torch.arange(drawn.steps), torch.tensor([5, 23, 40])),
@@ -339,9 +339,11 @@ class TestTraining:
         steps.multiple = 8
         used, rendered = [], []
         real, render = steps._fixed.gradient, captured.render
-        lay = steps._fixed.lay
+        inputs_of = steps._fixed.inputs_of
         monkeypatch.setattr(
-            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) != 5)
+            type(steps._fixed),
+            "inputs_of",
+            lambda _, drawn: (inputs_of(drawn)[0], torch.arange(drawn.steps) != 5),
         )
 
         def gradient(_, points, labels, inputs, cells):
@@ -366,9 +368,11 @@ class TestTraining:
     def test_steps_without_room_are_taken_in_the_ordinary_way(self, monkeypatch):
         state, steps = self.steps_of()
         plain = []
-        lay, real = steps._fixed.lay, steps._barrier.backward
+        inputs_of, real = steps._fixed.inputs_of, steps._barrier.backward
         monkeypatch.setattr(
-            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
+            type(steps._fixed),
+            "inputs_of",
+            lambda _, drawn: (inputs_of(drawn)[0], torch.arange(drawn.steps) % 3 > 0),
         )
         monkeypatch.setattr(
             steps._barrier, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]
