@@ -119,6 +119,11 @@ class Ranks:
                     dist.recv(each, rank, group=self._group)
             return [torch.cat(pieces) for pieces in zip(*every, strict=True)]
 
+    def words(self, own: str) -> list[str]:
+        """At every rank: say a word; those of all ranks, in their order, are at rank 0."""
+        (said,) = self.gathered([torch.frombuffer(bytearray(own.encode() + b"\0"), dtype=torch.uint8)])
+        return bytes(said.tolist()).decode().split("\0")[:-1]
+
     # ---- failures
 
     def leave_word(self, error: BaseException) -> None:

@@ -11,7 +11,9 @@ from torch import nn
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, build_generator
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
@@ -19,16 +21,20 @@ from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.part_critics import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
     SeededNoise,
 )
+from dpsinkhorn.training import facts_of, load_recipe, make_plan
+from dpsinkhorn.training.auditing import audit_run
 from dpsinkhorn.training.auditing.observers import (
     FlowObserver,
     MomentsObserver,
     RecordObserver,
     SinkhornObserver,
+    TaughtObserver,
 )
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
 from support.barriers import mechanism_of
@@ -328,3 +334,57 @@ class TestFlow:
 def roughly_sorted(scores, included):
     """Of pairs of a canary that is in and one that is not, how many are told apart."""
     return float((scores[included][:, None] > scores[~included]).double().mean())
+
+
+def critic_recipe(name: str, **privacy):
+    kind = find_mechanism(name)
+    recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(DATA.records))
+    return recipe.replace(privacy=privacy)
+
+
+class TestOtherSystems:
+    """Little noise: what is released tells who is in, as far as the observer knows what each would do."""
+
+    @pytest.mark.parametrize(
+        ("name", "privacy", "least"),
+        [
+            ("dp_merf", {"noise_multiplier": 0.15}, 0.9),
+            ("dp_cgan", {"noise_multiplier": 0.05, "sampling_rate": 0.5, "steps": 5}, 0.75),
+            ("datalens", {"noise_multiplier": 0.3, "sampling_rate": 0.02}, 0.8),
+            ("g_pate", {"noise_multiplier": 0.3, "sampling_rate": 0.02}, 0.8),
+            ("gs_wgan", {"noise_multiplier": 0.01, "sampling_rate": 0.1, "steps": 30}, 0.65),
+        ],
+    )
+    def test_scores_tell_who_is_in(self, name, privacy, least, monkeypatch):
+        monkeypatch.setattr("dpsinkhorn.training.auditing.run._bounds", lambda *_: None)
+        found = audit_run(DATA, critic_recipe(name, **privacy), delta=1e-5, canaries=30, seed=0)
+        inside, outside = found.step_scores[found.included], found.step_scores[~found.included]
+        assert float((inside[:, None] > outside).mean()) > least
+
+    def test_bounds(self):
+        recipe = critic_recipe("dp_merf", noise_multiplier=0.15)
+        found = audit_run(DATA, recipe, delta=1e-5, canaries=60, seed=0)
+        assert 1 < found.every_step.steinke.epsilon < found.every_step.f_dp_gaussian.epsilon < found.claimed
+
+    def test_of_critics_each_part_is_as_with_or_without_its_canary(self):
+        """So that of the residual of votes nothing is left but noise, given the coins."""
+        recipe = critic_recipe("datalens", noise_multiplier=1.0, sampling_rate=0.02)
+        plan = make_plan(recipe, facts_of(DATA, records=100), delta=1e-5, accountant="rdp", seed=0)
+        watched = Votes(plan.terms)
+        observer = TaughtObserver(watched, CANARIES, OTHERS)
+        taken = [0, 3, 4, 8]
+        critics = observer.critics(joined(OTHERS, picked(CANARIES, taken)), torch.Generator().manual_seed(1))
+        for _ in range(3):
+            critics.learn(IMAGES[: plan.generated], LABELS[: plan.generated])
+        places = part_of(CANARIES, watched.parts).tolist()
+        assert len(set(places)) == len(places)
+        for part in range(watched.parts):
+            shadow, _ = critics.shadows[part in [places[at] for at in taken]]
+            assert all(
+                torch.equal(*(each.layers[layer][part] for each in (critics, shadow))) for layer in range(6)
+            )
+        without, with_canaries = (each for each, _ in critics.shadows)
+        assert [
+            not torch.equal(without.layers[0][part], with_canaries.layers[0][part])
+            for part in range(watched.parts)
+        ] == [part in places for part in range(watched.parts)]

@@ -168,6 +168,12 @@ class MeanEmbeddings(TrainingMechanism):
             raise ValueError("records: expected a sample at least, if an empty one")
         return total
 
+    def vectors(self, points: Tensor) -> Tensor:
+        """Return each image's cosines and sines, (b, D), of norm √(D/2)."""
+        phases = on_grid(points) @ self.frequencies.to(points.device).T  # in parts of a turn, exact
+        places = phases.round_().long().bitwise_and_(2**_TURN_BITS - 1)
+        return self._table.to(points.device)[places].flatten(1)
+
     @property
     def kinds(self) -> int:
         """Sums: one for each class, one where there are none."""
@@ -180,13 +186,10 @@ class MeanEmbeddings(TrainingMechanism):
 
     def _add(self, sample: Sample, sums: Tensor, counts: Tensor) -> None:
         rows, kinds = rows_of_classes(sample, self.classes)
-        frequencies, table = self.frequencies.to(sums.device), self._table.to(sums.device)
         for part in torch.split(
             torch.arange(len(rows), device=sums.device), max(1, _AT_ONCE // self.features)
         ):
-            phases = on_grid(sample.points[rows[part]]) @ frequencies.T  # in parts of a turn, exact
-            places = phases.round_().long().bitwise_and_(2**_TURN_BITS - 1)
-            sums.index_add_(0, kinds[part], table[places].flatten(1))
+            sums.index_add_(0, kinds[part], self.vectors(sample.points[rows[part]]))
         counts.index_add_(0, kinds, torch.ones_like(kinds, dtype=torch.float64))
 
 

@@ -33,6 +33,7 @@ from dpsinkhorn.privacy.noise import NoiseSource, announce, gaussian_std
 from dpsinkhorn.ranks import over_ranks
 
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
+_CACHED = 2048  # records whose images are transformed together
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
@@ -287,10 +288,15 @@ class Moments(TrainingMechanism):
         counts = total.new_zeros(len(total))
         summed: Summed = "squares over all classes" if pooled else "squares"
         for part in self.clipped_units(records, centres, radius, coordinates, summed):
-            for place in range(len(total)):
-                own = slice(None) if pooled else part.kinds == place
-                total[place] += part.weighted[own].T @ part.units[own]
-                counts[place] += part.weights[own].sum()
+            if pooled:
+                total[0] += part.weighted.T @ part.units
+                counts[0] += part.weights.sum()
+                continue
+            for place, own in enumerate(_by_class(part.kinds, len(centres))):
+                units = part.units[own]
+                weighted = units if part.weighted is part.units else part.weighted[own]
+                total[place] += weighted.T @ units
+            counts.index_add_(0, part.kinds, part.weights)
         return ((total + total.mT) / 2, counts) if self.persons else (total, None)
 
     def clipped_units(
@@ -324,11 +330,14 @@ class Moments(TrainingMechanism):
     def _units(self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None) -> Clipped:
         """Each record by itself; one whose label is no class is left out."""
         rows, kinds = rows_of_classes(sample, self.config.classes)
-        own, nearest = self.coefficients(sample.points)[rows], torch.zeros_like(kinds)
-        for kind in range(len(centres)):
-            here = (kinds == kind).nonzero().flatten()
-            nearest[here] = _nearest(own[here], centres[kind])
-        deviations = own - centres[kinds, nearest]
+        own, nearest = self.coefficients(sample.points), torch.zeros_like(kinds)
+        if len(rows) < len(own):
+            own = own[rows]
+        _, components, k = centres.shape
+        if components > 1:
+            for kind, here in enumerate(_by_class(kinds, len(centres))):
+                nearest[here] = _nearest(own[here], centres[kind])
+        deviations = own.sub_(centres.view(-1, k)[kinds * components + nearest])
         if matrix is not None:
             deviations = _rounded(deviations @ matrix.T, self._bits)
         units = self._clipped(deviations, radius)
@@ -361,13 +370,16 @@ class Moments(TrainingMechanism):
 
     def coefficients(self, points: Tensor) -> Tensor:
         """The low frequencies of images in [-1, 1], (n, k), of pixels from 0 to 1, on the grid."""
+        return torch.cat([self._coefficients(part) for part in torch.split(points, _CACHED)])
+
+    def _coefficients(self, points: Tensor) -> Tensor:
         channels, height, width = self.config.image_shape
-        pixels = on_grid(points).add_(1).mul_(0.5)
-        pixels = pixels.view(-1, width)
+        pixels = on_grid(points).add_(1).mul_(0.5).T.contiguous()  # records last: the quicker products
         across, down = self._across.to(pixels), self._down.to(pixels)
-        half = _rounded(pixels @ across.T, self._middle_bits).view(-1, height, len(across))
-        spectrum = _rounded(down @ half, self._bits).view(-1, channels, len(down) * len(across))
-        return spectrum[:, :, self._places.to(pixels.device)].flatten(1)
+        half = _rounded(across @ pixels.view(channels * height, width, -1), self._middle_bits)
+        spectrum = _rounded(down @ half.view(channels, height, -1), self._bits)
+        spectrum = spectrum.view(channels, len(down) * len(across), -1)
+        return spectrum[:, self._places.to(pixels.device)].flatten(0, 1).T
 
     def place(self, centres: Tensor) -> Tensor:
         """Centres, which are public, brought to where images are, and onto their grid."""
@@ -393,6 +405,12 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
     lengths = (centres * centres).sum(1)
     parts = torch.split(points, max(1, _TABLE // len(centres)))
     return torch.cat([(2 * (part @ centres.T) - lengths).argmax(1) for part in parts])
+
+
+def _by_class(kinds: Tensor, classes: int) -> tuple[Tensor, ...]:
+    """The rows of each class."""
+    order = torch.argsort(kinds, stable=True)
+    return torch.split(order, torch.bincount(kinds, minlength=classes).tolist())
 
 
 def _rounded(values: Tensor, bits: int) -> Tensor:

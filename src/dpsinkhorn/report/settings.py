@@ -9,7 +9,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.privacy.mechanisms import parts_of
+from dpsinkhorn.privacy.mechanisms import VoteMechanism, parts_of
 from dpsinkhorn.release import LABEL_SOURCES, PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
@@ -78,7 +78,10 @@ def plan_rows(found: Findings) -> Rows:
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
-        rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
+        votes = isinstance(plan.mechanism, VoteMechanism)
+        rows.append(
+            ("setting clip, of votes" if votes else "clipping bound", f"{plan.recipe.privacy.clip:g}")
+        )
         if plan.preparation_epsilon is not None:
             before = f"epsilon {format_epsilon(plan.preparation_epsilon)} by itself"
             rows.append(("released before the first step", before))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dpsinkhorn import __version__
 from dpsinkhorn.errors import ReportError
+from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.words import PUBLIC_FACTS, format_epsilon
 from dpsinkhorn.release import TRUST
 from dpsinkhorn.report.gather import Findings
@@ -78,7 +79,7 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
     else:
         text = f"A record, {change}: event level where a person has several."
         missing = "How many records a person has at most; "
-    missing += "whether a picture shows somebody else, too, who is in others (3.7: hard to say of pictures)."
+    missing += "whether a picture also shows somebody who is in other pictures (3.7)."
     yield "2.4 Unit of privacy", text, missing
     yield (
         "2.5 Comparing guarantees",
@@ -98,13 +99,13 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
 def _of_the_algorithm(found: Findings) -> Iterator[tuple[str, str, str]]:
     privacy, plan = found.privacy, found.plan
     yield "3.1 Mechanism", f"{mechanism_in_words(privacy)}. {_AFTERWARDS}", ""
-    text = (
-        f"By clipping, before anything is summed; what one {privacy.unit} can change is bounded by that alone"
-    )
+    how, bound = "clipping, before anything is summed", ""
     if plan is not None:
-        text += (
-            f" (bound {plan.recipe.privacy.clip:g}, noise {plan.noise_multiplier:.6g} times the sensitivity)"
-        )
+        bound = f"bound {plan.recipe.privacy.clip:g}, "
+        if isinstance(plan.mechanism, VoteMechanism):
+            how, bound = "counting votes, of which each part of the records has a fixed number", ""
+        bound = f" ({bound}noise {plan.noise_multiplier:.6g} times the sensitivity)"
+    text = f"By {how}; what one {privacy.unit} can change is bounded by that alone{bound}"
     yield "3.1 Sensitivity", f"{text}.", ""
     text = (
         "A public library with a proof and three kinds of tests for each claim; ε can be computed again by "

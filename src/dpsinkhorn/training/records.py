@@ -236,7 +236,7 @@ class StreamedRecords(Records):
 
     def every(self) -> Iterator[Sample]:
         for rows in self._dataset.stretches(at_a_time(self._dataset.image_shape)):
-            yield self._read(np.arange(rows.start, rows.stop))
+            yield self._read(rows)
 
     def labels(self) -> Labels:
         for rows in self._dataset.stretches(_LABELS):
@@ -244,7 +244,7 @@ class StreamedRecords(Records):
             assert labels is not None
             yield labels, self._some(self._dataset.groups, rows)
 
-    def _read(self, rows: npt.NDArray[np.int64]) -> Sample:
+    def _read(self, rows: slice | npt.NDArray[np.int64]) -> Sample:
         return Sample(
             self._dataset.points(rows).to(self._device),
             self._some(self._dataset.labels, rows),

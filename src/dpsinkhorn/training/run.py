@@ -170,6 +170,11 @@ class Run:
         """Whether the release is there."""
         return self.release_folder.is_dir()
 
+    @property
+    def begun(self) -> bool:
+        """Whether something may have been spent."""
+        return self.done or self._checkpoint.exists()
+
     def train(
         self,
         dataset: Dataset,

@@ -26,9 +26,9 @@ from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.arithmetic import check_float64
+from dpsinkhorn.training.arithmetic import check_float64, computed_by
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import facts_of, records_of
+from dpsinkhorn.training.records import Records, facts_of, records_of
 from dpsinkhorn.training.shared_records import SharedRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
@@ -91,13 +91,12 @@ class Trainer:
         self.probabilities: tuple[float, ...] | None = None
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
-        # where sums are not exact, other parts round otherwise
-        self._parts = f" on {ranks.count} ranks" if ranks is not None and not plan.kind.sums_are_exact else ""
-        self._records = (
-            records_of(dataset.part(0, 1)[0], device)
-            if ranks is None
-            else SharedRecords(ranks, plan, dataset, device)
-        )
+        self._records: Records | SharedRecords
+        if ranks is None:
+            self._records, self._computed = records_of(dataset.part(0, 1)[0], device), computed_by(device)
+        else:
+            self._records = SharedRecords(ranks, plan, dataset, device)
+            self._computed = self._records.computed_by
         self._watched, self._checked = barrier is not None, False
         self._barrier = plan.build() if barrier is None else barrier
 
@@ -142,9 +141,7 @@ class Trainer:
             steps = make_steps(
                 plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
-        taken = (
-            f"{steps.how_taken}{self._parts}, by torch {torch.__version__} on {_device_name(state.device)}"
-        )
+        taken = f"{steps.how_taken}, by {self._computed}"
         if plan.seed is not None and state.how_taken not in (None, taken):
             raise TrainingError(
                 f"this seeded run took its steps {state.how_taken}, and here they would be taken {taken}: it "
@@ -287,10 +284,6 @@ def _next_block(steps: int, seconds: float) -> int:
 def _norm(gradients: list[Tensor]) -> float:
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
     return float(torch.linalg.vector_norm(torch.stack(norms)))
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @contextmanager
