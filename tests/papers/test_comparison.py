@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from dpsinkhorn.errors import ReproductionError
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
 from dpsinkhorn.papers import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.report import write_comparison
@@ -164,6 +165,15 @@ class TestCosts:
         assert plan.recipe.loss.iterations == 600
         assert 0 < try_plan(plan, torch.device("cpu")).seconds < math.inf
         assert len(steps) == 10
+
+    def test_critics_that_learn_before_the_first_step_are_counted(self, monkeypatch):
+        """By few of their iterations."""
+        taught, learn = [], PartCritics.learn
+        monkeypatch.setattr(PartCritics, "learn", lambda *given: (taught.append(1), learn(*given)))
+        settings = {"privacy": {"batch": 60, "steps": 10}, "loss": {"iterations": 10**9}}
+        plan = plan_for(tiny_data(), Request(EPSILON, mechanism="gs_wgan", settings=settings, quick=True))
+        assert try_plan(plan, torch.device("cpu")).seconds > 10**4
+        assert len(taught) < 10
 
 
 class TestPage:

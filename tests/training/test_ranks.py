@@ -83,7 +83,7 @@ class TestTheSameBits:
             ("dp_merf", "uniform", None),
             ("dp_cgan", "uniform", None),
             ("gs_wgan", "uniform", None),
-            ("datalens", "uniform", None),
+            ("g_pate", "uniform", None),
         ],
     )
     def test_on_any_number_of_ranks(self, mechanism, labels, persons, tmp_path):

@@ -53,11 +53,15 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
 
 
 def _sampled_seconds(plan: Plan, device: torch.device) -> float:
+    before = 0
+    if plan.kind.splits_records and plan.recipe.loss.iterations:  # of critics: no more than steps take
+        before = plan.recipe.loss.iterations
+        plan = _with(plan, plan.facts.records, 1)
     steps = _steps(plan, device)
     tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
     times = [_seconds(steps.take, steps.multiple, device) / steps.multiple for _ in range(tries)]
     updates = [_seconds(steps.update, 1, device) for _ in range(tries)] if steps.updates else [0.0] * tries
-    return plan.steps * min(times[_WARM_UP:]) + steps.updates * min(updates[_WARM_UP:])
+    return (before + plan.steps) * min(times[_WARM_UP:]) + steps.updates * min(updates[_WARM_UP:])
 
 
 def _all_seconds(plan: Plan, device: torch.device) -> float:
