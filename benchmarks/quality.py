@@ -204,8 +204,8 @@ def figures(
         for measure in arguments.measures.split(","):
             if (protocol == "quick" and measure == "forest") or (protocol != "quick" and measure == "linear"):
                 continue
-            drawn = f"{sets}x{arguments.count}{'-varied' * arguments.vary}"
-            key = "/".join([wanted.key, protocol, measure, drawn])
+            size = f"{sets}x{arguments.count}{'-varied' * arguments.vary}"
+            key = "/".join([wanted.key, protocol, measure, size])
             if key not in done:
                 missing.append((key, protocol, measure, sets))
     if not missing or time.monotonic() > arguments.end:
@@ -224,12 +224,15 @@ def figures(
         show(run, wanted, arguments.out)
     about |= {"records": training.records, "holdout": arguments.holdout, "count": arguments.count}
     about |= {"vary": arguments.vary, "hardware": hardware()}
+    drawn: tuple[str, Any] = ("", None)
     for key, protocol, measure, sets in missing:
         if time.monotonic() > arguments.end:
             print("the time is over; call again", file=sys.stderr)
             return
         started = time.monotonic()
-        images, labels = synthetic(run, training, protocol, sets, wanted.seed, arguments)
+        if drawn[0] != protocol:
+            drawn = protocol, synthetic(run, training, protocol, sets, wanted.seed, arguments)
+        images, labels = drawn[1]
         result = measured(images, labels, training, test, protocol, measure, sets, wanted.seed)
         took = {"measure_seconds": round(time.monotonic() - started, 1)}
         yield {"key": key, **about, "protocol": protocol, "measure": measure, **result, **took}

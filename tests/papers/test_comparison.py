@@ -10,14 +10,15 @@ import torch
 from PIL import Image
 
 from dpsinkhorn.errors import ReproductionError
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
 from dpsinkhorn.papers import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.report import write_comparison
-from dpsinkhorn.training import Request, plan_for
+from dpsinkhorn.training import Request, Run, plan_for
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.trial import try_plan
 from support.html import check_page, read_page, rows
-from support.runs import tiny_data
+from support.runs import finished, tiny_data, tiny_plan
 
 EPSILON = 40.0  # among so few records
 
@@ -94,6 +95,18 @@ class TestCompare:
         assert second.together == pytest.approx((epsilon + second.methods[0].epsilon, 2e-5))
         assert "with those that were trained in this folder before" in second.sentence
 
+    def test_what_cannot_be_added_up_is_refused(self, tmp_path):
+        """Before anything is spent: runs that protect others, and runs whose ledger is gone."""
+        data = tiny_data(persons=20)
+        Run.create(tmp_path / "of persons" / "record", tiny_plan(data))
+        with pytest.raises(ReproductionError, match="protects each person, and this comparison each record"):
+            compared(tmp_path / "of persons")
+        run = finished(tmp_path / "lost" / "record", tiny_plan(tiny_data()), tiny_data())
+        run.ledger_path.unlink()
+        with pytest.raises(ReproductionError, match=r"is gone, so that what .* cost is not known"):
+            compared(tmp_path / "lost")
+        assert not list(tmp_path.glob("*/moments"))
+
     def test_those_that_take_long_are_left_out_unless_they_are_named(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpsinkhorn.papers.comparison.private_names", lambda: ("batch",))
         with pytest.raises(
@@ -152,6 +165,15 @@ class TestCosts:
         assert plan.recipe.loss.iterations == 600
         assert 0 < try_plan(plan, torch.device("cpu")).seconds < math.inf
         assert len(steps) == 10
+
+    def test_critics_that_learn_before_the_first_step_are_counted(self, monkeypatch):
+        """By few of their iterations."""
+        taught, learn = [], PartCritics.learn
+        monkeypatch.setattr(PartCritics, "learn", lambda *given: (taught.append(1), learn(*given)))
+        settings = {"privacy": {"batch": 60, "steps": 10}, "loss": {"iterations": 10**9}}
+        plan = plan_for(tiny_data(), Request(EPSILON, mechanism="gs_wgan", settings=settings, quick=True))
+        assert try_plan(plan, torch.device("cpu")).seconds > 10**4
+        assert len(taught) < 10
 
 
 class TestPage:

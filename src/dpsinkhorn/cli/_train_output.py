@@ -88,7 +88,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
             f"of {format_epsilon(shared.allowed)} allowed"
         )
     before, split, size = plan.preparation_epsilon, plan.kind.splits_records, f"{plan.expected_batch:,.0f}"
-    told = "not told: it shows how many records there are"
+    hidden = "not told: it shows how many records there are"
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
         ("mechanism", plan.recipe.privacy.mechanism),
@@ -105,7 +105,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
         ("generator", f"{plan.generator_config.kind}, {plan.generator_config.parameters:,} parameters"),
         ("expect", None if expected is None else f"{expected.level}: {expected}"),
         ("time", f"about {duration(estimate.seconds)} on {device}"),
-        ("memory", told if memory is None else f"about {memory >> 20:,} MiB"),
+        ("memory", hidden if memory is None else f"about {memory >> 20:,} MiB"),
     ]
     print_table("Plan: nothing was trained, written or spent", rows, [])
 

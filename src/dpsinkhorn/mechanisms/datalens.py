@@ -26,7 +26,8 @@ class Votes(TaughtMechanism):
     """Noised sums of teachers' votes on the signs of the gradients in generated images.
 
     Args:
-        terms: public numbers; `clip` is k, how many entries of an image a teacher votes on.
+        terms: public numbers; `clip` is k, how many entries of an image a teacher votes on: on all of them
+            where an image has fewer.
     """
 
     name = "datalens"
@@ -38,8 +39,8 @@ class Votes(TaughtMechanism):
 
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
-        # all k signs of a row may turn round, by 2 each
-        return VoteMechanism(4 * terms.clip, terms.noise_multiplier, rows=terms.generated)
+        # all signs of a row may turn round, by 2 each
+        return VoteMechanism(4 * _entries(terms), terms.noise_multiplier, rows=terms.generated)
 
     @classmethod
     def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> VoteMechanism:
@@ -48,10 +49,10 @@ class Votes(TaughtMechanism):
     @classmethod
     def check(cls, terms: Terms) -> None:
         super().check(terms)
-        if not (terms.clip == int(terms.clip) and 1 <= terms.clip <= terms.facts.pixels):
+        if terms.clip != int(terms.clip):
             raise ValueError(
-                f"privacy.clip is how many entries of an image teachers vote on: a whole number from 1 to "
-                f"{terms.facts.pixels}, not {terms.clip:g}"
+                "privacy.clip is how many entries of an image teachers vote on: a whole number, not "
+                f"{terms.clip:g}"
             )
 
     @classmethod
@@ -76,7 +77,7 @@ class Votes(TaughtMechanism):
         """
         slopes = critics.slopes(points, labels)  # (teachers, n, d)
         sizes = torch.nan_to_num(slopes.abs(), nan=0.0)
-        _, places = sizes.topk(int(self.terms.clip), dim=2)
+        _, places = sizes.topk(_entries(self.terms), dim=2)
         shares = slopes.gather(2, places) / sizes.amax(2, keepdim=True)
         signs = torch.where(drawn.gather(2, places) < (1 + shares) / 2, 1.0, -1.0)  # no number: down
         return torch.zeros_like(slopes).scatter_(2, places, signs).double()
@@ -84,3 +85,8 @@ class Votes(TaughtMechanism):
     def followed(self, released: Tensor, drawn: Tensor) -> Tensor:  # noqa: ARG002
         """Return the signs on which enough teachers agree, with noise, and 0 elsewhere."""
         return released.sign() * (released.abs() > _AGREED * self.parts)
+
+
+def _entries(terms: Terms) -> int:
+    """Return on how many entries of an image a teacher votes."""
+    return min(int(terms.clip), terms.facts.pixels)

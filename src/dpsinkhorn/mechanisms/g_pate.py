@@ -38,6 +38,8 @@ class Ballots(TaughtMechanism):
     name = "g_pate"
     summary = "teachers on disjoint parts of the records vote on bins of projected gradients, with noise"
     recipe = "g-pate"
+    count_scale = _CHECK
+    """What a vote counts in a count, where it counts 1 in the most votes."""
 
     mechanism: VoteMechanism
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         transport_loss,
     )
     from dpsinkhorn.ot.native import compiled
+    from dpsinkhorn.ot.over_ranks import RowsResult, solve_rows
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
@@ -35,6 +36,7 @@ __all__ = [
     "Euclidean",
     "MatrixProblem",
     "Problem",
+    "RowsResult",
     "SamplesLoss",
     "SinkhornLoss",
     "SinkhornResult",
@@ -45,13 +47,14 @@ __all__ = [
     "empirical_loss",
     "semi_debiased_loss",
     "solve",
+    "solve_rows",
     "transport_loss",
     "with_labels",
 ]
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples")
+_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples", "over_ranks")
 
 
 def __getattr__(name: str) -> Any:

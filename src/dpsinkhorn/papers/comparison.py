@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,7 @@ def compare(
             plans[name] = found
     if not plans:
         raise ReproductionError(f"no method is left: {left_out[0].method}: {left_out[0].reason}")
+    before = _earlier(folder, plans)
     compared: list[Compared] = []
     evaluations: list[Evaluation] = []
     used_before = None
@@ -234,18 +235,30 @@ def compare(
         warning=replace(first, public=public).warning,
         public=public,
         used_before=used_before,
-        earlier=_earlier(folder, set(plans)),
+        earlier=before,
     )
 
 
-def _earlier(folder: Path, methods: set[str]) -> tuple[tuple[str, float, float], ...]:
+def _earlier(folder: Path, plans: Mapping[str, Plan]) -> tuple[tuple[str, float, float], ...]:
     """Return name, ε and δ of the runs in a folder that are not of these methods, by their ledgers."""
-    found = []
+    found, unit = [], next(iter(plans.values())).facts.unit
     for settings in sorted(folder.glob("*/run.json")):
         run = Run.resume(settings.parent)
-        if settings.parent.name not in methods and run.ledger_path.exists():
+        if settings.parent.name in plans:
+            continue
+        if run.plan.facts.unit != unit:
+            raise ReproductionError(
+                f"{run.folder} protects each {run.plan.facts.unit}, and this comparison each {unit}: what "
+                "they cost together cannot be said; choose another folder"
+            )
+        if run.ledger_path.exists():
             spent = epsilon_of(read_ledger(run.ledger_path).total(), run.plan.delta)
             found.append((settings.parent.name, spent, run.plan.delta))
+        elif run.begun:
+            raise ReproductionError(
+                f"the ledger {run.ledger_path} is gone, so that what {run.folder} cost is not known; put it "
+                "back, or choose another folder"
+            )
     return tuple(each for each in found if each[1])
 
 

@@ -27,7 +27,7 @@ _BATCH = 4096  # of a flow, where there are enough records
 # Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
 _SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
 _USUAL_EPSILON = 10.0  # where the noise is given in its place
-# From where on thousands of noisy gradients say as much as a few sums. With fewer records nothing was measured.
+# From where on thousands of noisy gradients say as much as a few sums. Fewer records were not measured.
 _LARGE_EPSILON, _MANY_RECORDS = 3.0, 50_000
 
 

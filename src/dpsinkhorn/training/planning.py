@@ -14,7 +14,7 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, Charge, calibrate
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.expectation import expectation
-from dpsinkhorn.training.plan import Facts, Plan, check_generator
+from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 
@@ -135,7 +135,7 @@ def make_plan(
         labels=_label_probabilities(labels, facts.classes),
         seed=seed,
     )
-    check_generator(plan)
+    plan.check()
     if not plan.private:
         if budget_epsilon is not None:
             raise TrainingError(

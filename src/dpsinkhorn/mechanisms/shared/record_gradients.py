@@ -167,7 +167,8 @@ class RecordGradients:
             if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
                 raise ValueError(
                     "on this device a record's gradient depends on its place among the others, so that "
-                    "nothing could be guaranteed; train on another one, or by another mechanism"
+                    "nothing could be guaranteed; train on another one, with another number of threads "
+                    "(OMP_NUM_THREADS=1), or by another mechanism"
                 )
 
     def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:
