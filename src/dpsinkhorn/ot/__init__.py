@@ -22,9 +22,11 @@ if TYPE_CHECKING:
         transport_loss,
     )
     from dpsinkhorn.ot.native import compiled
+    from dpsinkhorn.ot.over_ranks import RowsResult, solve_rows
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
+    from dpsinkhorn.ot.sliced import line_costs, sliced_cost, whole_bases
 
 __all__ = [
     "COST_NAMES",
@@ -35,6 +37,7 @@ __all__ = [
     "Euclidean",
     "MatrixProblem",
     "Problem",
+    "RowsResult",
     "SamplesLoss",
     "SinkhornLoss",
     "SinkhornResult",
@@ -43,15 +46,19 @@ __all__ = [
     "compiled",
     "debiased_loss",
     "empirical_loss",
+    "line_costs",
     "semi_debiased_loss",
+    "sliced_cost",
     "solve",
+    "solve_rows",
     "transport_loss",
+    "whole_bases",
     "with_labels",
 ]
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples")
+_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples", "over_ranks", "sliced")
 
 
 def __getattr__(name: str) -> Any:
