@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--judges", type=int, default=0, help="processes that measure beside the training")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing that may take longer")
     parser.add_argument("--test", action="store_true", help="the test split: for figures, never for choices")
+    parser.add_argument("--persons", type=int, default=0, metavar="K", help="K records of each, of one class")
     parser.add_argument("--shifted", action="store_true", help="add shifted copies where there are too few")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -86,12 +87,14 @@ def main() -> None:
             if time.monotonic() + max(alike, default=0.0) > end:
                 print(f"no time was left for {wanted}", flush=True)
             else:
-                judges.ask(judge, *judge.made(wanted, arguments.device))
+                judges.ask(judge, *judge.made(wanted, arguments.device, arguments.persons))
 
 
 def cells(arguments: Namespace) -> Iterator[tuple[Row, Which]]:
     """What is asked for, and of which judge, one run after another."""
-    tested, moved = ", test split" * arguments.test, ", shifted copies" * arguments.shifted
+    notes = ", test split" * arguments.test + ", shifted copies" * arguments.shifted
+    if arguments.persons:
+        notes += f", {arguments.persons} a person"
     for setting, epsilon, records, source, side, seed in itertools.product(
         arguments.set,
         numbers(arguments.epsilons),
@@ -102,7 +105,7 @@ def cells(arguments: Namespace) -> Iterator[tuple[Row, Which]]:
     ):
         name, _, path = source.rpartition("=")
         wanted = {
-            "data": f"{name or path}{tested}{moved}",
+            "data": f"{name or path}{notes}",
             "side": int(side),
             "records": int(records),
             "epsilon": epsilon,
@@ -196,13 +199,15 @@ class Judge:
         self.order = np.random.default_rng(1).permutation(self.training.records)
         self.features: nn.Module | None = None
 
-    def made(self, wanted: Row, device: str) -> tuple[Row, NDArray[np.uint8], NDArray[np.int64]]:
-        """Train and draw: return what is known of it, images and labels."""
+    def made(self, wanted: Row, device: str, each: int) -> tuple[Row, NDArray[np.uint8], NDArray[np.int64]]:
+        """Train and draw: return what is known of it, images and labels. `each`: a person's records, or 0."""
         count = wanted["records"]
         rows = np.isin(np.arange(self.training.records), self.order[:count])
         data = part(self.training, rows) if count <= len(rows) else shifted(self.training, count)
         if wanted["setting"] == "real":
             return wanted, images_of(data), labels_of(data)
+        persons = np.empty(count, np.int64)
+        persons[np.argsort(labels_of(data), kind="stable")] = np.arange(count) // max(each, 1)
         started = time.monotonic()
         model = DPSinkhorn(
             wanted["epsilon"],
@@ -213,7 +218,7 @@ class Judge:
             device=device,
             anyway=True,
             **changes(wanted["setting"]),
-        ).fit(np.asarray(data.images), data.labels)
+        ).fit(np.asarray(data.images), data.labels, groups=persons if each else None)
         seconds = time.monotonic() - started
         images, labels = model.release_.sample(
             COUNT, random_state=wanted["seed"], variation=Variation(), device=device
@@ -228,6 +233,8 @@ class Judge:
             "noise": round(plan.noise_multiplier, 3),
             "seconds": round(seconds, 1),
         }
+        if each:
+            row["persons"] = plan.facts.units
         if torch.device(device).type == "cuda":
             row["gpu"] = torch.cuda.get_device_name()
         return row, images, labels

@@ -1,22 +1,38 @@
 """Quality of private generators: train, draw 60,000 images, train classifiers on them, test on real images.
 
-    python benchmarks/quality.py mnist fashion-mnist --seeds 3 --out results
-    python benchmarks/quality.py mnist --paper-protocol            # by the classifiers of `evaluate`
-    python benchmarks/quality.py digits --seeds 3 --holdout        # choices: a part of the training split
-    python benchmarks/quality.py faces=train.parquet,test.parquet --paper-protocol --delta 1e-6
+    python benchmarks/quality.py mnist fashion-mnist --out FOLDER
+    python benchmarks/quality.py mnist=PATH --recipes flow,grey --epsilons 10,1 --measures cnn,likeness
+    python benchmarks/quality.py mnist --recipes paper-final:loss.iterations=null --protocols authors
+    python benchmarks/quality.py digits --holdout                  # choices: a part of the training split
+    python benchmarks/quality.py faces=train.parquet,test.parquet --protocols paper --delta 1e-6
 
-With `--holdout` every sixth pair of records of the training split takes the place of the test split and is
-not trained on: that is for choosing settings. (Pairs, since MNIST's records come from two groups of writers
-in turn.) With `--real` the classifiers are trained on the real training images. Prints a table, and writes
-figures, settings and grid pictures to `--out`. Runs are seeded, so that they replay; they are not releases.
+Every figure, of one data set, seed, ε, recipe, protocol and measure, is a line of JSON, on the screen and in
+FOLDER/figures.jsonl, as soon as it is there. What is there is not made again, and a training goes on where it
+was, so the same command may be given until nothing is left: `--minutes` ends it at the next block of steps,
+and begins no measure after that. A recipe may be followed by changes; where there is none of a name, that of
+the data set is tried (`paper-final-mnist`). Recipes with noise of their own, such as the papers', take no ε.
+
+Protocols: `quick` are the classifiers of `benchmarks/classifiers.py`; the others are those of `dpsinkhorn
+evaluate --protocol`, with `--sets` sets of images drawn afresh. The measure `likeness` is Frechet distance,
+precision and recall, by features of a CNN that real images taught. Images are plain unless `--vary`. With
+`--holdout` every sixth pair of records of the training split takes the place of the test split and is not
+trained on: that is for choosing settings. (Pairs, since MNIST's records come from two groups of writers in
+turn.) `--recipes real` trains classifiers on the real training images, `--run` measures a finished run.
+Trainings are seeded, so that they replay; they are not releases.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import platform
+import statistics
+import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,56 +41,59 @@ import torch
 from numpy.typing import NDArray
 
 from classifiers import accuracies
-from dpsinkhorn import DPSinkhorn, load
+from dpsinkhorn import load
 from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
-from dpsinkhorn.evaluation import downstream_utility, images_of
-from dpsinkhorn.release import Release, grid_picture
-from dpsinkhorn.training import Plan, Run
+from dpsinkhorn.evaluation import draw_images, evaluate_images, images_of
+from dpsinkhorn.release import grid_picture
+from dpsinkhorn.training import Request, Run, Saving, load_recipe, plan_for, recipe_names
+
+MEASURES = ("logistic", "linear", "forest", "mlp", "cnn", "likeness")
+_QUICK = ("logistic", "linear", "mlp", "cnn")
+_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main() -> None:
     """Run the command."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="names or paths; NAME=PATH or NAME=TRAIN,TEST names them")
-    parser.add_argument("--epsilon", type=float, default=10.0)
+    parser.add_argument(
+        "--recipes", default="default", help="RECIPE[:SECTION.NAME=VALUE...],...; default, real"
+    )
+    parser.add_argument("--epsilons", default="10")
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--recipe")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=60_000)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--protocols", default="quick", help="quick, paper, authors")
+    parser.add_argument("--measures", default="logistic,mlp,cnn", help=", ".join(MEASURES))
+    parser.add_argument("--count", type=int, default=60_000, help="images of a set")
+    parser.add_argument("--sets", type=int, default=5, help="of all protocols but `quick`, which has one")
+    parser.add_argument("--vary", action="store_true", help="as the release varies images, not plain")
     parser.add_argument("--holdout", action="store_true")
     parser.add_argument("--records", type=int, help="train on so many of the records, chosen at random")
-    parser.add_argument("--classifiers", help="some of logistic, linear (quick only), mlp, cnn; default all")
-    parser.add_argument(
-        "--paper-protocol",
-        action="store_true",
-        help="the classifiers of `dpsinkhorn evaluate --protocol paper` in place of the quick ones",
-    )
-    parser.add_argument("--runs", type=int, default=5, help="of each network, by the paper's protocol")
-    parser.add_argument("--real", action="store_true", help="real training images; nothing is trained")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")
     parser.add_argument("--run", type=Path, help="measure this finished run's release; nothing is trained")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--out", type=Path, default=Path("quality"))
     arguments = parser.parse_args()
-    results = []
+    unknown = set(arguments.measures.split(",")) - set(MEASURES)
+    if unknown:
+        parser.error(f"measures are some of {', '.join(MEASURES)}, not {', '.join(sorted(unknown))}")
+    arguments.end = time.monotonic() + 60 * arguments.minutes
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    book = arguments.out / "figures.jsonl"
+    lines = [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
     for source in arguments.data:
         name, _, path = source.rpartition("=")
-        name = name or path
-        training, test = splits(path, arguments.holdout)
-        if arguments.records is not None:
-            chosen = np.random.default_rng(0).permutation(training.records)[: arguments.records]
-            training = part(training, np.isin(np.arange(training.records), chosen))
-        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-            result = {"data": name, **one_run(name, training, test, seed, arguments)}
-            results.append(result)
-            print(json.dumps({key: value for key, value in result.items() if key != "plan"}), flush=True)
-        summarise(results)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-        report = {"hardware": device, "holdout": arguments.holdout, "results": results}
-        (arguments.out / "quality.json").write_text(json.dumps(report, indent=1))
+        training, test = chosen(splits(path, arguments.holdout), arguments.records)
+        for wanted in trainings(name or path, arguments):
+            for line in figures(wanted, training, test, {each["key"] for each in lines}, arguments):
+                lines.append(line)
+                with book.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(json.dumps(line), flush=True)
+    summarise(lines)
+
+
+# ---- data
 
 
 def splits(path: str, holdout: bool) -> tuple[Dataset, Dataset]:
@@ -95,90 +114,213 @@ def part(data: Dataset, rows: NDArray[np.bool_]) -> Dataset:
     )
 
 
-def one_run(name: str, training: Dataset, test: Dataset, seed: int, arguments: Namespace) -> dict[str, Any]:
-    """Train, sample and evaluate once; or only some of it."""
-    if arguments.real:
-        assert training.labels is not None
-        scores = evaluated(images_of(training), training.labels, test, seed, arguments)
-        return {"seed": seed, **scores, "records": training.records}
+def chosen(both: tuple[Dataset, Dataset], records: int | None) -> tuple[Dataset, Dataset]:
+    """The same with so many records to train on."""
+    if records is None:
+        return both
+    rows = np.random.default_rng(0).permutation(both[0].records)[:records]
+    return part(both[0], np.isin(np.arange(both[0].records), rows)), both[1]
+
+
+# ---- trainings
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: all that a generator depends on, beside the data set's split."""
+
+    data: str
+    recipe: str
+    changes: tuple[str, ...]
+    epsilon: float
+    delta: float
+    seed: int
+    holdout: bool
+    records: int | None
+
+    @property
+    def key(self) -> str:
+        """A name for a folder."""
+        said = json.dumps([self.changes, self.epsilon, self.delta, self.holdout, self.records])
+        return f"{self.data}-{self.recipe}-{hashlib.sha256(said.encode()).hexdigest()[:8]}-seed{self.seed}"
+
+    def request(self) -> Request:
+        """What is asked of the package."""
+        settings, names = parse_changes(self.changes), recipe_names()
+        recipe = self.recipe
+        if recipe not in names:
+            recipe = f"{recipe}-{self.data.split('-')[0]}"
+        if recipe in names and load_recipe(recipe).privacy.noise_multiplier is not None:
+            return Request(recipe=recipe, settings=settings, seed=self.seed, anyway=True)
+        return Request(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            recipe=None if self.recipe == "default" else recipe,
+            settings=settings,
+            seed=self.seed,
+            quick=_DEVICE.type == "cpu",
+            anyway=True,
+        )
+
+
+def trainings(data: str, arguments: Namespace) -> Iterator[Training]:
+    """All that are asked for, seed by seed."""
+    about = {"delta": arguments.delta, "holdout": arguments.holdout, "records": arguments.records}
+    for seed in map(int, arguments.seeds.split(",")):
+        for epsilon in map(float, arguments.epsilons.split(",")):
+            for text in arguments.recipes.split(","):
+                recipe, *changes = text.split(":")
+                yield Training(data, recipe, tuple(sorted(changes)), epsilon, seed=seed, **about)
+
+
+def trained(wanted: Training, training: Dataset, arguments: Namespace) -> tuple[Run, float | None] | None:
+    """A run at its end, and its seconds if it went at one go; or None where there was no time."""
+    if arguments.run is not None:
+        return Run.resume(arguments.run), None
+    place = arguments.out / wanted.key
+    begun = (place / "run.json").exists()
+    run = Run.resume(place) if begun else Run.create(place, plan_for(training, wanted.request()))
     started = time.monotonic()
-    release, plan = trained(training, seed, arguments)
-    ready = time.monotonic()
-    images, labels = release.sample(arguments.count, random_state=seed, vary=True)
-    sampled = time.monotonic()
+    if not run.done and not run.train(
+        training,
+        device=_DEVICE,
+        saving=Saving(checkpoint_seconds=60.0, picture_steps=0),
+        watch=lambda _: time.monotonic() > arguments.end,
+    ):
+        return None
+    return run, None if begun else round(time.monotonic() - started, 1)
+
+
+# ---- figures
+
+
+def figures(
+    wanted: Training, training: Dataset, test: Dataset, done: set[str], arguments: Namespace
+) -> Iterator[dict[str, Any]]:
+    """Train what is not there yet, and measure it, until the time is over."""
+    missing = []
+    for protocol in arguments.protocols.split(","):
+        sets = 1 if protocol == "quick" else arguments.sets
+        for measure in arguments.measures.split(","):
+            if (protocol == "quick" and measure == "forest") or (protocol != "quick" and measure == "linear"):
+                continue
+            size = f"{sets}x{arguments.count}{'-varied' * arguments.vary}"
+            key = "/".join([wanted.key, protocol, measure, size])
+            if key not in done:
+                missing.append((key, protocol, measure, sets))
+    if not missing or time.monotonic() > arguments.end:
+        return
+    about: dict[str, Any] = {"data": wanted.data, "recipe": wanted.recipe, "settings": wanted.changes}
+    if wanted.recipe == "real":
+        run = None
+        about["seed"] = wanted.seed
+    else:
+        found = trained(wanted, training, arguments)
+        if found is None:
+            print(f"{wanted.key}: not trained to the end; call again", file=sys.stderr)
+            return
+        run, seconds = found
+        about |= {**_statement(run), "seed": wanted.seed, "train_seconds": seconds}
+        show(run, wanted, arguments.out)
+    about |= {"records": training.records, "holdout": arguments.holdout, "count": arguments.count}
+    about |= {"vary": arguments.vary, "hardware": hardware()}
+    drawn: tuple[str, Any] = ("", None)
+    for key, protocol, measure, sets in missing:
+        if time.monotonic() > arguments.end:
+            print("the time is over; call again", file=sys.stderr)
+            return
+        started = time.monotonic()
+        if drawn[0] != protocol:
+            drawn = protocol, synthetic(run, training, protocol, sets, wanted.seed, arguments)
+        images, labels = drawn[1]
+        result = measured(images, labels, training, test, protocol, measure, sets, wanted.seed)
+        took = {"measure_seconds": round(time.monotonic() - started, 1)}
+        yield {"key": key, **about, "protocol": protocol, "measure": measure, **result, **took}
+
+
+def synthetic(
+    run: Run | None, training: Dataset, protocol: str, sets: int, seed: int, arguments: Namespace
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images to learn from, of a release, or real ones, the same in every set."""
+    if run is None:
+        assert training.labels is not None
+        return np.concatenate([images_of(training)] * sets), np.concatenate([training.labels] * sets)
+    images, labels = draw_images(
+        load(run.release_folder), sets * arguments.count, protocol, seed=seed, vary=arguments.vary
+    )
     assert labels is not None
-    scores = evaluated(images, labels, test, seed, arguments)
-    if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        shown, kinds = release.sample(100, np.repeat(np.arange(10), 10) % training.classes, random_state=seed)
-        grid_picture(shown, kinds, arguments.out / f"samples-{name}-{seed}.png")
+    return images, labels
+
+
+def measured(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    training: Dataset,
+    test: Dataset,
+    protocol: str,
+    measure: str,
+    sets: int,
+    seed: int,
+) -> dict[str, Any]:
+    """One measure: per cent of the test images that a classifier gets right, or how like them images are."""
+    assert test.labels is not None
+    if protocol == "quick" and measure in _QUICK:
+        return {"value": accuracies(images, labels, images_of(test), test.labels, [measure], seed)[measure]}
+    parts = ["frechet", "precision-recall"] if measure == "likeness" else [measure]
+    options: dict[str, Any] = {"training": training, "sets": sets, "seed": seed, "device": _DEVICE}
+    found = evaluate_images(images, labels, test, protocol=protocol, parts=parts, features="cnn", **options)
+    if found.utility is not None:
+        (score,) = found.utility.scores
+        return {"value": round(score.mean, 2), "by_set": [round(each, 2) for each in score.accuracy]}
+    assert found.likeness is not None
+    return {"value": found.likeness.to_json()}
+
+
+def _statement(run: Run) -> dict[str, Any]:
+    """What a figure must come with."""
+    plan, privacy = run.plan, load(run.release_folder).privacy
     return {
-        "seed": seed,
-        **scores,
-        "epsilon": round(release.privacy.epsilon, 4),
-        "delta": release.privacy.delta,
-        "settings": arguments.set,
-        "train_seconds": None if arguments.run else round(ready - started, 1),
-        "sample_seconds": round(sampled - ready, 2),
-        "evaluate_seconds": round(time.monotonic() - sampled, 1),
-        "plan": plan.to_json(),
+        "recipe": plan.recipe.name,
+        "mechanism": plan.recipe.privacy.mechanism,
+        "budget_epsilon": plan.budget_epsilon,
+        "epsilon": round(privacy.epsilon, 4),
+        "delta": privacy.delta,
+        "published_epsilon": plan.published_epsilon,
+        "accountant": plan.accountant,
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": plan.steps,
     }
 
 
-def evaluated(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    test: Dataset,
-    seed: int,
-    arguments: Namespace,
-) -> dict[str, float]:
-    """Per cent of the test images that classifiers trained on the images get right."""
-    assert test.labels is not None
-    known = ["logistic", "mlp", "cnn"] if arguments.paper_protocol else ["logistic", "linear", "mlp", "cnn"]
-    wanted = arguments.classifiers.split(",") if arguments.classifiers else known
-    tests = images_of(test), test.labels
-    if not arguments.paper_protocol:
-        return accuracies(images, labels, *tests, wanted, seed)
-    runs = arguments.runs  # each on all images
-    utility = downstream_utility(
-        np.concatenate([images] * runs),
-        np.concatenate([labels] * runs),
-        *tests,
-        classes=test.classes,
-        protocol="paper",
-        classifiers=wanted,
-        sets=runs,
-        seed=seed,
-    )
-    return {score.name: round(score.mean, 2) for score in utility.scores}
+def show(run: Run, wanted: Training, folder: Path) -> None:
+    """Draw ten plain images of each class, or a hundred."""
+    release = load(run.release_folder)
+    labels = np.repeat(np.arange(10), 10) % release.classes
+    images, labels = release.sample(100, labels, random_state=wanted.seed)
+    grid_picture(images, labels, folder / f"{wanted.key}.png")
 
 
-def trained(training: Dataset, seed: int, arguments: Namespace) -> tuple[Release, Plan]:
-    """A generator, and the plan that it was trained by."""
-    if arguments.run is not None:
-        run = Run.resume(arguments.run)
-        return load(run.release_folder), run.plan
-    model = DPSinkhorn(
-        arguments.epsilon,
-        arguments.delta,
-        recipe=arguments.recipe,
-        settings=parse_changes(arguments.set),
-        value_range=training.value_range,
-        random_state=seed,
-    ).fit(training.images, training.labels)
-    return model.release_, model.plan_
+def hardware() -> str:
+    """What the figures were made on."""
+    return torch.cuda.get_device_name() if _DEVICE.type == "cuda" else f"CPU ({platform.machine()})"
 
 
-def summarise(results: list[dict[str, Any]]) -> None:
-    """Mean and spread over the seeds of the last data set."""
-    last = [result for result in results if result["data"] == results[-1]["data"]]
-    for name in ("logistic", "linear", "mlp", "cnn"):
-        values = [result[name] for result in last if name in result]
-        if values:
-            spread = f"{min(values):.1f} to {max(values):.1f}"
-            print(
-                f"{results[-1]['data']:>16} {name:>9} {np.mean(values):.1f} ({spread}, {len(values)} seeds)"
-            )
+def summarise(lines: list[dict[str, Any]]) -> None:
+    """Print mean and spread over the seeds."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for line in lines:
+        if isinstance(line["value"], float):
+            about = [
+                line["data"],
+                line["recipe"],
+                *line["settings"],
+                line.get("epsilon", ""),
+                line["protocol"],
+            ]
+            groups.setdefault((*map(str, about), line["measure"]), []).append(line["value"])
+    for key, values in groups.items():
+        spread = f"{min(values):.1f} to {max(values):.1f}, {len(values)} seeds"
+        print(f"{' '.join(key):>60} {statistics.fmean(values):.1f} ({spread})")
 
 
 if __name__ == "__main__":

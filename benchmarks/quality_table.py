@@ -1,7 +1,7 @@
-"""The table of results in docs/results.md, from what `quality.py --paper-protocol --out FOLDER` wrote.
+"""The table of results in docs/results.md, from what `quality.py --protocols paper --out FOLDER` wrote.
 
     python benchmarks/quality_table.py                            # of benchmarks/results/evaluated.json
-    python benchmarks/quality_table.py FOLDER/quality.json ...    # of these, which are kept there
+    python benchmarks/quality_table.py FOLDER/figures.jsonl ...   # of these, which are kept there
 
 A row is a recipe at an ε, a column a data set: mean and standard deviation over trainings.
 """
@@ -16,6 +16,10 @@ from typing import Any
 
 KEPT = Path(__file__).parent / "results" / "evaluated.json"
 CLASSIFIERS = ("logistic", "mlp", "cnn")
+ABOUT = (
+    *("data", "recipe", "mechanism", "settings", "budget_epsilon", "seed", "epsilon", "delta", "accountant"),
+    *("noise_multiplier", "steps", "vary", "train_seconds", "hardware"),
+)
 COLUMNS = (("mnist", "fashion-mnist"), ("faces",))
 Run = dict[str, Any]
 
@@ -35,29 +39,14 @@ def tables(runs: list[Run]) -> list[list[str]]:
 
 
 def runs_of(source: Path) -> list[Run]:
-    """What is kept of the runs in a file: figures, recipe, budget, hardware."""
-    report = json.loads(source.read_text())
-    kept = []
-    for result in report["results"]:
-        plan = result.get("plan")
-        recipe = "real" if plan is None else plan["recipe"]
-        kept.append(
-            {
-                "data": result["data"],
-                "recipe": recipe if plan is None else recipe["name"],
-                "mechanism": None if plan is None else recipe["privacy"]["mechanism"],
-                "settings": result.get("settings", []),
-                "budget_epsilon": None if plan is None else plan["budget_epsilon"],
-                **{key: result[key] for key in ("seed", "epsilon", "delta") if key in result},
-                "accountant": None if plan is None else plan["accountant"],
-                "noise_multiplier": None if plan is None else plan["noise_multiplier"],
-                "steps": None if plan is None else plan["steps"],
-                **{name: result[name] for name in CLASSIFIERS if name in result},
-                "train_seconds": result.get("train_seconds"),
-                "hardware": report["hardware"],
-            }
-        )
-    return kept
+    """What is kept of the trainings in a file: what they are, and a figure for each classifier."""
+    runs: dict[str, Run] = {}
+    for line in map(json.loads, source.read_text().splitlines()):
+        if line["measure"] in CLASSIFIERS and line["protocol"] == "paper":
+            training = line["key"].split("/")[0]
+            about = {name: line.get(name) for name in ABOUT}
+            runs.setdefault(training, about)[line["measure"]] = line["value"]
+    return list(runs.values())
 
 
 def rows(runs: list[Run], columns: tuple[str, ...]) -> list[str]:

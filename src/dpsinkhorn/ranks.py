@@ -29,9 +29,9 @@ __all__ = ["SECONDS", "Others", "Ranks", "joined", "over_ranks"]
 
 SECONDS = 600.0
 """A rank that keeps the others waiting for longer counts as stalled."""
-_GOES_ON = "what was spent stays on the ledger, and --resume goes on from the last checkpoint"
+_REMAINS = "what was spent stays on the ledger, and --resume goes on from the last checkpoint"
 _TRIES = 5  # of gloo to connect to a rank that has just died, each for a whole time-out
-_trainings = itertools.count()  # of this process, in step with those of the other ranks
+_meetings, _trainings = itertools.count(), itertools.count()  # of this process, in step with the others'
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,8 +39,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Ranks:
     """The ranks of a training: this one, how many there are, and how they talk."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, remains: str) -> None:
         """Not for callers: use `joined`."""
+        self._remains = remains
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._seconds = seconds
         self._store = dist.distributed_c10d._get_default_store()
@@ -119,6 +120,11 @@ class Ranks:
                     dist.recv(each, rank, group=self._group)
             return [torch.cat(pieces) for pieces in zip(*every, strict=True)]
 
+    def words(self, own: str) -> list[str]:
+        """At every rank: say a word; those of all ranks, in their order, are at rank 0."""
+        (said,) = self.gathered([torch.frombuffer(bytearray(own.encode() + b"\0"), dtype=torch.uint8)])
+        return bytes(said.tolist()).decode().split("\0")[:-1]
+
     # ---- failures
 
     def leave_word(self, error: BaseException) -> None:
@@ -143,10 +149,9 @@ class Ranks:
             yield
         except RuntimeError as error:
             reason = self._reason(error)
-            # rank 0 has said what to do
-            raise RankLostError(
-                reason if reason.startswith("rank 0:") else f"{reason}; {_GOES_ON}"
-            ) from error
+            if not reason.startswith("rank 0:"):  # who has said what to do
+                reason += f"; {self._remains}"
+            raise RankLostError(reason) from error
 
     def _reason(self, error: RuntimeError) -> str:
         with suppress(RuntimeError):  # the store is gone with the process that kept it
@@ -158,10 +163,11 @@ class Ranks:
 
 
 @contextmanager
-def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
+def joined(seconds: float = SECONDS, remains: str = _REMAINS) -> Iterator[Ranks | None]:
     """Within it this process is one of several, where torchrun or the like made it one; else there are none.
 
-    An exception is left as a word to the others, and ends the training on all of them.
+    An exception is left as a word to the others, and ends the work on all of them; `remains` tells
+    them what is left of it.
     """
     own = not dist.is_initialized()
     if own and int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -173,7 +179,7 @@ def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise RankLostError(f"the ranks did not find each other: {reason}; start them anew") from error
-    ranks = Ranks(seconds)
+    ranks = Ranks(seconds, remains)
     try:
         yield ranks
     except RankLostError:
@@ -190,6 +196,7 @@ def joined(seconds: float = SECONDS) -> Iterator[Ranks | None]:
 def _meet(seconds: float) -> None:
     """Wait until all ranks are there, then connect them."""
     store, rank, count = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    store = dist.distributed_c10d.PrefixStore(f"dpsinkhorn meeting {next(_meetings)}", store)
     if store.add("dpsinkhorn ranks here", 1) == count:
         store.set("dpsinkhorn all here", "")
     store.wait(["dpsinkhorn all here"], timedelta(seconds=seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import torch
 from PIL import Image
 
 from dpsinkhorn.data import load_dataset
-from dpsinkhorn.evaluation import downstream_utility, images_of
+from dpsinkhorn.evaluation import PROTOCOLS, downstream_utility, find_protocol, images_of
+from dpsinkhorn.evaluation.networks import mlp
 from dpsinkhorn.generators import MLPConfig, Variation, build_generator, draw_latents
 from dpsinkhorn.release import About, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release
@@ -74,7 +76,8 @@ def quick(files):
 
 def test_from_a_release_to_a_table(run, release, tmp_path, quick):
     output, near = tmp_path / "e.json", tmp_path / "near.png"
-    status, out, err = run(release.parent, *quick, "--sets", 2, "--output", output, "--neighbours", near)
+    pictures = ("--neighbours", near, "--beside", tmp_path / "both.png")
+    status, out, err = run(release.parent, *quick, "--sets", 2, "--output", output, *pictures)
     assert status == 0
     # no terminal: how long it takes, and a line for each part
     parts = ["logistic", "forest", "mlp", "cnn", "features", "precision-recall"]
@@ -113,8 +116,10 @@ def test_from_a_release_to_a_table(run, release, tmp_path, quick):
     # the picture's name says whom it is for
     assert found["neighbours"] == str(tmp_path / "near-CURATOR-ONLY.png")
     assert not near.exists()
-    with Image.open(found["neighbours"]) as picture:
-        assert picture.getpixel((0, 0)) == (176, 0, 32)
+    assert found["beside"] == str(tmp_path / "both-CURATOR-ONLY.png")
+    for name in ("neighbours", "beside"):
+        with Image.open(found[name]) as picture:
+            assert picture.getpixel((0, 0)) == (176, 0, 32)
 
 
 def test_figures_are_those_of_the_library(run, release, quick):
@@ -320,6 +325,9 @@ def test_a_release_without_classes(run, tmp_path, files):
         (["--neighbours", "{}/n.jpg"], ".png"),
         (["--output", "RELEASE/e.json"], "leaves the building"),
         (["--neighbours", "RELEASE/n.png"], "leaves the building"),
+        (["--beside", "RELEASE/b.png"], "leaves the building"),
+        (["--beside", "{}/b.gif"], ".png"),
+        (["--protocol", "dpimagebench", "--only", "mlp,cnn"], "resnet, wide-resnet, resnext"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -390,3 +398,21 @@ def test_help(run):
 def test_help_does_not_wait_for_torch():
     code = "import sys, dpsinkhorn.cli; assert 'torch' not in sys.modules, 'torch is imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dpimagebench_says_both_choices(run, release, quick, monkeypatch):
+    """Tiny networks in the place of the large ones."""
+    chosen = find_protocol("dpimagebench")
+    tiny = {
+        name: dataclasses.replace(spec, build=mlp, epochs=2, batch=32)
+        for name, spec in chosen.classifiers.items()
+    }
+    monkeypatch.setitem(PROTOCOLS, "dpimagebench", dataclasses.replace(chosen, classifiers=tiny))
+    status, out, _ = run(release, *quick, "--protocol", "dpimagebench", "--only", "resnet,resnext,real")
+    assert status == 0
+    words = " ".join(out.split())
+    for name in ("resnet", "resnext"):
+        assert f"{name} * " in words
+    assert re.search(r"Trained on synthetic images: mean \d+\.\d, best .* images, \* alone: mean \d+", words)
+    assert "1/(55,000 ln 55,000) = 1.7e-6" in words
+    assert 1 / (55_000 * math.log(55_000)) == pytest.approx(1.7e-6, rel=0.03)

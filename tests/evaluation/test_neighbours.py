@@ -8,9 +8,10 @@ from PIL import Image
 
 from dpsinkhorn.evaluation import (
     EvaluationError,
+    beside_picture,
+    curator_path,
     nearest_neighbours,
     neighbours,
-    neighbours_path,
     neighbours_picture,
 )
 
@@ -57,11 +58,30 @@ def test_picture(tmp_path, digits, colour):
     assert (right == training[found.indices[0]].reshape(8, 8, -1)[..., 0]).all()
 
 
+def test_classes_side_by_side(tmp_path, digits):
+    """Real images are on the right, of the class of their line; a class that one side lacks is left out."""
+    images, labels, tests, truth = digits
+    some = np.isin(labels, (2, 5))
+    path = beside_picture(images[some], labels[some], tests, truth, ["", "", "two"], tmp_path / "both.png")
+    assert path.name == "both-CURATOR-ONLY.png"
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture)
+    assert (pixels[0] == (176, 0, 32)).all(), "a banner across the picture"
+    assert pixels.shape[0] == 34 + 2 * (56 + 4) + 12, "two lines"
+    for line, k in enumerate((2, 5)):
+        top = 34 + 60 * line + 4
+        drawn = pixels[top : top + 56 : 7, -12 - 6 * 58 : -12 : 7, 0]
+        assert (drawn[:, :8] == tests[truth == k][0].reshape(8, 8)).all()
+    one = beside_picture(images, None, tests, truth, [], tmp_path / "one.png")
+    with Image.open(one) as picture:
+        assert picture.height == 34 + 60 + 12
+
+
 def test_names():
-    assert neighbours_path("a/b.png").as_posix() == "a/b-CURATOR-ONLY.png"
-    assert neighbours_path("b-CURATOR-ONLY.png").name == "b-CURATOR-ONLY.png"
+    assert curator_path("a/b.png").as_posix() == "a/b-CURATOR-ONLY.png"
+    assert curator_path("b-CURATOR-ONLY.png").name == "b-CURATOR-ONLY.png"
     with pytest.raises(EvaluationError, match=r"\.png"):
-        neighbours_path("b.jpg")
+        curator_path("b.jpg")
 
 
 def test_bad_input(tmp_path, digits):

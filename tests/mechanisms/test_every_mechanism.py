@@ -16,12 +16,19 @@ from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 from dpsinkhorn.privacy import SeededNoise, epsilon
-from dpsinkhorn.training import DPSinkhorn, TrainingError, choose_recipe, facts_of, load_recipe, make_plan
+from dpsinkhorn.training import (
+    DPSinkhorn,
+    Run,
+    TrainingError,
+    choose_recipe,
+    facts_of,
+    load_recipe,
+    make_plan,
+)
 from dpsinkhorn.training.auditing import StepSetting, audit_step, replay_plan, replay_training
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
-from dpsinkhorn.training.building import build_mechanism
-from support.runs import finished, tiny_data
+from support.runs import bits, crash_at, finished, tiny_data
 
 ROOT = Path(__file__).parents[2]
 NAMES = private_names()
@@ -56,7 +63,7 @@ class TestPlans:
 
     def test_what_is_built_is_what_is_charged(self, name):
         _, plan = self.plan(name)
-        built = build_mechanism(plan)
+        built = plan.build()
         assert type(built) is plan.kind is find_mechanism(name)
         assert built.mechanism == plan.mechanism == plan.kind.releases(plan.terms)
         assert plan.private is plan.kind.private
@@ -113,6 +120,23 @@ class TestPrivacy:
         setting = StepSetting(name, noise)
         found = audit_step(setting, delta=1e-5, repetitions=1000, confidence=0.99, seed=6)
         assert 0.35 * found.claimed < found.bound < found.claimed  # chance leaves room for most scores
+
+    def test_a_seeded_run_is_resumed_to_the_same_bits_or_not_at_all(self, name, tmp_path):
+        """Else noise that a crash lost comes again on something else, and is not charged again."""
+        data = tiny_data(records=60)
+        kind = find_mechanism(name)
+        recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(data.records))
+        recipe = recipe.replace(privacy={"noise_multiplier": 2.0})
+        plan = make_plan(recipe, facts_of(data), delta=1e-5, accountant="rdp", seed=4)
+        run = Run.create(tmp_path / "run", plan)
+        crash_at(min(2, plan.steps), run, data)
+        if kind.learns_in_private:
+            with pytest.raises(TrainingError, match=f"a seeded run of {name} cannot be resumed"):
+                Run.resume(run.folder).train(data)
+        else:
+            assert Run.resume(run.folder).train(data)
+            whole = finished(tmp_path / "whole", plan, data)
+            assert bits(run.folder)["release"] == bits(whole.folder)["release"]
 
     def test_persons_are_taken_or_refused(self, name):
         data = tiny_data(persons=20)

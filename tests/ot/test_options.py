@@ -29,7 +29,8 @@ def test_a_warm_start_takes_less_than_half_the_way(batch: tuple[int, ...], rows:
     moved = Problem(x + 0.01 * draw(*batch, rows, 3, seed=2), y)
     cold, warm = solve(moved, 0.05), solve(moved, 0.05, init=before)
     again = solve(moved, 0.05, init=(before.f, before.g))
-    assert warm.converged.all() and again.iterations == warm.iterations < cold.iterations / 2
+    assert warm.converged.all()
+    assert again.iterations == warm.iterations < cold.iterations / 2
     torch.testing.assert_close(warm.value, cold.value, rtol=1e-8, atol=0)
     torch.testing.assert_close(warm.plan, cold.plan, rtol=0, atol=1e-8)
 
@@ -38,7 +39,8 @@ def test_a_start_that_is_no_use_does_no_harm():
     problem = Problem(draw(20, 2), draw(15, 2, seed=1))
     cold = solve(problem, 0.01)
     warm = solve(problem, 0.01, init=(cold.f * 100, -cold.g * 100))
-    assert warm.converged and warm.iterations <= cold.iterations + 1
+    assert warm.converged
+    assert warm.iterations <= cold.iterations + 1
     torch.testing.assert_close(warm.value, cold.value)
 
 
@@ -53,8 +55,10 @@ def test_a_start_of_another_kind(init: object):
 def test_the_history_ends_at_the_error():
     result = solve(Problem(draw(30, 2), draw(20, 2, seed=1)), 0.01)
     evaluations, stages, errors = zip(*result.history, strict=True)
-    assert evaluations[-1] == result.iterations and list(evaluations) == sorted(evaluations)
-    assert stages[-1] == 0.01 and list(stages) == sorted(stages, reverse=True)
+    assert evaluations[-1] == result.iterations
+    assert list(evaluations) == sorted(evaluations)
+    assert stages[-1] == 0.01
+    assert list(stages) == sorted(stages, reverse=True)
     assert min(errors) == pytest.approx(float(result.marginal_error), rel=1e-6)
 
 
@@ -67,10 +71,12 @@ def test_forbidden_pairs_against_plain_scaling(regularization: float):
     for _ in range(20_000):
         u = a / a.sum() / (kernel @ v)
         v = b / (kernel.T @ u)
-    assert result.converged and not result.plan[matrix == math.inf].any()
+    assert result.converged
+    assert not result.plan[matrix == math.inf].any()
     torch.testing.assert_close(result.plan, u[:, None] * kernel * v, rtol=0, atol=1e-8)
     exact = solve(MatrixProblem(matrix, a), 0)
-    assert not exact.plan[matrix == math.inf].any() and exact.value <= result.value + 1e-9
+    assert not exact.plan[matrix == math.inf].any()
+    assert exact.value <= result.value + 1e-9
 
 
 @pytest.mark.parametrize("regularization", [0.1, 0.0])
@@ -95,7 +101,9 @@ def test_half_precision_is_promoted(dtype: torch.dtype):
     x, y = draw(6, 2, dtype=dtype).requires_grad_(), draw(5, 2, seed=1).to(dtype)
     loss = transport_loss(x, y, 0.3)
     loss.backward()
-    assert loss.dtype == torch.float32 and x.grad is not None and x.grad.dtype == dtype
+    assert loss.dtype == torch.float32
+    assert x.grad is not None
+    assert x.grad.dtype == dtype
     torch.testing.assert_close(loss, transport_loss(x.float(), y.float(), 0.3))
     if dtype == torch.float16:
         result = solve(Problem(x.detach().numpy(), y.numpy(), "euclidean"), 0.3)

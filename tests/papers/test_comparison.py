@@ -10,14 +10,15 @@ import torch
 from PIL import Image
 
 from dpsinkhorn.errors import ReproductionError
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
 from dpsinkhorn.papers import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.report import write_comparison
-from dpsinkhorn.training import Request, plan_for
+from dpsinkhorn.training import Request, Run, plan_for
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.trial import try_plan
 from support.html import check_page, read_page, rows
-from support.runs import tiny_data
+from support.runs import finished, tiny_data, tiny_plan
 
 EPSILON = 40.0  # among so few records
 
@@ -61,6 +62,7 @@ def comparison(*lines, public=False):
         left_out=(LeftOut("batch", "it would take years", 1e9),),
         warning="For the curator alone.",
         public=public,
+        real_grid=Image.new("L", (8, 8)) if public else None,
     )
 
 
@@ -74,6 +76,7 @@ class TestCompare:
         assert set(one.accuracy) == set(found.real) == {"logistic", "mlp", "cnn"}
         assert found.real["logistic"] > 90
         assert one.seconds is not None
+        assert list(found.grids) == ["moments"]  # nothing of real images that may be private
         assert told[-1] == ("moments: measuring", 0, 1)
         assert read_ledger(tmp_path / "moments" / "ledger.jsonl").budget.epsilon == EPSILON
 
@@ -93,6 +96,18 @@ class TestCompare:
         assert epsilon == pytest.approx(first.methods[0].epsilon)
         assert second.together == pytest.approx((epsilon + second.methods[0].epsilon, 2e-5))
         assert "with those that were trained in this folder before" in second.sentence
+
+    def test_what_cannot_be_added_up_is_refused(self, tmp_path):
+        """Before anything is spent: runs that protect others, and runs whose ledger is gone."""
+        data = tiny_data(persons=20)
+        Run.create(tmp_path / "of persons" / "record", tiny_plan(data))
+        with pytest.raises(ReproductionError, match="protects each person, and this comparison each record"):
+            compared(tmp_path / "of persons")
+        run = finished(tmp_path / "lost" / "record", tiny_plan(tiny_data()), tiny_data())
+        run.ledger_path.unlink()
+        with pytest.raises(ReproductionError, match=r"is gone, so that what .* cost is not known"):
+            compared(tmp_path / "lost")
+        assert not list(tmp_path.glob("*/moments"))
 
     def test_those_that_take_long_are_left_out_unless_they_are_named(self, tmp_path, monkeypatch):
         monkeypatch.setattr("dpsinkhorn.papers.comparison.private_names", lambda: ("batch",))
@@ -153,12 +168,19 @@ class TestCosts:
         assert 0 < try_plan(plan, torch.device("cpu")).seconds < math.inf
         assert len(steps) == 10
 
+    def test_critics_that_learn_before_the_first_step_are_counted(self, monkeypatch):
+        """By few of their iterations."""
+        taught, learn = [], PartCritics.learn
+        monkeypatch.setattr(PartCritics, "learn", lambda *given: (taught.append(1), learn(*given)))
+        settings = {"privacy": {"batch": 60, "steps": 10}, "loss": {"iterations": 10**9}}
+        plan = plan_for(tiny_data(), Request(EPSILON, mechanism="gs_wgan", settings=settings, quick=True))
+        assert try_plan(plan, torch.device("cpu")).seconds > 10**4
+        assert len(taught) < 10
+
 
 class TestPage:
     def page(self, tmp_path, found):
-        write_comparison(
-            tmp_path / "page.html", found.to_json(), {each.method: each.grid for each in found.methods}
-        )
+        write_comparison(tmp_path / "page.html", found.to_json(), found.grids)
         return (tmp_path / "page.html").read_text(encoding="utf-8")
 
     def test_of_private_data(self, tmp_path):
@@ -177,10 +199,11 @@ class TestPage:
         assert "CURATOR" not in text
         assert "our own patients" in text
         assert "†" not in text
+        assert text.count("data:image/png") == 2  # real ones too
 
     def test_it_is_whole(self, tmp_path):
         page = read_page(self.page(tmp_path, comparison(line("record"), line("image"))))
         check_page(page)
         figures = rows(page, "Per cent of real test images")
-        assert figures[1] == ["record", "10", "1e-05", "90.0", "91.0", "92.0", "1.5", "1 s"]
-        assert figures[3] == ["real images", "-", "-", "95.0", "96.0", "97.0", "0.5", "-"]
+        assert figures[1] == ["record", "digits", "10", "1e-05", "90.0", "91.0", "92.0", "1.5", "1 s"]
+        assert figures[3] == ["real images", "-", "-", "-", "95.0", "96.0", "97.0", "0.5", "-"]

@@ -173,6 +173,14 @@ class AccountantContract:
         assert self.epsilon(compose(sampled(5.0), Charge(dp.NonPrivateDpEvent()))) == math.inf
         assert self.epsilon(sampled(1.0, steps=0)) == 0
 
+    def test_next_to_no_noise_costs_next_to_everything(self):
+        gaussian = dp.GaussianDpEvent(1e-100)
+        for event in (
+            dp.PoissonSampledDpEvent(0.2, gaussian),
+            dp.SampledWithoutReplacementDpEvent(5, 1, gaussian),
+        ):
+            assert self.epsilon(event) > 1e100
+
     def test_rounding_at_tiny_rates_never_says_zero(self):
         """The sum of squared losses is about 1e-8, so that δ(0) is near 4e-5: ε = 0 at δ = 1e-5 is wrong."""
         assert self.epsilon(sampled(3.0, 1e-9, 10**11)) > 0

@@ -292,6 +292,14 @@ class TestGrid:
                 assert (tile == images[index].repeat(3, 0).repeat(3, 1)).all()
         assert (picture[:, :28] < 255).any()  # the labels
 
+    def test_tiny_images_are_enlarged_smoothly(self):
+        """A step from black to white has greys between them, and the image is as bright as it was."""
+        images = np.zeros((1, 8, 8), np.uint8)
+        images[..., 4:] = 255
+        picture = np.asarray(grid_image(images, None))
+        assert len(np.unique(picture)) > 4
+        assert abs(picture.mean() - images.mean()) < 1
+
     def test_without_labels(self):
         images, _ = random_images(7, (64, 64, 3))
         picture = np.asarray(grid_image(images, None, columns=3))

@@ -23,7 +23,7 @@ def test_images_are_those_of_pytorch(config, tmp_path):
 
 def test_so_are_those_of_a_flow(tmp_path):
     """Its last layers begin with 0, so that its weights are moved first."""
-    generator = trained(FlowConfig(image_shape=(1, 8, 7), classes=2, channels=8, evaluations=4))
+    generator = trained(FlowConfig(image_shape=(1, 8, 7), classes=2, channels=8, evaluations=2))
     draws = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in generator.parameters():

@@ -11,9 +11,13 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from dpsinkhorn import load
+from dpsinkhorn.evaluation import beside_picture, nearest_neighbours, neighbours_picture
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.report import write_report
+from dpsinkhorn.report.pictures import Picture
 from dpsinkhorn.training import Run, Saving
 from support.html import read_page
 from support.runs import EVERY_BLOCK, bits, finished, tiny_arrays, tiny_data, tiny_plan
@@ -163,3 +167,42 @@ def test_a_torn_log_does_no_harm(place):
     (place / "run" / "samples" / "step-0000009.png").write_bytes(b"\x89PNG torn")
     (place / "run" / "samples" / "step-x.png").write_bytes(b"")
     assert write_report(place / "run", curator_page=True).curator_page.exists()
+
+
+def test_real_images_are_for_the_curator_alone(place):
+    """Neither they nor the name of their file get onto the page that may be shown, whatever is stated."""
+    images, labels, _ = tiny_arrays()
+    drawn = beside_picture(images, labels, images, labels, ["Geheim"], place / "both.png")
+    near = nearest_neighbours(images[:3], images)
+    nearest = neighbours_picture(images[:3], images, near, place / "near.png")
+    found = place / "evaluation.json"
+    shown = {"beside": "/elsewhere/both-CURATOR-ONLY.png", "neighbours": str(nearest)}  # one was moved
+    release = load(place / "run")
+    score = {"name": "cnn", "mean": 81.0, "spread": None, "per_class": [90.0] * 10}
+    score |= dict.fromkeys(("balanced_accuracy", "roc_auc"), 0.5)
+    score |= dict.fromkeys(("balanced_accuracy_spread", "roc_auc_spread"))
+    figures = {
+        "title": release.title,
+        "epsilon": release.privacy.epsilon,
+        "delta": release.privacy.delta,
+        "protocol": {"name": "quick", "summary": "short"},
+        "utility": {"trained_on": 9, "tested_by_class": [5] * 10, "classifiers": [score]},
+        "likeness": None,
+        "real": None,
+        "count": 9,
+        "sets": 1,
+        "varied": False,
+        "public": False,
+        "data": "x",
+        "class_names": [],
+        **shown,
+    }
+    found.write_text(json.dumps(figures))
+    for public in (False, True):
+        written = write_report(place / "run", evaluation=found, public_evaluation=public, curator_page=True)
+        for picture in (drawn, nearest):
+            with Image.open(picture) as file:
+                data = Picture.of(file.convert("RGB")).uri
+            assert data in written.curator_page.read_text()
+            assert data not in written.report.read_text()
+            assert picture.name not in written.report.read_text()

@@ -8,10 +8,11 @@ import pytest
 
 from dpsinkhorn.cli import main
 from dpsinkhorn.report import ReportError, gather, registry_entry, write_report
+from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.standards import sp_800_226
 from support.html import read_page, rows
 from support.releases import statement, write_small_release
-from support.runs import finished, tiny_data, tiny_plan
+from support.runs import finished, small_plan, tiny_data, tiny_plan
 
 # The fields of schemas/deployments-schema.yaml, by section, and those that have fixed words.
 FIELDS = {
@@ -44,6 +45,15 @@ def run(request, tmp_path_factory):
 
 
 class TestNist:
+    @pytest.mark.parametrize(
+        ("mechanism", "how"), [("record", "By clipping,"), ("datalens", "By counting votes,")]
+    )
+    def test_what_bounds_the_sensitivity(self, mechanism, how):
+        found = Findings(statement(), None, plan=small_plan(tiny_data(), mechanism))
+        (answer,) = [point.answer for point in sp_800_226(found) if point.asked == "3.1 Sensitivity"]
+        assert answer.startswith(how)
+        assert ("bound 2," in answer) is (mechanism == "record")
+
     def test_every_block_of_the_pyramid_is_on_the_page(self, run):
         page = read_page(write_report(run[0].folder).report.read_bytes())
         points = [

@@ -114,7 +114,7 @@ def small_plan(data, mechanism, **options):
             generator={"channels": 8},
             flow={"components": 3, "frequencies": 4, "sketch_steps": 4, "updates": 2},
         )
-    elif mechanism in ("dp_merf", "dp_cgan", "gs_wgan", "datalens"):
+    elif mechanism in ("dp_merf", "dp_cgan", "gs_wgan", "datalens", "g_pate"):
         kind = find_mechanism(mechanism)
         recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(data.records))
         recipe = recipe.replace(privacy={"noise_multiplier": 2.0})

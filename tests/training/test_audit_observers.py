@@ -11,7 +11,9 @@ from torch import nn
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, build_generator
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.batch import Batch
+from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
@@ -19,25 +21,24 @@ from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.part_critics import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
-    MomentsMechanism,
-    NonPrivate,
-    ParameterMechanism,
-    RecordMechanism,
     SeededNoise,
 )
-from dpsinkhorn.privacy.audit import AuditError
+from dpsinkhorn.training import facts_of, load_recipe, make_plan
+from dpsinkhorn.training.auditing import audit_run
 from dpsinkhorn.training.auditing.observers import (
     FlowObserver,
     MomentsObserver,
     RecordObserver,
     SinkhornObserver,
+    TaughtObserver,
 )
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from support.barriers import mechanism_of
+from support.barriers import moments as moments_of
 from support.runs import tiny_arrays
 from support.sanitizer_oracles import record_sum
 
@@ -80,23 +81,21 @@ class TestEvidence:
 
 
 def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[Record, RecordObserver]:
-    barrier = Record(
-        RecordMechanism(2.0, sigma), SquaredEuclidean(), 1.0, expected_batch=15.0, self_weight=own, classes=3
-    )
+    barrier = mechanism_of(Record, 2.0, sigma, SquaredEuclidean(), 1.0, batch=15.0, own=own, classes=3)
     return barrier, RecordObserver(barrier, RATE, CANARIES, OTHERS)
 
 
 class TestRecord:
     def test_shares_are_those_of_the_sanitizer(self):
         """Against the slow reference, record by record."""
-        barrier, observer = watched_record()
+        _, observer = watched_record()
         for kind in range(3):
             rows = (LABELS[:9] == kind).nonzero().flatten()
             members = observer._classes[kind]
             shares = observer._shares(members.units, IMAGES[:9].double()[rows])
             for at, row in enumerate(members.canaries.tolist()):
                 one = picked(CANARIES, slice(row, row + 1))
-                expected = record_sum(barrier.cost, IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
+                expected = record_sum(SquaredEuclidean(), IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
                 torch.testing.assert_close(shares[at], expected.flatten(), rtol=1e-4, atol=1e-5)
 
     def test_the_share_of_a_person_is_that_of_all_records(self):
@@ -147,18 +146,14 @@ class TestRecord:
         scores = observer.scores()
         assert scores[present].min() > scores[~present].max()
 
-    def test_only_private_trainings(self):
-        with pytest.raises(AuditError, match="only a private training"):
-            RecordObserver(Record(NonPrivate(), SquaredEuclidean(), 1.0, 4.0), 0.5, CANARIES, OTHERS)
-
 
 def sinkhorn(kind: str, sigma: float):
     options = (SquaredEuclidean(), 1.0, 0.5, 3)
     if kind == "image":
-        return Image(ImageMechanism(0.5, sigma, rows=12), *options)
+        return mechanism_of(Image, 0.5, sigma, *options, rows=12)
     if kind == "parameter":
-        return Parameter(ParameterMechanism(0.5, sigma), *options)
-    return Batch(BatchMechanism(0.5, sigma), *options)
+        return mechanism_of(Parameter, 0.5, sigma, *options)
+    return mechanism_of(Batch, 0.5, sigma, *options)
 
 
 class TestNobodyNotices:
@@ -235,7 +230,7 @@ class TestSinkhorn:
 
 def watched_moments(sigma: float) -> tuple[Moments, MomentsObserver]:
     config = MixtureConfig(image_shape=(1, 4, 4), classes=3, components=2, frequencies=2)
-    moments = Moments(MomentsMechanism(2.0, sigma), config, max_records=1000)
+    moments = moments_of(config, 2.0, sigma, 1000)
     return moments, MomentsObserver(moments, CANARIES, OTHERS)
 
 
@@ -269,7 +264,7 @@ class TestMoments:
         """Three canaries with three records each, as one vector each; two of them are in."""
         owners = torch.arange(9) // 3
         canaries = Sample(CANARIES.points, CANARIES.labels, owners)
-        moments = Moments(MomentsMechanism(2.0, 1e-4), watched_moments(1.0)[0].config, 1000, persons=True)
+        moments = moments_of(watched_moments(1.0)[0].config, 2.0, 1e-4, 1000, persons=True)
         nobody = Sample(OTHERS.points[:0], OTHERS.labels[:0], owners[:0])
         observer = MomentsObserver(moments, canaries, nobody)
         self.step(observer, step, [Sample(canaries.points[:6], canaries.labels[:6], owners[:6])])
@@ -312,7 +307,7 @@ class TestFlow:
     def build(self, sigma):
         facts = Facts((1, 4, 4), 3, 90, 90)
         config = FlowConfig(image_shape=(1, 4, 4), classes=3, channels=4)
-        terms = Terms(facts, 1e-3, sigma, RATE, 4, 1, SquaredEuclidean(), config, flow=FlowSettings(draws=2))
+        terms = Terms(facts, 1e-3, sigma, RATE, 4, 1, config, flow=FlowSettings(draws=2))
         watched = Flow(terms)
         return watched, FlowObserver(watched, CANARIES, OTHERS), build_generator(config, seed=0)
 
@@ -339,3 +334,57 @@ class TestFlow:
 def roughly_sorted(scores, included):
     """Of pairs of a canary that is in and one that is not, how many are told apart."""
     return float((scores[included][:, None] > scores[~included]).double().mean())
+
+
+def critic_recipe(name: str, **privacy):
+    kind = find_mechanism(name)
+    recipe = load_recipe(kind.audit_recipe).replace(**kind.audit_settings(DATA.records))
+    return recipe.replace(privacy=privacy)
+
+
+class TestOtherSystems:
+    """Little noise: what is released tells who is in, as far as the observer knows what each would do."""
+
+    @pytest.mark.parametrize(
+        ("name", "privacy", "least"),
+        [
+            ("dp_merf", {"noise_multiplier": 0.15}, 0.9),
+            ("dp_cgan", {"noise_multiplier": 0.05, "sampling_rate": 0.5, "steps": 5}, 0.75),
+            ("datalens", {"noise_multiplier": 0.3, "sampling_rate": 0.02}, 0.8),
+            ("g_pate", {"noise_multiplier": 0.3, "sampling_rate": 0.02}, 0.8),
+            ("gs_wgan", {"noise_multiplier": 0.01, "sampling_rate": 0.1, "steps": 30}, 0.65),
+        ],
+    )
+    def test_scores_tell_who_is_in(self, name, privacy, least, monkeypatch):
+        monkeypatch.setattr("dpsinkhorn.training.auditing.run._bounds", lambda *_: None)
+        found = audit_run(DATA, critic_recipe(name, **privacy), delta=1e-5, canaries=30, seed=0)
+        inside, outside = found.step_scores[found.included], found.step_scores[~found.included]
+        assert float((inside[:, None] > outside).mean()) > least
+
+    def test_bounds(self):
+        recipe = critic_recipe("dp_merf", noise_multiplier=0.15)
+        found = audit_run(DATA, recipe, delta=1e-5, canaries=60, seed=0)
+        assert 1 < found.every_step.steinke.epsilon < found.every_step.f_dp_gaussian.epsilon < found.claimed
+
+    def test_of_critics_each_part_is_as_with_or_without_its_canary(self):
+        """So that of the residual of votes nothing is left but noise, given the coins."""
+        recipe = critic_recipe("datalens", noise_multiplier=1.0, sampling_rate=0.02)
+        plan = make_plan(recipe, facts_of(DATA, records=100), delta=1e-5, accountant="rdp", seed=0)
+        watched = Votes(plan.terms)
+        observer = TaughtObserver(watched, CANARIES, OTHERS)
+        taken = [0, 3, 4, 8]
+        critics = observer.critics(joined(OTHERS, picked(CANARIES, taken)), torch.Generator().manual_seed(1))
+        for _ in range(3):
+            critics.learn(IMAGES[: plan.generated], LABELS[: plan.generated])
+        places = part_of(CANARIES, watched.parts).tolist()
+        assert len(set(places)) == len(places)
+        for part in range(watched.parts):
+            shadow, _ = critics.shadows[part in [places[at] for at in taken]]
+            assert all(
+                torch.equal(*(each.layers[layer][part] for each in (critics, shadow))) for layer in range(6)
+            )
+        without, with_canaries = (each for each, _ in critics.shadows)
+        assert [
+            not torch.equal(without.layers[0][part], with_canaries.layers[0][part])
+            for part in range(watched.parts)
+        ] == [part in places for part in range(watched.parts)]

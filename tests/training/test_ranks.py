@@ -19,8 +19,7 @@ from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, read_ledger
 from dpsinkhorn.ranks import joined
-from dpsinkhorn.training import Run, TrainingError
-from dpsinkhorn.training.building import build_mechanism
+from dpsinkhorn.training import Run, TrainingError, shared_records
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.shared_records import SharedRecords, _Part, answer
 from support.ranks import Command, Group
@@ -29,6 +28,7 @@ from support.runs import (
     bits,
     crash_at,
     finished,
+    header,
     small_plan,
     steps_on_record,
     tiny_arrays,
@@ -82,7 +82,7 @@ class TestTheSameBits:
             ("dp_merf", "uniform", None),
             ("dp_cgan", "uniform", None),
             ("gs_wgan", "uniform", None),
-            ("datalens", "uniform", None),
+            ("g_pate", "uniform", None),
         ],
     )
     def test_on_any_number_of_ranks(self, mechanism, labels, persons, tmp_path):
@@ -116,6 +116,43 @@ class TestTheSameBits:
         assert Run.resume(run.folder).train(data)
 
 
+def _on_another(rank, folder, mechanism, devices, refused):
+    """In a rank: train where the ranks compute on these devices, of which one may be refused."""
+
+    def checked(*_):
+        if rank == refused:
+            raise TrainingError("this device mixes records")
+
+    shared_records.computed_by = lambda _: devices[rank]
+    find_mechanism(mechanism).check_device = checked
+    _notes(folder, rank, lambda: _train(rank, folder / "run", tiny_data(), mechanism))
+
+
+class TestDevices:
+    def test_what_is_computed_on_every_rank_decides_on_a_replay(self, tmp_path):
+        for number, (mechanism, devices, known) in enumerate(
+            [
+                ("moments", ("a", "a"), "a"),
+                ("moments", ("a", "b"), "a, b"),
+                ("record", ("a", "a"), "a on 2 ranks"),
+                ("batch", ("a", "b"), "a"),
+            ]
+        ):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            assert Group(2, _on_another, folder, mechanism, devices, None).wait(60) == [0, 0]
+            way = header(folder / "run" / "checkpoint.safetensors")["way"]
+            assert way.endswith(f", by {known}")
+
+    def test_nothing_is_charged_before_all_accept_their_device(self, tmp_path):
+        assert Group(2, _on_another, tmp_path, "dp_merf", ("a", "a"), 1).wait(60) == [7, 7]
+        assert (tmp_path / "0.txt").read_text() == (
+            "rank 1: this device mixes records; what was spent stays on the ledger, and --resume goes on "
+            "from the last checkpoint"
+        )
+        assert not read_ledger(tmp_path / "run" / "ledger.jsonl").spends
+
+
 class _Alone:
     """One of several ranks, who never talks."""
 
@@ -134,7 +171,7 @@ class TestRecord:
     def test_the_parts_add_up_to_the_whole(self):
         data = tiny_data(records=300)
         plan = tiny_plan(data, "record")
-        barrier = build_mechanism(plan)
+        barrier = plan.build()
         random = torch.Generator().manual_seed(0)
         images = torch.rand(9, 16, generator=random) * 2 - 1
         labels = torch.arange(9) % 3

@@ -37,7 +37,7 @@ def show_evaluation(result: Evaluation, release: Release, count: int, test: Data
         console.print(f"Protocol {result.protocol.name}: {result.protocol.summary}.")
         console.print(_scores_table(result.utility, result.real))
         console.print(_classes_table(result, result.utility, result.real))
-        for sentence in _about_classifiers(result.utility, result.real):
+        for sentence in (*_about_classifiers(result.utility, result.real), *_beside_published(result)):
             console.print(sentence)
     if result.likeness is not None:
         console.print(_likeness_table(result.likeness))
@@ -67,16 +67,18 @@ def _scores_table(ours: Utility, real: Utility | None) -> Table:
     table = _table(
         "Classifiers on the real test images, by what they were trained on", "classifier", *headings
     )
-    for k, score in enumerate(ours.scores):
-        found = [score.to_json()] if real is None else [score.to_json(), real.scores[k].to_json()]
-        table.add_row(
-            score.name,
-            *(
+    both = [ours] if real is None else [ours, real]
+    for scores in zip(*(one.scores for one in both), strict=True):
+        chosen = [score.by_sensitive for score in scores]
+        for note, found in ("", scores), (" *", chosen):
+            figures = [score.to_json() for score in found if score is not None]
+            cells = [
                 _number(one[name], one[spread], digits)
                 for name, spread, digits in measures.values()
-                for one in found
-            ),
-        )
+                for one in figures
+            ]
+            if cells:
+                table.add_row(scores[0].name + note, *cells)
     return table
 
 
@@ -119,6 +121,20 @@ def _about_classifiers(ours: Utility, real: Utility | None) -> Iterator[str]:
             f"The largest class has {max(shares[0]):.0%} of the synthetic images and {max(shares[1]):.0%} of "
             "the real ones: compare balanced accuracy and AUC, and not accuracy."
         )
+
+
+def _beside_published(result: Evaluation) -> Iterator[str]:
+    """Mean and best of the classifiers, where others publish these, and what theirs are of."""
+    ours, published = result.utility, result.protocol.published
+    if not published or ours is None:
+        return
+    if ours.scores[0].by_sensitive is not None:
+        yield "*: the same network, its epoch chosen on sensitive training images."
+    for note, chosen in ("", False), (", * alone", True):
+        if not chosen or ours.scores[0].by_sensitive is not None:
+            mean, best = ours.mean_and_best(by_sensitive=chosen)
+            yield f"Trained on synthetic images{note}: mean {mean:.1f}, best {best:.1f}."
+    yield f"Published figures are of generators {published} (*), which no guarantee covers."
 
 
 def _likeness_table(likeness: Likeness) -> Table:

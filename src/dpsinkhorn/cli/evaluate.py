@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.release import Release
 
-ProtocolName = Literal["quick", "paper", "authors"]
+ProtocolName = Literal["quick", "paper", "authors", "dpimagebench"]
 FeaturesName = Literal["auto", "inception", "efficientnet-lite0", "cnn"]
 
 _PAIRS = 25  # in the picture of neighbours
@@ -51,7 +51,7 @@ def evaluate(
     protocol: Annotated[
         ProtocolName,
         "quick: a minute for 28 x 28 on two cores. paper: as the papers say. authors: the "
-        "classifiers of their released code. The last two take a GPU, or hours.",
+        "classifiers of their released code. dpimagebench: large networks. These three take a GPU, or hours.",
     ] = "quick",
     count: Annotated[int | None, "Synthetic images in a set: 10000, or 60000 as the papers have it."] = None,
     sets: Annotated[
@@ -59,8 +59,9 @@ def evaluate(
     ] = None,
     only: Annotated[
         str | None,
-        "Parts to carry out, with commas between: logistic, forest, mlp, cnn, real (the same "
-        "trained on real images), frechet, precision-recall; all unless said.",
+        "Parts to carry out, with commas between: logistic, forest, mlp, cnn (of dpimagebench: resnet, "
+        "wide-resnet, resnext), real (the same trained on real images), frechet, precision-recall; "
+        "all unless said.",
     ] = None,
     vary: Annotated[bool, "Measure images with the release's own variation, and not plain ones."] = False,
     features: Annotated[
@@ -75,10 +76,15 @@ def evaluate(
         "Draw synthetic images beside the nearest training images into this .png; "
         "CURATOR-ONLY is added to its name.",
     ] = None,
+    beside: Annotated[
+        Path | None,
+        "Draw synthetic images beside real ones of the same class into this .png, for the curator's page of "
+        "the report; CURATOR-ONLY is added to its name.",
+    ] = None,
     seed: Annotated[int, "The same seed gives the same figures."] = 0,
     device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
     reading: DataOptions,
-    force: Annotated[bool, "Replace what --output and --neighbours name."] = False,
+    force: Annotated[bool, "Replace what --output, --neighbours and --beside name."] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the images of a release on real data: classifiers, Frechet distance, precision and recall.
@@ -93,7 +99,7 @@ def evaluate(
     """
     from dpsinkhorn.data import KNOWN
     from dpsinkhorn.evaluation import (
-        PARTS,
+        beside_picture,
         check_parts,
         draw_images,
         evaluate_images,
@@ -106,11 +112,11 @@ def evaluate(
 
     try:
         release = load(folder)
-        picture = _check_outputs(folder, output, neighbours, force)
+        picture, both = _check_outputs(folder, output, neighbours, beside, force)
         chosen = find_protocol(protocol)
-        parts = PARTS if only is None else [name.strip() for name in only.split(",")]
+        parts = chosen.parts if only is None else [name.strip() for name in only.split(",")]
         count, sets = chosen.count if count is None else count, chosen.sets if sets is None else sets
-        check_parts(parts, sets)
+        check_parts(parts, sets, chosen)
         if vary and not release.config.variation:
             raise BadInputError("this release has no variation of its own; leave out --vary")
         test, training, part = _real_images(data, split, train_data, reading, as_json)
@@ -149,6 +155,8 @@ def evaluate(
             plain, _ = release.sample(_PAIRS, random_state=seed, device=device)
             nearest = images_of(training)
             neighbours_picture(plain, nearest, nearest_neighbours(plain, nearest, device=device), picture)
+        if both is not None:
+            beside_picture(images, labels, images_of(test), test.labels, result.class_names, both)
     except MemoryError as error:
         raise BadInputError("so many images do not fit into memory; draw fewer (--count, --sets)") from error
     privacy = release.privacy
@@ -160,6 +168,7 @@ def evaluate(
         "count": count,
         "seed": seed,
         "neighbours": None if picture is None else str(picture),
+        "beside": None if both is None else str(both),
         **result.to_json(),
         "varied": vary,
         "trained_on": trained_on,
@@ -172,19 +181,22 @@ def evaluate(
     show_evaluation(result, release, count, test, varied=vary)
     if result.utility is not None and result.real is None and "real" in parts:
         print("No column of real data, since there are no training images: --train-data names them.")
-    for path in (output, picture):
+    for path in (output, picture, both):
         if path is not None:
             print(f"Written: {path}")
     print(result.warning)
 
 
-def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, force: bool) -> Path | None:
-    """Refuse files that could not, or should not, be written, before any work; the picture's full name."""
-    from dpsinkhorn.evaluation import neighbours_path
+def _check_outputs(
+    folder: Path, output: Path | None, neighbours: Path | None, beside: Path | None, force: bool
+) -> tuple[Path | None, Path | None]:
+    """Refuse files that could not, or should not, be written, before any work; the pictures' full names."""
+    from dpsinkhorn.evaluation import curator_path
 
-    picture = None if neighbours is None else neighbours_path(neighbours)
+    near, both = (None if path is None else curator_path(path) for path in (neighbours, beside))
     release = folder / "release" if (folder / "release").is_dir() else folder
-    for option, path, suffix in (("--output", output, ".json"), ("--neighbours", picture, ".png")):
+    named = ("--output", output, ".json"), ("--neighbours", near, ".png"), ("--beside", both, ".png")
+    for option, path, suffix in named:
         if path is None:
             continue
         if release.resolve() in path.resolve().parents:
@@ -192,7 +204,7 @@ def _check_outputs(folder: Path, output: Path | None, neighbours: Path | None, f
                 f"{option} {path} lies in the release, which leaves the building; put it elsewhere"
             )
         check_file(path, suffix, option, force=force)
-    return picture
+    return near, both
 
 
 def _real_images(

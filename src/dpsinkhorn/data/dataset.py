@@ -108,19 +108,19 @@ class Dataset:
             found.update(np.ascontiguousarray(image).data)
         return found.hexdigest()
 
-    def points(self, indices: Indices | None = None) -> torch.Tensor:
+    def points(self, indices: Indices | slice = slice(None)) -> torch.Tensor:
         """The images as points, float32 (k, C*H*W) in [-1, 1], channels first; only these rows are read.
 
         >>> data = from_arrays(np.array([[[0, 255]], [[51, 204]]], dtype=np.uint8))
         >>> data.points([1])
         tensor([[-0.6000,  0.6000]])
         """
-        rows = None if indices is None else _row_numbers(indices)
-        count = self.records if rows is None else len(rows)
-        points = torch.empty((count, math.prod(self.image_shape)), dtype=torch.float32)
-        for part in _chunks(count, points.shape[1]):
-            images = np.asarray(self.images[part] if rows is None else self.images[rows[part]])
-            values = np.moveaxis(images, 3, 1).reshape(len(images), -1).astype(np.float64)
+        rows = range(self.records)[indices] if isinstance(indices, slice) else _row_numbers(indices)
+        points = torch.empty((len(rows), math.prod(self.image_shape)), dtype=torch.float32)
+        for part in _chunks(*points.shape):
+            some = rows[part]
+            images = self.images[slice(some.start, some.stop, some.step) if isinstance(some, range) else some]
+            values = np.moveaxis(np.asarray(images), 3, 1).reshape(len(images), -1).astype(np.float64)
             points[part] = self.scale_(torch.from_numpy(values))
         return points
 

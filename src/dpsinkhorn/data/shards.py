@@ -8,6 +8,7 @@ index.json         sizes, classes, range of values, and SHA-256 of every file; w
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import itertools
@@ -58,11 +59,21 @@ class _Joined:
         self._files = files
         self.starts: list[int] = [0, *itertools.accumulate(length for _, length, _ in files)]
         self.shape, self.dtype = (self.starts[-1], *shape), np.dtype(dtype)
+        self._last: tuple[int, npt.NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return self.starts[-1]
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            start, end, _ = rows.indices(len(self))
+            place = bisect.bisect_right(self.starts, start) - 1
+            if start < end <= self.starts[place + 1]:
+                first = self.starts[place]
+                some = np.array(self.file(place)[start - first : end - first], self.dtype)
+                if offset := self._files[place][2]:
+                    some += offset
+                return some
         numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
         places = np.searchsorted(self.starts, numbers, side="right") - 1
@@ -77,11 +88,14 @@ class _Joined:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def file(self, place: int) -> npt.NDArray[Any]:
-        """Map a file into memory; what was read of it stays there only as long as the map is held."""
+        """Map a file into memory; what was read of it stays there only until another one is mapped."""
+        if self._last is not None and self._last[0] == place:
+            return self._last[1]
         path, length, _ = self._files[place]
         array = read_npy(path)
         if array.shape != (length, *self.shape[1:]):
             raise DataError(f"{path} is not what the index says; write the shards again")
+        self._last = place, array
         return array
 
 

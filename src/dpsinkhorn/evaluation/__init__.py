@@ -15,13 +15,12 @@ from dpsinkhorn.evaluation.images import images_of
 from dpsinkhorn.evaluation.likeness import Likeness, compare_images
 from dpsinkhorn.evaluation.neighbours import (
     Neighbours,
+    beside_picture,
+    curator_path,
     nearest_neighbours,
-    neighbours_path,
     neighbours_picture,
 )
 from dpsinkhorn.evaluation.protocols import (
-    CLASSIFIERS,
-    PARTS,
     PROTOCOLS,
     Protocol,
     draw_images,
@@ -31,10 +30,8 @@ from dpsinkhorn.evaluation.protocols import (
 from dpsinkhorn.evaluation.utility import ClassifierScore, Utility, downstream_utility
 
 __all__ = [
-    "CLASSIFIERS",
     "FEATURES",
     "NOT_PRIVATE",
-    "PARTS",
     "PROTOCOLS",
     "PUBLIC_DATA",
     "ClassifierScore",
@@ -47,8 +44,10 @@ __all__ = [
     "PrecisionRecall",
     "Protocol",
     "Utility",
+    "beside_picture",
     "check_parts",
     "compare_images",
+    "curator_path",
     "downstream_utility",
     "draw_images",
     "evaluate_images",
@@ -58,7 +57,6 @@ __all__ = [
     "images_of",
     "load_features",
     "nearest_neighbours",
-    "neighbours_path",
     "neighbours_picture",
     "paper_protocol",
     "precision_recall",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.evaluation.networks import Lesson, Report, pixels, silent
+from dpsinkhorn.evaluation.networks import Lesson, Report, Verdict, pixels, silent
 
 _TOLERANCE = 1e-4  # scikit-learn's: largest entry of the gradient of the mean loss
 
@@ -20,18 +20,18 @@ _TOLERANCE = 1e-4  # scikit-learn's: largest entry of the gradient of the mean l
 class Classifier(Protocol):
     """What the measures know of a classifier; `Network` is one too."""
 
+    @property
+    def tried(self) -> int:
+        """How many images say how long it takes."""
+
     def work(self, count: int) -> int:
         """How often an image of so many is looked at, as a rule: by epochs, iterations or trees."""
 
     def shortened(self) -> Classifier:
         """The same with a few rounds only: to see how long one takes."""
 
-    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
-        """Learn, and judge the test images.
-
-        Returns:
-            The probability of each class, (tests, classes), and the epochs that were trained for, or 0.
-        """
+    def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:
+        """Learn, and judge the test images."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Logistic:
     """At most: the paper caps them too, and takes what there is."""
     solver: Literal["auto", "sklearn", "torch"] = "auto"
     """`auto` takes scikit-learn's on the processor."""
+    tried: int = 1024
 
     def work(self, count: int) -> int:
         return count * min(self.iterations, 300)
@@ -49,13 +50,13 @@ class Logistic:
     def shortened(self) -> Logistic:
         return replace(self, iterations=10)
 
-    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+    def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:
         if self.solver == "torch" or (self.solver == "auto" and lesson.images.device.type != "cpu"):
-            return self._torch(lesson), 0
+            return Verdict(self._torch(lesson))
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 
         model = LogisticRegression(solver="lbfgs", max_iter=self.iterations, random_state=lesson.seed % 2**32)
-        return _sklearn(model, lesson, report), 0
+        return Verdict(_sklearn(model, lesson, report))
 
     def _torch(self, lesson: Lesson) -> NDArray[Any]:
         """L-BFGS on the same objective, stopped by the same rule."""
@@ -90,6 +91,7 @@ class Forest:
     """scikit-learn's random forest. Images that lack the real ones' diversity mislead it first."""
 
     trees: int = 100
+    tried: int = 1024
 
     def work(self, count: int) -> int:
         return count * self.trees
@@ -97,11 +99,11 @@ class Forest:
     def shortened(self) -> Forest:
         return Forest(16)
 
-    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+    def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:
         from sklearn.ensemble import RandomForestClassifier  # type: ignore[import-untyped]
 
         model = RandomForestClassifier(self.trees, n_jobs=-1, random_state=lesson.seed % 2**32)
-        return _sklearn(model, lesson, report), 0
+        return Verdict(_sklearn(model, lesson, report))
 
 
 def _sklearn(model: Any, lesson: Lesson, report: Report) -> NDArray[Any]:

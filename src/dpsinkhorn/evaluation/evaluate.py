@@ -27,7 +27,7 @@ from dpsinkhorn.evaluation.features import (
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
 from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
 from dpsinkhorn.evaluation.networks import Lesson
-from dpsinkhorn.evaluation.protocols import CLASSIFIERS, PARTS, Protocol, find_protocol
+from dpsinkhorn.evaluation.protocols import LIKENESS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
@@ -40,7 +40,7 @@ PUBLIC_DATA = (
     "guarantee of the release. Of private data they would be for the curator alone."
 )
 
-_TRIED = 1024  # images, to see how long each part will take
+_TRIED = 1024  # images, to see how long it takes to compare them
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def evaluate_images(
     *,
     training: Dataset | None = None,
     protocol: Protocol | str = "quick",
-    parts: Sequence[str] = PARTS,
+    parts: Sequence[str] | None = None,
     sets: int = 1,
     features: str = "auto",
     inception_weights: str | os.PathLike[str] | None = None,
@@ -106,7 +106,7 @@ def evaluate_images(
             distance and, where no other features are to be had, for the network that makes them. Without them
             there is no such column, and halves of `test` serve.
         protocol: One of `PROTOCOLS`, or its name: how the classifiers are trained.
-        parts: Some of `PARTS`: what is measured.
+        parts: Some of the protocol's: what is measured; all unless said.
         sets: Into so many equal parts the images are cut; each trains every classifier once. Likeness is that
             of the first.
         features: One of `FEATURES`.
@@ -125,13 +125,14 @@ def evaluate_images(
     ('frechet-random-cnn', True)
     """
     chosen, where = find_protocol(protocol), choose_device(device, EvaluationError)
-    check_parts(parts, sets)
+    parts = chosen.parts if parts is None else parts
+    check_parts(parts, sets, chosen)
     names = [] if labels is None else [name for name in chosen.classifiers if name in parts]
     check_comparable(images, labels if names else None, test)
     if training is not None:
         check_comparable(images, None, training)
     count, tell = len(images) // sets, progress or (lambda *_: None)
-    measures = [part for part in ("frechet", "precision-recall") if part in parts]
+    measures = [part for part in LIKENESS if part in parts]
     teachers = test if training is None else training
     x, real = on_device(images[:count], where), on_device(images_of(teachers), where)
     kinds = None
@@ -141,12 +142,17 @@ def evaluate_images(
     network = None
     if measures:  # first: weights that are not here should not be missed after minutes of work
         network = load_features(features, real, None, 0, inception_weights=inception_weights)
+    sensitive: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None
     both: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
     if names and labels is not None:
         both["synthetic"] = chosen.prepare(images), labels
-        if "real" in parts and training is not None and kinds is not None:
+        if training is not None and kinds is not None and ("real" in parts or chosen.sensitive):
             _check_classes(training, test)
-            both["real"] = _real_sets(training, count, sets, seed)
+            aside = chosen.set_aside(training.records)
+            if len(aside):
+                sensitive = _rows(training, aside)
+            if "real" in parts:
+                both["real"] = _rows(training, _real_sets(training.records, aside, count, sets, seed))
 
     if estimated is not None:
         seconds: dict[str, float] = {}
@@ -188,6 +194,7 @@ def evaluate_images(
                 seed=seed,
                 device=where,
                 progress=show,
+                sensitive=sensitive,
             )
             scores = (*utility[kind].scores, *found.scores) if kind in utility else found.scores
             utility[kind] = replace(found, scores=scores)
@@ -211,21 +218,25 @@ def evaluate_images(
     )
 
 
-def _real_sets(
-    training: Dataset, count: int, sets: int, seed: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _rows(data: Dataset, rows: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    assert data.labels is not None
+    return images_of(data)[rows], data.labels[rows]
+
+
+def _real_sets(records: int, aside: NDArray[np.int64], count: int, sets: int, seed: int) -> NDArray[np.int64]:
     """As many sets of real images as of synthetic ones, each as large, or all that there are, shuffled."""
-    assert training.labels is not None
-    draws = np.random.default_rng(seed)
-    rows = np.concatenate([draws.permutation(training.records)[:count] for _ in range(sets)])
-    return images_of(training)[rows], training.labels[rows]
+    draws, left = np.random.default_rng(seed), np.delete(np.arange(records), aside)
+    return np.concatenate([draws.permutation(left)[:count] for _ in range(sets)])
 
 
-def check_parts(parts: Sequence[str], sets: int) -> None:
+def check_parts(parts: Sequence[str], sets: int, protocol: Protocol) -> None:
     """Refuse parts that there are not, and the column of real data where it would be empty."""
-    if not parts or not set(parts) <= set(PARTS) or len(set(parts)) < len(parts):
-        raise EvaluationError(f"parts (--only) must be some of {', '.join(PARTS)}, each once")
-    if "real" in parts and not set(parts) & set(CLASSIFIERS):
+    if not parts or not set(parts) <= set(protocol.parts) or len(set(parts)) < len(parts):
+        raise EvaluationError(
+            f"parts (--only) must be some of {', '.join(protocol.parts)} in the protocol {protocol.name}, "
+            "each once"
+        )
+    if "real" in parts and not set(parts) & set(protocol.classifiers):
         raise EvaluationError("the part real is a column of the classifiers; name some of them too")
     if sets < 1:
         raise EvaluationError(f"sets must be a whole number from 1 upwards, not {sets}")
@@ -268,12 +279,11 @@ def _seconds_of_classifiers(
     specs: Mapping[str, Classifier], images: Tensor, labels: Tensor, classes: int, counts: Sequence[int]
 ) -> dict[str, float]:
     """Seconds that each classifier takes to learn from so many images, one number for each training."""
-    step = max(1, len(images) // _TRIED)  # they may come sorted by class
-    x, y = images[::step][:_TRIED], labels[::step][:_TRIED]
     found = {}
     for name, spec in specs.items():
-        short = spec.shortened()
-        seconds = _timed(lambda short=short: short.classify(Lesson(x, y, classes, x[:1], 0)))  # type: ignore[misc]
+        short, step = spec.shortened(), max(1, len(images) // spec.tried)  # they may come sorted by class
+        x, y = images[::step][: spec.tried], labels[::step][: spec.tried]
+        seconds = _timed(lambda short=short, x=x, y=y: short.classify(Lesson(x, y, classes, x[:1], 0)))  # type: ignore[misc]
         found[name] = sum(seconds * spec.work(count) / short.work(len(x)) for count in counts)
     return found
 

@@ -1,12 +1,13 @@
-"""Synthetic images beside the training images that are nearest to them: for the curator's eyes only.
+"""Synthetic images beside real ones, the nearest to them or any of their class: for the curator's eyes only.
 
-A picture like this shows private records. It says so itself, and so does the name of its file.
+Pictures like these show private records. They say so themselves, and so do the names of their files.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,10 @@ from dpsinkhorn.files import failing_as
 from dpsinkhorn.generators import choose_device
 
 MARK = "CURATOR-ONLY"
-_WARNING = (
-    "PRIVATE RECORDS: for the curator's eyes only, do not pass on.",
-    "Left: synthetic. Right: the nearest training image.",
-)
+_WARNING = "PRIVATE RECORDS: for the curator's eyes only, do not pass on."
 _TILE = 56  # pixels at least
+_BANNER = 34  # pixels high
+_CLASSES, _IN_A_ROW, _LETTERS = 20, 6, 24
 _GAP = 12
 _CELLS = 2**24
 
@@ -70,15 +70,15 @@ def nearest_neighbours(
     return Neighbours(found.cpu().numpy(), best.clamp(min=0).sqrt().div(255).cpu().numpy())
 
 
-def neighbours_path(path: str | os.PathLike[str]) -> Path:
-    """The name that the picture gets: it says whom it is for.
+def curator_path(path: str | os.PathLike[str]) -> Path:
+    """The name that a picture gets: it says whom it is for.
 
-    >>> neighbours_path("near.png").name
+    >>> curator_path("near.png").name
     'near-CURATOR-ONLY.png'
     """
     wanted = Path(path)
     if wanted.suffix.lower() != ".png":
-        raise EvaluationError(f"pictures of neighbours are PNG files: {wanted} must end in .png")
+        raise EvaluationError(f"pictures are PNG files: {wanted} must end in .png")
     return wanted if MARK in wanted.stem else wanted.with_stem(f"{wanted.stem}-{MARK}")
 
 
@@ -95,30 +95,85 @@ def neighbours_picture(
     Returns:
         Where it was written: `path` with `CURATOR-ONLY` in its name.
     """
-    target = neighbours_path(path)
-    height, width = synthetic.shape[1:3]
-    scale = max(1, math.ceil(_TILE / max(height, width)))
-    wide, high = width * scale, height * scale
-    font = ImageFont.load_default()
+    tile, font = _tiles(synthetic), ImageFont.load_default()
+    wide, high = tile(synthetic[0]).size
     lines = max(1, math.ceil(len(synthetic) / columns))
-    banner, caption = 34, 16
-    least = max(int(font.getlength(line)) for line in _WARNING) + 2 * _GAP
-    size = (
-        max(columns * (2 * wide + 2 + _GAP) + _GAP, least),
-        banner + lines * (high + caption + _GAP) + _GAP,
-    )
-    picture = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(picture)
-    pen.rectangle((0, 0, size[0], banner - 4), fill="#b00020")
-    for row, line in enumerate(_WARNING):
-        pen.text((_GAP, 2 + 14 * row), line, "white", font)
+    caption = 16
+    size = (columns * (2 * wide + 2 + _GAP) + _GAP, _BANNER + lines * (high + caption + _GAP) + _GAP)
+    picture, pen = _marked("Left: synthetic. Right: the nearest training image.", size)
     for k in range(len(synthetic)):
         left = _GAP + (k % columns) * (2 * wide + 2 + _GAP)
-        top = banner + (k // columns) * (high + caption + _GAP) + 4
+        top = _BANNER + (k // columns) * (high + caption + _GAP) + 4
         for image, side in ((synthetic[k], left), (training[neighbours.indices[k]], left + wide + 2)):
-            tile = Image.fromarray(_plain(image)).convert("RGB")
-            picture.paste(tile.resize((wide, high), Image.Resampling.NEAREST), (side, top))
+            picture.paste(tile(image), (side, top))
         pen.text((left, top + high + 1), f"distance {neighbours.distances[k]:.2f}", "black", font)
+    return _saved(picture, path)
+
+
+def beside_picture(
+    synthetic: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None,
+    real: NDArray[np.uint8],
+    real_labels: NDArray[np.int64] | None,
+    class_names: Sequence[str],
+    path: str | os.PathLike[str],
+) -> Path:
+    """Draw synthetic images beside real ones, a line for each class, into a marked PNG file.
+
+    Six of each are drawn, of twenty classes at most of which there are both; all are one without labels.
+
+    Returns:
+        Where it was written: `path` with `CURATOR-ONLY` in its name.
+    """
+    if labels is None or real_labels is None:
+        lines = [("all", synthetic, real)]
+    else:
+        both = np.intersect1d(labels, real_labels)[:_CLASSES].tolist()
+        names = [class_names[k] if k < len(class_names) else str(k) for k in both]
+        lines = [
+            (name[:_LETTERS], synthetic[labels == k], real[real_labels == k])
+            for k, name in zip(both, names, strict=True)
+        ]
+    tile, font = _tiles(synthetic), ImageFont.load_default()
+    wide, high = tile(synthetic[0]).size
+    margin = 2 * _GAP + int(max((font.getlength(name) for name, _, _ in lines), default=0))
+    middle = margin + _IN_A_ROW * (wide + 2) + _GAP
+    size = (middle + _IN_A_ROW * (wide + 2) + _GAP, _BANNER + len(lines) * (high + 4) + _GAP)
+    picture, pen = _marked("Left: synthetic. Right: real images, to test on.", size)
+    for k, (name, ours, theirs) in enumerate(lines):
+        top = _BANNER + k * (high + 4) + 4
+        pen.text((_GAP, top + high // 2 - 6), name, "black", font)
+        for images, left in ((ours, margin), (theirs, middle)):
+            for place, image in enumerate(images[:_IN_A_ROW]):
+                picture.paste(tile(image), (left + place * (wide + 2), top))
+    return _saved(picture, path)
+
+
+def _tiles(images: NDArray[np.uint8]) -> Callable[[NDArray[Any]], Image.Image]:
+    """What draws an image so large that it can be seen, pixel by pixel."""
+    height, width = images.shape[1:3]
+    scale = max(1, math.ceil(_TILE / max(height, width)))
+    return lambda image: (
+        Image.fromarray(_plain(image))
+        .convert("RGB")
+        .resize((width * scale, height * scale), Image.Resampling.NEAREST)
+    )
+
+
+def _marked(about: str, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """An empty picture under a red banner, which fits into it."""
+    font = ImageFont.load_default()
+    least = max(int(font.getlength(line)) for line in (_WARNING, about)) + 2 * _GAP
+    picture = Image.new("RGB", (max(size[0], least), size[1]), "white")
+    pen = ImageDraw.Draw(picture)
+    pen.rectangle((0, 0, picture.width, _BANNER - 4), fill="#b00020")
+    for row, line in enumerate((_WARNING, about)):
+        pen.text((_GAP, 2 + 14 * row), line, "white", font)
+    return picture, pen
+
+
+def _saved(picture: Image.Image, path: str | os.PathLike[str]) -> Path:
+    target = curator_path(path)
     with failing_as(EvaluationError, f"cannot write {target}"):
         picture.save(target, format="PNG")
     return target

@@ -5,20 +5,23 @@ Images stay on the device as uint8; an epoch is a permutation of row numbers the
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
 
 from dpsinkhorn.errors import EvaluationError
 
 _BATCHES = (32, 512)  # images per step: the least and the most; in between, 64 steps an epoch
-_EVALUATED = 8192  # images per pass without gradients
+_EVALUATED = 512  # images per pass without gradients
 _SMALLEST = 20  # images, so that a tenth of them says something
 
 Build = Callable[[tuple[int, int, int], int], nn.Module]
@@ -104,6 +107,19 @@ class Lesson:
     classes: int
     test: Tensor  # uint8, (tests, C, H, W)
     seed: int
+    sensitive: tuple[Tensor, Tensor] | None = None
+    """Private images and labels, to choose a network's epoch by; others choose it by what they learn from."""
+
+
+class Verdict(NamedTuple):
+    """What a classifier says of the test images."""
+
+    told: NDArray[Any]
+    """The probability of each class, (tests, classes)."""
+    epochs: int = 0
+    """How long it was trained for, where it is a network."""
+    by_sensitive: NDArray[Any] | None = None
+    """The same, of the weights that were best on `Lesson.sensitive`."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +139,15 @@ class Network:
     batch: int | None = None
     """Images per step; `None`: 1/64 of them, from 32 to 512."""
     hold_out_last: bool = False
-    """Whether the last tenth is held out, rather than a random one."""
+    """Whether the last images are held out, rather than random ones."""
+    hold_out: int = 10
+    """One image of so many is held out."""
+    decay: tuple[int, float] | None = None
+    """After how many epochs, each time, the learning rate is multiplied, and by what."""
+    average: float | None = None
+    """Of how much, in every step, the running mean of weights is kept that is judged in their place."""
+    tried: int = 1024
+    """Images that say how long it takes."""
     symmetric: bool = False
     """Whether pixels are in -1..1, rather than 0..1."""
 
@@ -140,10 +164,15 @@ class Network:
         """One epoch; see `Classifier`."""
         return replace(self, epochs=1, shown=None)
 
-    def classify(self, lesson: Lesson, report: Report = silent) -> tuple[NDArray[Any], int]:
+    def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:
         data = lesson.images, lesson.labels, lesson.classes
-        fit = fit_network(self, *data, seed=lesson.seed, report=report)
-        return probabilities(fit.network, lesson.test, symmetric=self.symmetric), len(fit.history)
+        fit = fit_network(self, *data, seed=lesson.seed, report=report, sensitive=lesson.sensitive)
+        told = [
+            None if network is None else probabilities(network, lesson.test, symmetric=self.symmetric)
+            for network in (fit.network, fit.by_sensitive)
+        ]
+        assert told[0] is not None
+        return Verdict(told[0], len(fit.history), told[1])
 
 
 @dataclass(frozen=True)
@@ -155,6 +184,8 @@ class Fit:
     """Share of the held-out images that it got right after every epoch."""
     held_out: Tensor
     """Row numbers of the images that it was stopped by, not trained on."""
+    by_sensitive: nn.Module | None = None
+    """With the weights that were best on private images, where there were any."""
 
     @property
     def best(self) -> float:
@@ -170,8 +201,9 @@ def fit_network(
     *,
     seed: int,
     report: Report = silent,
+    sensitive: tuple[Tensor, Tensor] | None = None,
 ) -> Fit:
-    """Train a network, and keep the weights that were best on a held-out tenth of the images.
+    """Train a network, and keep the weights that were best on a held-out part of the images.
 
     Args:
         spec: The network and its settings.
@@ -180,6 +212,7 @@ def fit_network(
         classes: How many there are.
         seed: Decides on weights, order, dropout and what is held out.
         report: Called after every epoch with the part of the training that is done.
+        sensitive: Private images and labels; the weights that were best on them are kept beside.
     """
     if len(images) < _SMALLEST:
         raise EvaluationError(f"a classifier needs {_SMALLEST} images at least, not {len(images)}; draw more")
@@ -193,43 +226,87 @@ def fit_network(
             order = torch.arange(len(images), device=device).flip(0)
         else:
             order = torch.randperm(len(images), device=device)
-        held_out, rows = order[: len(images) // 10], order[len(images) // 10 :]
+        held_out, rows = order[: len(images) // spec.hold_out], order[len(images) // spec.hold_out :]
         # at least one full batch; what is left over by an epoch's shuffling waits for the next
         usual = min(max(len(rows) // 64, _BATCHES[0]), _BATCHES[1])
         batch_size = min(spec.batch or usual, len(rows))
-        step = _training_step(spec, network, images, labels, batch_size)
-        history: list[float] = []
-        best, kept = -1.0, network.state_dict()
+        optimizer = _optimizer(spec, network)
+        step = _training_step(spec, network, optimizer, images, labels, batch_size)
+        mean = None if spec.average is None else _running_mean(network, spec.average)
+        slower = None if spec.decay is None else StepLR(optimizer, *spec.decay)
+        chosen = _Best(images[held_out], labels[held_out])
+        both = [chosen] if sensitive is None else [chosen, _Best(*sensitive)]
         most, patience = spec.most_epochs(len(images)), spec.patience or math.inf
-        while len(history) < most:
+        while len(chosen.history) < most:
             network.train()
             shuffled = rows[torch.randperm(len(rows), device=device)]
             for start in range(0, len(rows) - batch_size + 1, batch_size):
                 step(shuffled[start : start + batch_size])
-            guesses = _logits(network, images[held_out], spec.symmetric).argmax(1)
-            history.append(float((guesses == labels[held_out]).double().mean()))
-            if history[-1] > best:
-                best = history[-1]
-                kept = {name: value.detach().clone() for name, value in network.state_dict().items()}
-            since = len(history) - 1 - history.index(best)
+                if mean is not None:
+                    mean.update_parameters(network)
+            if slower is not None:
+                slower.step()
+            for best in both:
+                best.look(network if mean is None else mean.module, spec.symmetric)
+            history = chosen.history
+            since = len(history) - 1 - history.index(max(history))
             report(max(len(history) / most, since / patience))
             if since >= patience:
                 break
-    network.load_state_dict(kept)
-    return Fit(network.eval(), tuple(history), held_out)
+    found = [best.restored(network) for best in both]
+    return Fit(found[0], tuple(chosen.history), held_out, found[1] if sensitive is not None else None)
+
+
+class _Best:
+    """The weights that were best on some images."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self._images, self._labels = images, labels
+        self.history: list[float] = []
+        self._kept: dict[str, Tensor] = {}
+
+    def look(self, network: nn.Module, symmetric: bool) -> None:
+        guesses = _logits(network, self._images, symmetric).argmax(1)
+        self.history.append(float((guesses == self._labels).double().mean()))
+        if self.history[-1] > max(self.history[:-1], default=-1.0):
+            self._kept = {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+    def restored(self, network: nn.Module) -> nn.Module:
+        """A copy of the network, with these weights."""
+        found = copy.deepcopy(network)
+        found.load_state_dict(self._kept)
+        return found.eval()
+
+
+def _running_mean(network: nn.Module, rate: float) -> AveragedModel:
+    """Weights averaged over steps: over few at first, so that the first ones are forgotten."""
+
+    def forget(mean: Tensor, now: Tensor, steps: Tensor | int) -> Tensor:
+        return mean + (now - mean) * max(1 - rate, 9 / (10 + int(steps)))
+
+    return AveragedModel(network, avg_fn=forget)
+
+
+def _optimizer(spec: Network, network: nn.Module) -> torch.optim.Optimizer:
+    """On a GPU for a captured graph, which reads a learning rate that changes from a tensor there."""
+    where = next(network.parameters()).device
+    on_gpu = where.type == "cuda"
+    rate = torch.tensor(spec.learning_rate, device=where) if on_gpu and spec.decay else spec.learning_rate
+    settings: dict[str, Any] = {"lr": rate, "weight_decay": spec.weight_decay, "fused": True}
+    if spec.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), capturable=on_gpu, **settings)
+    return torch.optim.SGD(network.parameters(), **settings)
 
 
 def _training_step(
-    spec: Network, network: nn.Module, images: Tensor, labels: Tensor, batch_size: int
+    spec: Network,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    batch_size: int,
 ) -> Callable[[Tensor], object]:
     """A step on some rows; on a GPU one captured graph, since launching its kernels takes longer."""
-    on_gpu = images.device.type == "cuda"
-    settings: dict[str, Any] = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
-    optimizer: torch.optim.Optimizer
-    if spec.optimizer == "adam":
-        optimizer = torch.optim.Adam(network.parameters(), capturable=on_gpu, **settings)
-    else:
-        optimizer = torch.optim.SGD(network.parameters(), **settings)
 
     def step(batch: Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -237,7 +314,7 @@ def _training_step(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    if not on_gpu:
+    if images.device.type != "cuda":
         return step
     rows = torch.arange(batch_size, device=images.device) % len(images)
     before = {name: value.clone() for name, value in network.state_dict().items()}

@@ -1,4 +1,4 @@
-"""How thoroughly images are measured: quickly, as the papers say, or as their authors' released code does."""
+"""How thoroughly images are measured: quickly, or as others measure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.classifiers import Classifier, Forest, Logistic
 from dpsinkhorn.evaluation.networks import Network, authors_cnn, cnn, linear, mlp
+from dpsinkhorn.evaluation.residual import resnet, resnext, wide_resnet
 from dpsinkhorn.generators import Variation
 from dpsinkhorn.release import Release
 
-CLASSIFIERS = ("logistic", "forest", "mlp", "cnn")
-PARTS = (*CLASSIFIERS, "real", "frechet", "precision-recall")
+LIKENESS = ("frechet", "precision-recall")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,24 @@ class Protocol:
     """Whether synthetic labels are drawn uniformly, rather than as the release draws them."""
     blacken: bool = False
     """Whether classifiers see synthetic images with every pixel below mid-grey set to black."""
+    sensitive: int = 0
+    """Real training images, at most, by which each network's epoch is chosen a second time."""
+    published: str = ""
+    """Which generators the published figures are of, in words, without a full stop."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All that can be measured."""
+        return (*self.classifiers, "real", *LIKENESS)
+
+    def set_aside(self, records: int) -> NDArray[np.int64]:
+        """Rows of the real training images that choose epochs: the same always, and a twelfth at most.
+
+        >>> [len(find_protocol("dpimagebench").set_aside(records)) for records in (60_000, 600)]
+        [5000, 50]
+        """
+        order = np.random.default_rng(0).permutation(records)
+        return np.sort(order[: min(self.sensitive, records // 12)])
 
     def prepare(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Synthetic images as the classifiers see them.
@@ -101,7 +119,34 @@ AUTHORS = Protocol(
     uniform_labels=True,
     blacken=True,
 )
-PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), AUTHORS)}
+
+_residual = partial(
+    Network,
+    epochs=50,
+    learning_rate=0.01,
+    decay=(20, 0.2),
+    average=0.9999,
+    batch=256,
+    hold_out=12,
+    symmetric=True,
+    tried=32,
+)
+DPIMAGEBENCH = Protocol(
+    "dpimagebench",
+    "DPImageBench's networks; their epochs are chosen on held-out synthetic images",
+    {
+        "resnet": _residual(resnet),
+        "wide-resnet": _residual(wide_resnet),
+        "resnext": _residual(resnext),
+    },
+    count=60_000,
+    sets=1,
+    compared=10_000,
+    sensitive=5000,
+    published="trained on 55,000 records at a delta of 1/(55,000 ln 55,000) = 1.7e-6, and their epochs "
+    "chosen on sensitive images",
+)
+PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), AUTHORS, DPIMAGEBENCH)}
 
 
 def find_protocol(protocol: Protocol | str) -> Protocol:

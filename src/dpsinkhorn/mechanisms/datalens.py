@@ -13,107 +13,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig, MLPConfig
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
-from dpsinkhorn.mechanisms.shared.part_critics import CriticSteps, PartCritics
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import poisson_sample
-from dpsinkhorn.privacy.mechanisms import VoteMechanism, parts_of
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
+from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.privacy.mechanisms import VoteMechanism
+from dpsinkhorn.privacy.noise import NoiseSource
 
 _AGREED = 0.7  # of the teachers, for an entry to be moved, as published
 
 
-class Votes(TrainingMechanism):
+class Votes(TaughtMechanism):
     """Noised sums of teachers' votes on the signs of the gradients in generated images.
 
     Args:
-        terms: public numbers; `clip` is k, how many entries of an image a teacher votes on.
+        terms: public numbers; `clip` is k, how many entries of an image a teacher votes on: on all of them
+            where an image has fewer.
     """
 
     name = "datalens"
     summary = "teachers on disjoint parts of the records vote on signs of each image's gradient, with noise"
     recipe = "datalens"
-    takes_persons = False
-    splits_records = True
-    unused_settings = frozenset(
-        {
-            "flow",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-        }
-    )
+    worst_clip = 1.0
 
     mechanism: VoteMechanism
 
-    def __init__(self, terms: Terms) -> None:
-        self.mechanism, self.terms = self.releases(terms), terms
-
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
-        return VoteMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)
+        # all signs of a row may turn round, by 2 each
+        return VoteMechanism(4 * _entries(terms), terms.noise_multiplier, rows=terms.generated)
 
     @classmethod
     def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> VoteMechanism:
         return VoteMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
-    def build(cls, terms: Terms) -> Votes:
-        return cls(terms)
-
-    @classmethod
     def check(cls, terms: Terms) -> None:
         super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError("the mechanism datalens trains networks; choose another generator")
-        if not (terms.clip == int(terms.clip) and 1 <= terms.clip <= terms.facts.pixels):
+        if terms.clip != int(terms.clip):
             raise ValueError(
-                f"privacy.clip is how many entries of an image teachers vote on: a whole number from 1 to "
-                f"{terms.facts.pixels}, not {terms.clip:g}"
+                "privacy.clip is how many entries of an image teachers vote on: a whole number, not "
+                f"{terms.clip:g}"
             )
-
-    @classmethod
-    def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
-        """A teacher of a white record, and one of the black image that takes the place of none.
-
-        Grey images of one pixel are between the two, so that it turns all its votes round.
-        """
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            1.0,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=rows,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-        )
-        built, grey, draws = cls(terms), torch.zeros(rows, 1), torch.full((1, rows, 1), 0.5)
-
-        def taught(present: bool) -> PartCritics:
-            random = torch.Generator().manual_seed(0)
-            critics = PartCritics(Sample(torch.ones(int(present), 1)), 1, 0, rows, random)
-            for _ in range(20):
-                critics.learn(grey, None)
-            return critics
-
-        critics = {present: taught(present) for present in (False, True)}
-
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(critics[present], grey, None, draws).flatten()
-
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            taken = bool(len(poisson_sample(int(present), rate, noise)))
-            return built.released(critics[taken], grey, None, draws, noise).flatten()
-
-        return WorstCase(built.mechanism, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -122,42 +62,31 @@ class Votes(TrainingMechanism):
         settings["loss"]["iterations"] = 20
         return settings
 
-    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
-        teachers = parts_of(self.terms.sampling_rate)
-        return CriticSteps(learner, records, self, teachers, horizon=horizon)
+    def draw(self, points: Tensor, random: torch.Generator, noise: NoiseSource) -> Tensor:  # noqa: ARG002
+        """Draw what votes are drawn by, (teachers, n, d), uniform on [0, 1)."""
+        return torch.rand((self.parts, *points.shape), generator=random, device=points.device)
 
-    def gradient(
-        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
-    ) -> Tensor:
-        """Return the signs on which enough teachers agree, with noise, and 0 elsewhere."""
-        teachers = parts_of(self.terms.sampling_rate)
-        shape = (teachers, *points.shape)
-        draws = torch.rand(shape, generator=learner.random, device=learner.device)
-        votes = self.released(critics, points, labels, draws, learner.noise)
-        return votes.sign() * (votes.abs() > _AGREED * teachers)
+    def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
+        """Return the sum of votes, (n, d), whole numbers in float64."""
+        return self.votes(critics, points, labels, drawn).sum(0)
 
-    def released(
-        self, critics: PartCritics, points: Tensor, labels: Tensor | None, draws: Tensor, noise: NoiseSource
-    ) -> Tensor:
-        """Return the noised sum of all votes, (n, d), in float64."""
-        announce(noise, points=points, labels=labels)
-        return add_gaussian(
-            self.clipped(critics, points, labels, draws),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+    def votes(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
+        """Return each teacher's votes, (teachers, n, d): -1 or 1 on k entries of each image, 0 elsewhere.
 
-    def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, draws: Tensor) -> Tensor:
-        """Return the sum of votes, whole numbers in float64. Private: for audits.
-
-        Args:
-            draws: (teachers, n, d), uniform on [0, 1): an entry g is voted up where a draw is below
-                (1 + g/b)/2, b being the largest of its image's.
+        An entry g is voted up where what was drawn is below (1 + g/b)/2, b being the largest of its image's.
         """
         slopes = critics.slopes(points, labels)  # (teachers, n, d)
         sizes = torch.nan_to_num(slopes.abs(), nan=0.0)
-        _, places = sizes.topk(int(self.terms.clip), dim=2)
+        _, places = sizes.topk(_entries(self.terms), dim=2)
         shares = slopes.gather(2, places) / sizes.amax(2, keepdim=True)
-        signs = torch.where(draws.gather(2, places) < (1 + shares) / 2, 1.0, -1.0)  # no number: down
-        return torch.zeros_like(slopes).scatter_(2, places, signs).double().sum(0)
+        signs = torch.where(drawn.gather(2, places) < (1 + shares) / 2, 1.0, -1.0)  # no number: down
+        return torch.zeros_like(slopes).scatter_(2, places, signs).double()
+
+    def followed(self, released: Tensor, drawn: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the signs on which enough teachers agree, with noise, and 0 elsewhere."""
+        return released.sign() * (released.abs() > _AGREED * self.parts)
+
+
+def _entries(terms: Terms) -> int:
+    """Return on how many entries of an image a teacher votes."""
+    return min(int(terms.clip), terms.facts.pixels)

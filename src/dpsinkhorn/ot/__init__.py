@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         transport_loss,
     )
     from dpsinkhorn.ot.native import compiled
+    from dpsinkhorn.ot.over_ranks import RowsResult, solve_rows
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
     from dpsinkhorn.ot.second_order import matrix_loss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
+    from dpsinkhorn.ot.sliced import line_costs, sliced_cost, whole_bases
 
 __all__ = [
     "COST_NAMES",
@@ -37,6 +39,7 @@ __all__ = [
     "Euclidean",
     "MatrixProblem",
     "Problem",
+    "RowsResult",
     "SamplesLoss",
     "SinkhornLoss",
     "SinkhornResult",
@@ -46,16 +49,31 @@ __all__ = [
     "compiled",
     "debiased_loss",
     "empirical_loss",
+    "line_costs",
     "matrix_loss",
     "semi_debiased_loss",
+    "sliced_cost",
     "solve",
+    "solve_rows",
     "transport_loss",
+    "whole_bases",
     "with_labels",
 ]
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "second_order", "barycenters", "divergence", "samples")
+_MODULES = (
+    "costs",
+    "native",
+    "problem",
+    "sinkhorn",
+    "second_order",
+    "barycenters",
+    "divergence",
+    "samples",
+    "over_ranks",
+    "sliced",
+)
 
 
 def __getattr__(name: str) -> Any:

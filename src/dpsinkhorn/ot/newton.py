@@ -105,7 +105,7 @@ def _sparse_product(curvature: Curvature) -> tuple[Product, Tensor, int] | None:
 
 def _sparse_entries(curvature: Curvature) -> tuple[Tensor, Tensor, Tensor] | None:
     """Rows, columns and values of the kernel's entries that matter; None where they are too many."""
-    if curvature.column_marginal.ndim > 1:
+    if curvature.column_marginal.ndim > 1 or not curvature.whole:
         return None
     floor: float | None = None
     parts, count = [], 0

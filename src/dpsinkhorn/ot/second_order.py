@@ -32,8 +32,8 @@ def change_of_plan(plan: Tensor, change: Tensor, regularization: float) -> Tenso
     rows, columns = moved.sum(-1, keepdim=True), moved.sum(-2).unsqueeze(-1)
     dg = torch.linalg.solve(matrix, columns - P.mT @ (inverse * rows))
     df = inverse * (rows - P @ dg)
-    moved = moved - P * (df + dg.mT)
-    return -moved / regularization
+    change = (P * (df + dg.mT)).sub_(moved)
+    return change.div_(regularization)
 
 
 class _Plan(torch.autograd.Function):

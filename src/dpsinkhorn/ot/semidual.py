@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -318,6 +319,9 @@ class Curvature:
     total: Tensor  # (..., n)
     column_marginal: Tensor  # (..., m), and what relaxed columns add to the diagonal
     row_mass: Tensor  # (..., n)
+
+    whole: ClassVar[bool] = True
+    """Whether all rows of the problem are here."""
 
     # P = (a / total) * kernel, so P^T diag(1/a) P = kernel^T diag(a / total^2) kernel.
 

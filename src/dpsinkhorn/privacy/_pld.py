@@ -182,7 +182,7 @@ def _interval(parts: tuple[Part, ...], steps: int, delta: float, bound: float) -
     by memory. Powers of two, so that neighbouring settings mostly share a grid and stay in order.
     """
     scale = bound if math.isfinite(bound) else 1.0
-    wanted = math.sqrt(_ACCURACY * min(scale / 2, 2 * scale**2 / math.log(2 / delta)) / steps)
+    wanted = math.sqrt(_ACCURACY * min(scale / 2, 2 * scale * scale / math.log(2 / delta)) / steps)
     reach = max(_reach(part.event) for part in parts)
     width = max(min(wanted, _COARSEST), scale * _FINEST_SHARE, reach / _LARGEST)
     return float(2.0 ** math.floor(math.log2(width)))

@@ -31,7 +31,9 @@ def epsilon(
     """The ε for which the event is (ε, δ)-differentially private; an upper bound, infinite if there is none.
 
     Args:
-        event: A charge, which knows its adjacency, or a bare dp-accounting event.
+        event: A charge, which knows its adjacency, or a bare dp-accounting event. A sample of one without
+            replacement stands for one of K disjoint parts of the records, drawn in secret; its noise is over
+            how far apart any two of the values are, with or without a record (docs/proofs/gs-wgan.md).
         delta: δ, from 0 (pure differential privacy) to below 1.
         accountant: `pld`, `rdp` or `rdp-classic`.
         adjacency: Of a bare event; add-or-remove-one unless given. With a charge it must be the charge's.
@@ -116,7 +118,11 @@ def _validate(parts: tuple[Part, ...]) -> None:
                 raise ValueError(f"a sampling rate must be above 0 and at most 1: {event!r}")
             event = event.event
         if isinstance(event, dp.SampledWithoutReplacementDpEvent):
-            if event.sample_size != 1 or not event.source_dataset_size >= 1:
+            if event.sample_size != 1:
+                raise UnsupportedEventError(
+                    f"there is no proved bound for more than one of some parts: {event!r}"
+                )
+            if not event.source_dataset_size >= 1:
                 raise ValueError(f"expected one of 1 or more parts: {event!r}")
             event = event.event
         # beyond these limits squares leave the range of float64; no noise at all is NonPrivateDpEvent

@@ -218,29 +218,30 @@ class CriticMechanism(ImageMechanism):
 
 @dataclass(frozen=True)
 class VoteMechanism(_Gaussian):
-    """Mechanism `datalens`: votes of -1 and 1 on `entries` of each of `rows`, summed over teachers.
+    """Mechanisms `datalens` and `g_pate`: votes on each of `rows`, summed over teachers.
 
-    A record is in one teacher's part for good; adding it may turn round all votes of that one. All teachers
-    vote in every use. Proof: docs/proofs/datalens.md.
+    A record is in one teacher's part for good; another vote of that one moves what is released of a row by a
+    vector whose square is at most `square`. All teachers vote in every use. Proofs: docs/proofs/datalens.md,
+    docs/proofs/g-pate.md.
 
-    >>> mechanism = VoteMechanism(entries=4, noise_multiplier=2.0, rows=9)
+    >>> mechanism = VoteMechanism(square=16, noise_multiplier=2.0, rows=9)
     >>> mechanism.sensitivity, mechanism.noise_std, mechanism.sampled(1 / 50, 3) == mechanism.sampled(1, 3)
     (12.0, 24.0, True)
     """
 
-    entries: float
+    square: float
     noise_multiplier: float
     rows: int
     adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:
-        return 2 * math.sqrt(self.entries * self.rows)
+        return math.sqrt(self.square * self.rows)
 
     def sampled(self, sampling_rate: float, steps: int) -> Charge:
         """Return the cost of `steps` uses; the rate only says how large the parts are."""
         parts_of(sampling_rate)
-        return super().sampled(1.0, steps)
+        return self.charge(steps)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dpsinkhorn.files import failing_as, new_file
 _GAP = 2
 _GAP_COLOUR = "#a0a0a0"  # neither black nor white, else strokes that reach the border run on into it
 _SMALLEST_TILE = 84  # pixels; smaller images are enlarged until they can be seen
+_SMOOTHED = 16  # images of fewer pixels a side are enlarged smoothly: of squares the eye sees nothing else
 _MARGIN = 28  # for the labels, at least
 _WIDEST = 150  # pixels of a label; a longer name is cut
 _SPACE = 5  # on either side of it
@@ -74,6 +75,8 @@ def grid_image(
     margin = 0 if labels is None else max(_MARGIN, widest + 2 * _SPACE)
     height, width = images.shape[1:3]
     scale = max(1, math.ceil(_SMALLEST_TILE / max(height, width)))
+    smooth = max(height, width) < _SMOOTHED
+    resampling = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     wide, high = width * scale + _GAP, height * scale + _GAP
     across = max(len(line) for _, line in lines)
     # no gap after the last tile, but a gap after the margin
@@ -91,8 +94,8 @@ def grid_image(
             pen.rectangle(
                 (side - _GAP if column else side, top - _GAP, side + wide - 1, top + high - 1), _GAP_COLOUR
             )
-            tile = Image.fromarray(images[index])
-            picture.paste(tile.resize((wide - _GAP, high - _GAP), Image.Resampling.NEAREST), (side, top))
+            tile = Image.fromarray(images[index]).resize((wide - _GAP, high - _GAP), resampling)
+            picture.paste(tile, (side, top))
     return picture
 
 

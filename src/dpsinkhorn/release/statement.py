@@ -162,7 +162,7 @@ class PrivacyStatement:
         if not self.private:
             found.append("it was trained without privacy and may reproduce private records")
         if self.seeded:
-            found.append("its noise came from a seed, and whoever knows the seed can remove it")
+            found.append("its noise came from a seed: who knows it, or has another run of it, can remove it")
         return tuple(found)
 
     def recomputed_epsilon(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
-from dpsinkhorn.report.pictures import class_title
+from dpsinkhorn.report.pictures import Picture, class_title, curators_picture
 
 _SHOWN = 20  # classes, the worst served first if there are more
 _CLASSIFIERS = {
@@ -20,6 +20,9 @@ _CLASSIFIERS = {
     "forest": "random forest",
     "mlp": "MLP, one hidden layer",
     "cnn": "CNN",
+    "resnet": "ResNet",
+    "wide-resnet": "WideResNet",
+    "resnext": "ResNeXt",
 }
 
 _MEASURES = {  # where they are in the JSON, and their decimals
@@ -79,6 +82,23 @@ def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
                 f"{path} is of another release: its {name} is {found[name]}, here it is {value}"
             )
     return found
+
+
+def private_pictures(found: dict[str, Any], path: Path) -> list[tuple[str, Picture]]:
+    """What `--beside` and `--neighbours` drew, where the evaluation says, or beside it: for the curator."""
+    captions = {
+        "beside": "Generated images on the left, real ones on the right",
+        "neighbours": "Generated images, each beside the training image that is nearest to it",
+    }
+    shown = []
+    for name, caption in captions.items():
+        given = Path(str(found.get(name) or ""))
+        for place in (given, path.parent / given.name):
+            if place.suffix == ".png" and place.is_file():
+                picture = curators_picture(place)
+                shown += [] if picture is None else [(caption, picture)]
+                break
+    return shown
 
 
 def evaluation_tables(

@@ -76,9 +76,9 @@ def write_report(
     """
     target = check_output(folder, output)
     found = gather(folder, generator)
-    tables = None
+    tables, pictures = None, []
     if evaluation is not None:
-        from dpsinkhorn.report.evaluation import evaluation_tables, read_evaluation
+        from dpsinkhorn.report.evaluation import evaluation_tables, private_pictures, read_evaluation
 
         if found.release is None:
             raise ReportError(f"{folder} has no release yet, so that nothing was evaluated; leave it out")
@@ -89,6 +89,7 @@ def write_report(
             public=public_evaluation,
             learnt_public=found.data_name is not None,
         )
+        pictures = private_pictures(figures, evaluation)
     elif public_evaluation:
         raise ReportError("an evaluation is said to be public, but none is given; name its JSON")
     stated = {"contact": contact, "legal_basis": legal_basis, "recipients": recipients}
@@ -103,8 +104,13 @@ def write_report(
     pages = {target: render("report.html.j2", context)}
     beside = curator_path(target) if curator_page or (tables and not public_evaluation) else None
     if beside is not None:
-        private = {"evaluation": None if public_evaluation else tables, "log": training_log(folder)}
-        pages[beside] = render("curator.html.j2", {**private, "privacy": found.privacy})
+        private = {
+            "evaluation": None if public_evaluation else tables,
+            "pictures": pictures,
+            "log": training_log(folder),
+            "privacy": found.privacy,
+        }
+        pages[beside] = render("curator.html.j2", private)
     try:
         for path, page in pages.items():
             replace_file(path, page)

@@ -119,9 +119,15 @@ def _line(text: str) -> tuple[str, str, str, str] | None:
 
 def _logged_picture(path: Path) -> tuple[int, Picture] | None:
     """The step, and the images that were generated then."""
+    picture, step = curators_picture(path), path.stem[5:]
+    return (int(step), picture) if picture is not None and step.isdecimal() else None
+
+
+def curators_picture(path: Path) -> Picture | None:
+    """A picture of a file, for the curator's page; `None` where it is none."""
     try:
         with Image.open(path) as file:
-            return int(path.stem[5:]), Picture.of(file.convert("L" if file.mode == "L" else "RGB"))
+            return Picture.of(file.convert("L" if file.mode == "L" else "RGB"))
     except (OSError, ValueError, UnidentifiedImageError, Image.DecompressionBombError):
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.privacy.mechanisms import parts_of
+from dpsinkhorn.privacy.mechanisms import VoteMechanism, parts_of
 from dpsinkhorn.release import LABEL_SOURCES, PrivacyStatement
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
@@ -17,7 +17,7 @@ from dpsinkhorn.training import Plan, recipe_names
 
 Rows = list[tuple[str, str]]
 
-_ACCOUNTANTS = {
+ACCOUNTANTS = {
     "pld": "pld: privacy loss distributions, composed numerically, rounded upwards",
     "rdp": "rdp: Rényi differential privacy",
     "rdp-classic": "rdp-classic: Rényi differential privacy, converted as in the papers",
@@ -78,7 +78,10 @@ def plan_rows(found: Findings) -> Rows:
     if plan is not None and plan.private:
         rows += _budget_rows(found)
         rows.append(("noise multiplier (noise / sensitivity)", f"{plan.noise_multiplier:.6g}"))
-        rows.append(("clipping bound", f"{plan.recipe.privacy.clip:g}"))
+        votes = isinstance(plan.mechanism, VoteMechanism)
+        rows.append(
+            ("setting clip, of votes" if votes else "clipping bound", f"{plan.recipe.privacy.clip:g}")
+        )
         if plan.preparation_epsilon is not None:
             before = f"epsilon {format_epsilon(plan.preparation_epsilon)} by itself"
             rows.append(("released before the first step", before))
@@ -93,7 +96,7 @@ def plan_rows(found: Findings) -> Rows:
         rows.append(("steps planned", f"{plan.steps:,}"))
     if privacy.private:
         rows += _charged_rows(found)
-        rows.append(("accountant", _ACCOUNTANTS[privacy.accountant]))
+        rows.append(("accountant", ACCOUNTANTS[privacy.accountant]))
         # what is to be said of memory stands among what is not guaranteed
         rows.append(("noise drawn from", privacy.noise.split(". ")[0].rstrip(".") or "not stated"))
     return rows

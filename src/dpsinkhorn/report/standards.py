@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from dpsinkhorn import __version__
 from dpsinkhorn.errors import ReportError
+from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.words import PUBLIC_FACTS, format_epsilon
 from dpsinkhorn.release import TRUST
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
-from dpsinkhorn.report.settings import data_rows, labels_in_words, mechanism_in_words
+from dpsinkhorn.report.settings import ACCOUNTANTS, data_rows, labels_in_words, mechanism_in_words
 
 _EXACT = (
     "Noise is drawn exactly and added in whole numbers on a public lattice; clipped sums are exact, or "
@@ -57,8 +58,8 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
         text += "Above 1, the publication says, it depends on the case whether the protection means much."
     yield "2.2 Privacy parameter ε", text, "Why this is small enough for these data."
     variant = "pure" if privacy.delta == 0 else "approximate, (ε, δ)"
-    text = f"Differential privacy, {variant}, δ = {decimal(privacy.delta)}, by the accountant "
-    text += f"{privacy.accountant}."
+    text = f"Differential privacy, {variant}, δ = {decimal(privacy.delta)}, counted by "
+    text += f"{ACCOUNTANTS[privacy.accountant]}."
     if found.plan is not None and privacy.delta:
         units = found.plan.facts.units
         text += (
@@ -78,7 +79,7 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
     else:
         text = f"A record, {change}: event level where a person has several."
         missing = "How many records a person has at most; "
-    missing += "whether a picture shows somebody else, too, who is in others (3.7: hard to say of pictures)."
+    missing += "whether a picture also shows somebody who is in other pictures (3.7)."
     yield "2.4 Unit of privacy", text, missing
     yield (
         "2.5 Comparing guarantees",
@@ -98,13 +99,13 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
 def _of_the_algorithm(found: Findings) -> Iterator[tuple[str, str, str]]:
     privacy, plan = found.privacy, found.plan
     yield "3.1 Mechanism", f"{mechanism_in_words(privacy)}. {_AFTERWARDS}", ""
-    text = (
-        f"By clipping, before anything is summed; what one {privacy.unit} can change is bounded by that alone"
-    )
+    how, bound = "clipping, before anything is summed", ""
     if plan is not None:
-        text += (
-            f" (bound {plan.recipe.privacy.clip:g}, noise {plan.noise_multiplier:.6g} times the sensitivity)"
-        )
+        bound = f"bound {plan.recipe.privacy.clip:g}, "
+        if isinstance(plan.mechanism, VoteMechanism):
+            how, bound = "counting votes, of which each part of the records has a fixed number", ""
+        bound = f" ({bound}noise {plan.noise_multiplier:.6g} times the sensitivity)"
+    text = f"By {how}; what one {privacy.unit} can change is bounded by that alone{bound}"
     yield "3.1 Sensitivity", f"{text}.", ""
     text = (
         "A public library with a proof and three kinds of tests for each claim; ε can be computed again by "
@@ -203,7 +204,7 @@ def registry_entry(found: Findings) -> dict[str, Any]:
                     words[point] for point in ("3.1 Mechanism", "3.1 Sensitivity", "4.3 Floating point")
                 )
                 + f" {_SIDES} Library: dpsinkhorn {found.trained_with or __version__}.",
-                "composition": f"All charges together, by the accountant {privacy.accountant}.",
+                "composition": f"All charges together, by {ACCOUNTANTS[privacy.accountant]}.",
                 "post_processing": _AFTERWARDS,
                 "justification": "",
                 "utility": "",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TrainingError
 
-__all__ = ["check_float64", "multiplies_float64"]
+__all__ = ["check_float64", "computed_by", "multiplies_float64"]
 
 _SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 _ROWS = 128
@@ -43,6 +43,14 @@ def check_float64(device: torch.device) -> None:
             f"{device} does not multiply in float64 as the guarantee needs it: products that should be exact "
             f"are not. Is emulation switched on ({_SWITCH})? Switch it off, or train on the CPU"
         )
+
+
+def computed_by(device: torch.device) -> str:
+    """Return what decides on the last bits here: the version of PyTorch, and the kind of device."""
+    kind, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    on_cpu = f"{device.type} ({kind}, threads: {threads})"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu
+    return f"torch {torch.__version__} on {name}"
 
 
 def multiplies_float64(

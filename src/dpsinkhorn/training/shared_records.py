@@ -22,9 +22,9 @@ from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others, Ranks
-from dpsinkhorn.training.building import build_mechanism
+from dpsinkhorn.training.arithmetic import check_float64, computed_by
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords, records_of
+from dpsinkhorn.training.records import StoredRecords, records_of
 from dpsinkhorn.training.state import TrainingState
 
 __all__ = ["SharedRecords", "answer"]
@@ -39,12 +39,17 @@ class _Part:
         own, self._first = dataset.part(ranks.rank, ranks.count)
         self.plan, self.records, self._ranks = plan, records_of(own, device), ranks
         self._every, self._own, self._device = dataset.units, own.units, device
-        self._mechanism = build_mechanism(plan)
+        self._mechanism = plan.build()
         self._drawn: Sample | None = None
 
     def check_device(self) -> None:
-        """Refuse a device that the mechanism refuses; rank 0 sees to its own by itself."""
+        """Refuse a device that the guarantee, or the mechanism, refuses; rank 0 sees to its own by itself."""
+        check_float64(self._device)
         self._mechanism.check_device(TrainingState(self.plan, self._device))
+
+    def ready(self) -> list[str]:
+        """Say by what sums are computed here; rank 0 hears it of all ranks, once they are ready."""
+        return self._ranks.words(computed_by(self._device))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units here; at rank 0 of all units, where it takes the whole sample.
@@ -106,6 +111,15 @@ class SharedRecords:
             raise TrainingError(f"the mechanism {plan.kind.name} takes all records on one rank alone")
         ranks.ask("hold", {"plan": plan.to_json(), "same": dataset.layout_digest()})
         self._part = _Part(dataset, device, ranks, plan)
+        found = self._part.ready()  # before anything is charged
+        if not self._sums:
+            found = found[:1]
+        self.computed_by = found[0]
+        """What decides on the last bits of what is computed, which a replay must find again."""
+        if len(set(found)) > 1:
+            self.computed_by = ", ".join(found)
+        elif not plan.kind.sums_are_exact:  # on other parts they round otherwise
+            self.computed_by += f" on {len(found)} ranks"
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample."""
@@ -114,7 +128,7 @@ class SharedRecords:
         sample = self._part.draw(rate, noise)
         return dataclasses.replace(sample, others=Others(self._ranks, "sample")) if self._sums else sample
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:  # noqa: ARG002
         """No rank holds all of them."""
         return None
 
@@ -157,6 +171,7 @@ def answer(
                 )
             part = _Part(data, device, ranks, Plan.from_json(values["plan"]))
             part.check_device()
+            part.ready()
         elif part is not None and question == "draw":
             state = values["state"]
             part.draw(values["rate"], SecureNoise() if state is None else SeededNoise.restore(state))

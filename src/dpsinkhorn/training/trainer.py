@@ -26,10 +26,9 @@ from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.arithmetic import check_float64
-from dpsinkhorn.training.building import build_mechanism
+from dpsinkhorn.training.arithmetic import check_float64, computed_by
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import facts_of, records_of
+from dpsinkhorn.training.records import Records, facts_of, records_of
 from dpsinkhorn.training.shared_records import SharedRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
@@ -92,15 +91,14 @@ class Trainer:
         self.probabilities: tuple[float, ...] | None = None
         """Of generated labels; none before `begin`, unless they were taken from a checkpoint."""
         self._account = account
-        # where sums are not exact, other parts round otherwise
-        self._parts = f" on {ranks.count} ranks" if ranks is not None and not plan.kind.sums_are_exact else ""
-        self._records = (
-            records_of(dataset.part(0, 1)[0], device)
-            if ranks is None
-            else SharedRecords(ranks, plan, dataset, device)
-        )
+        self._records: Records | SharedRecords
+        if ranks is None:
+            self._records, self._computed = records_of(dataset.part(0, 1)[0], device), computed_by(device)
+        else:
+            self._records = SharedRecords(ranks, plan, dataset, device)
+            self._computed = self._records.computed_by
         self._watched, self._checked = barrier is not None, False
-        self._barrier = build_mechanism(plan) if barrier is None else barrier
+        self._barrier = plan.build() if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
         """Charge and release what comes before the first step; return the probabilities of labels.
@@ -127,21 +125,29 @@ class Trainer:
         Whoever iterates may stop between blocks: `state` is whole then. When this returns, nothing is charged
         yet, and `state` knows where the run ends and how its steps are taken.
         """
-        plan, state, probabilities = self.plan, self.state, self.begin()
+        plan, state = self.plan, self.state
+        replays = plan.seed is not None and state.how_taken is not None
+        if replays and plan.kind.learns_in_private and state.step != state.horizon:
+            # noise of steps that a crash lost would come again, on something else
+            raise TrainingError(
+                f"a seeded run of {plan.kind.name} cannot be resumed: what it learns from the records is in "
+                "no checkpoint, so that it would not replay; begin another run"
+            )
+        probabilities = self.begin()
         state.horizon = self._account.settle(
-            state.step, replays=state.way is not None, promised=state.horizon
+            state.step, replays=state.how_taken is not None, promised=state.horizon
         )
         with self._replayable():
             steps = make_steps(
                 plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
-        taken = f"{steps.way}{self._parts}, by torch {torch.__version__} on {_device_name(state.device)}"
-        if plan.seed is not None and state.way not in (None, taken):
+        taken = f"{steps.how_taken}, by {self._computed}"
+        if plan.seed is not None and state.how_taken not in (None, taken):
             raise TrainingError(
-                f"this seeded run took its steps {state.way}, and here they would be taken {taken}: it would "
-                "not replay; resume it where it began, or begin another run"
+                f"this seeded run took its steps {state.how_taken}, and here they would be taken {taken}: it "
+                "would not replay; resume it where it began, or begin another run"
             )
-        state.way = taken
+        state.how_taken = taken
         return self._blocks(steps, state.horizon)
 
     def _blocks(self, steps: Steps, horizon: int) -> Iterator[Block]:
@@ -278,10 +284,6 @@ def _next_block(steps: int, seconds: float) -> int:
 def _norm(gradients: list[Tensor]) -> float:
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
     return float(torch.linalg.vector_norm(torch.stack(norms)))
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @contextmanager

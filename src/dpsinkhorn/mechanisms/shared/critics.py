@@ -68,16 +68,31 @@ class ClippedGradients:
             labels: (n,), or none where there are no classes. Images of no class add nothing.
             real: whether the loss asks to take them for real images, or for generated ones.
         """
-        if self._classes:
-            assert labels is not None
-            known = ((labels >= 0) & (labels < self._classes)).nonzero().flatten()
-            images, labels = images[known], labels[known]
+        images, labels = self._known(images, labels)
         total = torch.zeros(critic.numbers, dtype=torch.float64, device=images.device)
         for begin in range(0, len(images), _AT_ONCE):
             rows = slice(begin, begin + _AT_ONCE)
             inputs = self._inputs(images[rows], None if labels is None else labels[rows])
-            total += self._of_some(critic, inputs, real)
+            slopes, hidden, last = self._of_some(critic, inputs, real)
+            first = slopes.T @ inputs
+            sums = [first[:, :-1].flatten(), first[:, -1], hidden.sum(0), last.sum(0)]
+            total += torch.cat(sums).mul_(-1 if real else 1)
         return total
+
+    def rows(self, critic: Critic, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Return what each real image adds, (n, numbers), all of which are of some class: for audits."""
+        inputs = self._inputs(images, labels)
+        slopes, hidden, last = self._of_some(critic, inputs, real=True)
+        first = slopes[:, :, None] * inputs[:, None, :]
+        return -torch.cat([first[..., :-1].flatten(1), first[..., -1], hidden, last], dim=1)
+
+    def _known(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Leave out images of no class."""
+        if not self._classes:
+            return images, labels
+        assert labels is not None
+        known = ((labels >= 0) & (labels < self._classes)).nonzero().flatten()
+        return images[known], labels[known]
 
     def _inputs(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Return pixels from 0 to 1 on a grid, one-hot labels, and a 1 for the bias, side by side."""
@@ -88,7 +103,8 @@ class ClippedGradients:
             parts.insert(1, functional.one_hot(labels.long(), self._classes).double())
         return torch.cat(parts, dim=1)
 
-    def _of_some(self, critic: Critic, inputs: Tensor, real: bool) -> Tensor:
+    def _of_some(self, critic: Critic, inputs: Tensor, real: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what inputs are multiplied with in the first layer, (b, h), and what the others add."""
         # ---- forwards: hidden numbers, of which squares add up exactly, and a logit
         first, e = exact_weights(torch.cat([critic.first, critic.first_bias[:, None]], dim=1), _PIXEL_BITS)
         e = max(e, 0)
@@ -109,9 +125,7 @@ class ClippedGradients:
         factors = ((1 - _SLACK) / norms).clamp_(max=1 / self._clip) * steep
         # ---- backwards: cut off towards 0, so that nothing grows
         slopes = _cut(active * second * factors[:, None], self._bits - _PIXEL_BITS)
-        parts = slopes.T @ inputs, _cut(hidden * factors[:, None], self._bits).sum(0)
-        sums = [parts[0][:, :-1].flatten(), parts[0][:, -1], parts[1], _cut(factors, self._bits).sum()[None]]
-        return torch.cat(sums).mul_(-1 if real else 1)
+        return slopes, _cut(hidden * factors[:, None], self._bits), _cut(factors[:, None], self._bits)
 
 
 def _cut(values: Tensor, bits: int) -> Tensor:

@@ -6,6 +6,7 @@ gradient is the same whichever others are in the sample, and wherever it stands 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from dpsinkhorn.mechanisms.shared.steps import Sample
 __all__ = ["Drawn", "StepDraws"]
 
 _NOISES = 2**12  # images of noise in a step, from which units draw
-_UNIFORM_BITS = 24
+_TIME_BITS = 16  # of a uniform number that a time follows
 _ODD = tuple(value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -66,9 +67,7 @@ class StepDraws:
         # a person's records have their turns, from one of them on
         first = (_mixed(keys) & (2**31 - 1)) % counts.clamp(min=1)
         own = starts.unsqueeze(1) + (first.unsqueeze(1) + turn) % counts.clamp(min=1).unsqueeze(1)
-        uniform = ((bits & (2**_UNIFORM_BITS - 1)).double() + 0.5) * 2.0**-_UNIFORM_BITS
-        # logits of the times are normal, one from each of K parts of equal weight
-        times = torch.sigmoid(torch.special.ndtri((turn + uniform) / self._draws)).float()
+        times = _times(self._draws, keys.device)[turn, bits & (2**_TIME_BITS - 1)]
         return Drawn(rows[own], times, (bits >> 40) & (_NOISES - 1))
 
     def _keys(self, sample: Sample) -> Tensor:
@@ -76,6 +75,16 @@ class StepDraws:
         whole = (on_grid(sample.points) * 2.0 ** grid_bits(sample.points.shape[1])).long()
         keys: Tensor = (whole * self._factors[1:]).sum(1)
         return keys if sample.labels is None else keys + sample.labels * self._factors[0]
+
+
+@functools.lru_cache(maxsize=8)
+def _times(draws: int, device: torch.device) -> Tensor:
+    """Return all times there are, (K, 2^16): logits are normal, cut into K parts of equal weight.
+
+    A table, since a library may round in another way where more numbers go through a function together.
+    """
+    uniform = (torch.arange(draws * 2**_TIME_BITS, dtype=torch.float64) + 0.5) / (draws * 2**_TIME_BITS)
+    return torch.sigmoid(torch.special.ndtri(uniform)).float().view(draws, -1).to(device)
 
 
 def _mixed(keys: Tensor) -> Tensor:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.generators import Generator, draw_latents
-from dpsinkhorn.mechanisms.shared.base import pulled_back, tidy
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Sample, Steps
-from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.mechanisms.shared.base import tidy
+from dpsinkhorn.mechanisms.shared.steps import Sample
 
 _HIDDEN = 128  # numbers in each of two layers
 _RATE, _BETAS = 1e-3, (0.5, 0.9)  # of Adam
@@ -109,70 +106,6 @@ class PartCritics:
         with torch.enable_grad():
             (slopes,) = torch.autograd.grad(-_scores(layers, inputs).sum(), inputs)
         return slopes[..., : points.shape[1]]
-
-
-class TaughtBarrier(Protocol):
-    """A mechanism that lets critics teach, under privacy."""
-
-    terms: Terms
-
-    def gradient(
-        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
-    ) -> Tensor:
-        """Return the released gradient in generated images, (n, d)."""
-        ...
-
-
-class CriticSteps(Steps):
-    """In each step all critics learn, then the generator from what a mechanism releases of them."""
-
-    def __init__(
-        self,
-        learner: NetworkLearner,
-        records: AllRecords,
-        barrier: TaughtBarrier,
-        parts: int,
-        *,
-        horizon: int,
-    ) -> None:
-        self._learner, self._barrier, self._terms = learner, barrier, barrier.terms
-        self._horizon = horizon
-        # Once in a run, and again in one that is resumed: they are private, and no checkpoint holds them.
-        self._critics = PartCritics(
-            records.draw(1.0, learner.noise),
-            parts,
-            self._terms.facts.classes,
-            self._terms.generated,
-            learner.random,
-        )
-        for _ in range(self._terms.iterations or 0):
-            self._teach_critics()
-
-    def take(self, count: int) -> None:
-        """Take `count` steps."""
-        learner = self._learner
-        for _ in range(count):
-            self._teach_critics()
-            points, labels = self._images()
-            gradient = self._barrier.gradient(self._critics, points.detach(), labels, learner)
-            gradients = pulled_back(points, gradient, learner.parameters)
-            learner.update(learner.rate_at(learner.step, self._horizon), gradients)
-            learner.step += 1
-
-    def _teach_critics(self) -> None:
-        with torch.no_grad():
-            points, labels = self._images()
-        self._critics.learn(points, labels)
-
-    def _images(self) -> tuple[Tensor, Tensor | None]:
-        """Return generated images, (n, d), and their labels, which are public."""
-        learner, facts, count = self._learner, self._terms.facts, self._terms.generated
-        generator, labels = learner.generator, None
-        assert isinstance(generator, Generator)
-        if facts.classes:
-            labels = torch.randint(facts.classes, (count,), generator=learner.random, device=learner.device)
-        latents = draw_latents(count, generator.config.latent, learner.random, learner.device)
-        return generator(latents, labels).flatten(1), labels
 
 
 def _scores(layers: list[Tensor], inputs: Tensor) -> Tensor:

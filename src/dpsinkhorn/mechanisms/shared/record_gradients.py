@@ -154,7 +154,8 @@ class RecordGradients:
 
         def parts(images: Tensor, rows: Tensor) -> list[Tensor]:
             kinds = labels[rows] if config.classes else None
-            return list(self._gradients(images[rows], kinds, times[rows], noises[rows]).parts.values())
+            found = self._gradients(images[rows], kinds, times[rows], noises[rows])
+            return [found.squares, *found.parts.values()]
 
         every, half = torch.arange(self._chunk, device=device), self._chunk // 2
         order = torch.randperm(self._chunk, generator=random, device=device)
@@ -166,7 +167,8 @@ class RecordGradients:
             if not (torch.equal(found[order], moved) and torch.equal(found[:half], beside[:half])):
                 raise ValueError(
                     "on this device a record's gradient depends on its place among the others, so that "
-                    "nothing could be guaranteed; train on another one, or by another mechanism"
+                    "nothing could be guaranteed; train on another one, with another number of threads "
+                    "(OMP_NUM_THREADS=1), or by another mechanism"
                 )
 
     def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:

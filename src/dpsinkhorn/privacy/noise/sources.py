@@ -166,6 +166,8 @@ class SecureNoise:
 class SeededNoise:
     """Noise that replays, for tests and research. Who knows the seed knows the noise: not for release.
 
+    All sources of a seed draw the same, whatever for: the difference of two runs can be free of noise.
+
     `state()` is plain JSON; a source made by `SeededNoise.restore(state)` goes on bit for bit where this
     one is.
 

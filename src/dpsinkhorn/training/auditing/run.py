@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.generators import Generator, draw_latents
-from dpsinkhorn.privacy import Charge, GaussianMechanism, SecureNoise, SeededNoise, compose
+from dpsinkhorn.privacy import Charge, SecureNoise, SeededNoise, compose
 from dpsinkhorn.privacy.audit import OneRunBound, f_dp_bound, f_dp_gaussian_bound, one_run_bound
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.account import Account
@@ -132,7 +132,7 @@ def _bounds(
     _, *others = plan.charges
 
     def charge_at(noise: float) -> Charge:
-        steps = GaussianMechanism(1.0, noise).sampled(plan.sampling_rate, plan.steps)
+        steps = plan.kind.release_of_size(noise).sampled(plan.sampling_rate, plan.steps)
         return compose(steps, *others)
 
     return RunBounds(

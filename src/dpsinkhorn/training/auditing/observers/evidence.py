@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,11 @@ from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
 from dpsinkhorn.ot.costs import PixelCost
 
-__all__ = ["Evidence", "Units", "rows_of", "sampling_variances", "shares_of", "weighed"]
+__all__ = ["Evidence", "SampledRows", "Units", "rows_of", "sampling_variances", "shares_of", "weighed"]
 
 _LEAST_VARIANCE = 1e-9
 _PRIOR = 4.0  # one over the variance of a fair coin
+_MODELLED = 256  # other units whose sampling is allowed for; more are stood for by as many
 
 
 class Evidence:
@@ -97,6 +99,50 @@ def weighed(
     inner = gram + torch.diag(noise / variances)
     found = (both - gram @ torch.linalg.solve(inner, both))[:canaries] / noise
     return found[:, :canaries] * rate**2, found[:, canaries] * rate
+
+
+class SampledRows:
+    """Looks at sums of what the units of Poisson samples add, each of which is known.
+
+    Args:
+        canaries: their records; `groups` has the number of each.
+        others: all other records of the data.
+        persons: whether canaries are persons.
+    """
+
+    def __init__(self, canaries: Sample, others: Sample, *, persons: bool = False) -> None:
+        assert canaries.groups is not None
+        self._evidence = Evidence(int(canaries.groups.max()) + 1)
+        self._canaries = Sample(canaries.points, canaries.labels, canaries.groups if persons else None)
+        self._others = others
+        units = torch.arange(len(others.points)) if others.groups is None else others.groups
+        apart = -(-len(torch.unique(units)) // _MODELLED)
+        self._modelled = _picked(others, units % apart == 0)
+        self._weight = float(apart)
+
+    def scores(self) -> Tensor:
+        """Return a score for each canary from all steps so far."""
+        return self._evidence.scores()
+
+    def look(
+        self,
+        released: Tensor,
+        rate: float,
+        noise_std: float,
+        summed: Callable[[Sample], Tensor],
+        rows: Callable[[Sample], Tensor],
+    ) -> None:
+        """Take in a released sum, given what records add together, (d,), and what each unit does, (b, d)."""
+        canaries, others = rows(self._canaries), rows(self._modelled)
+        count = len(canaries)
+        variances = sampling_variances(count, len(others), rate, self._weight)
+        both, surprise = torch.cat([canaries, others]), released - rate * summed(self._others)
+        self._evidence.add(torch.arange(count), *weighed(both, count, surprise, rate, noise_std, variances))
+
+
+def _picked(sample: Sample, rows: Tensor) -> Sample:
+    labels, groups = (None if part is None else part[rows] for part in (sample.labels, sample.groups))
+    return Sample(sample.points[rows], labels, groups)
 
 
 def rows_of(labels: Tensor | None, kind: int, count: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from dpsinkhorn.generators import Flow as FlowGenerator
@@ -10,11 +9,9 @@ from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence, sampling_variances, weighed
+from dpsinkhorn.training.auditing.observers.evidence import SampledRows
 
 __all__ = ["FlowObserver"]
-
-_MODELLED = 256  # other units whose sampling is allowed for; more are stood for by as many
 
 
 class FlowObserver(Flow):
@@ -31,19 +28,11 @@ class FlowObserver(Flow):
 
     def __init__(self, watched: Flow, canaries: Sample, others: Sample) -> None:
         super().__init__(watched.terms)
-        assert canaries.groups is not None
-        persons = watched.terms.facts.grouped
-        self._evidence = Evidence(int(canaries.groups.max()) + 1)
-        self._canaries = Sample(canaries.points, canaries.labels, canaries.groups if persons else None)
-        self._others = others
-        units = torch.arange(len(others.points)) if others.groups is None else others.groups
-        apart = -(-len(torch.unique(units)) // _MODELLED)
-        self._modelled = _of(others, units % apart == 0)
-        self._weight = float(apart)
+        self._seen = SampledRows(canaries, others, persons=watched.terms.facts.grouped)
 
     def scores(self) -> Tensor:
         """Return a score for each canary from all steps so far."""
-        return self._evidence.scores()
+        return self._seen.scores()
 
     def released(
         self,
@@ -55,21 +44,11 @@ class FlowObserver(Flow):
         reduced: bool = False,
     ) -> Tensor:
         released = super().released(network, sample, draws, noise, reduced=reduced)
-        rate = self.terms.sampling_rate
-        known = self.clipped(network, self._others, draws, reduced=reduced)
-        canaries, others = (
-            self.clipped_rows(network, each, draws, reduced=reduced)
-            for each in (self._canaries, self._modelled)
+        self._seen.look(
+            released,
+            self.terms.sampling_rate,
+            self.mechanism.noise_std,
+            lambda records: self.clipped(network, records, draws, reduced=reduced),
+            lambda records: self.clipped_rows(network, records, draws, reduced=reduced),
         )
-        count = len(canaries)
-        variances = sampling_variances(count, len(others), rate, self._weight)
-        both = torch.cat([canaries, others])
-        std = self.mechanism.noise_std
-        precision, along = weighed(both, count, released - rate * known, rate, std, variances)
-        self._evidence.add(torch.arange(count), precision, along)
         return released
-
-
-def _of(sample: Sample, rows: Tensor) -> Sample:
-    labels, groups = (None if part is None else part[rows] for part in (sample.labels, sample.groups))
-    return Sample(sample.points[rows], labels, groups)

@@ -1,0 +1,148 @@
+"""Who watches a training by `gs_wgan`, `datalens` or `g_pate`: critics are taught with and without canaries.
+
+A record is in one part alone, so that a critic's state has no more to do with canaries than those of its own
+part. Where there is one of them, the true critic is one of two that the observer can teach as well: that of
+the other records, and that of these and the canary. Several canaries of a part share what they do together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpsinkhorn.mechanisms.datalens import Votes
+from dpsinkhorn.mechanisms.g_pate import Ballots
+from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
+from dpsinkhorn.mechanisms.shared.base import Barrier, Sample
+from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
+from dpsinkhorn.mechanisms.shared.taught import CriticSteps, TaughtMechanism
+from dpsinkhorn.training.auditing.observers.evidence import Evidence
+
+__all__ = ["TaughtObserver"]
+
+
+class TaughtObserver(Barrier):
+    """Stands in the place of a mechanism that critics teach, which does all the work, and looks on.
+
+    Args:
+        watched: the mechanism.
+        canaries: their records; `groups` has the number of each.
+        others: all other records of the data.
+    """
+
+    def __init__(self, watched: SecretCritic | Votes | Ballots, canaries: Sample, others: Sample) -> None:
+        self.mechanism, self.terms = watched.mechanism, watched.terms
+        self._watched = watched
+        labels = (
+            None if others.labels is None or canaries.labels is None else (others.labels, canaries.labels)
+        )
+        together = torch.cat([others.points, canaries.points])
+        self._worlds = (others, Sample(together, None if labels is None else torch.cat(labels)))
+        self._places = part_of(canaries, watched.parts)  # of canaries
+        self._evidence = Evidence(watched.parts)
+        self._ratios = torch.zeros(watched.parts, dtype=torch.float64)
+
+    def scores(self) -> Tensor:
+        """Return a score for each canary from all steps so far: that of its part."""
+        known = isinstance(self._watched, SecretCritic)
+        scores = self._ratios if known else self._evidence.scores()
+        return scores[self._places]
+
+    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps:
+        return CriticSteps(learner, records, self, horizon=horizon)
+
+    def critics(self, sample: Sample, random: torch.Generator) -> PartCritics:
+        """Return critics that take others along."""
+        shadows = []
+        for world in self._worlds:
+            own = torch.Generator(random.device)
+            own.set_state(random.get_state())
+            shadows.append((self._watched.critics(world, own), own))
+        return _Followed(self._watched.critics(sample, random), random, shadows)
+
+    def gradient(
+        self, critics: PartCritics, points: Tensor, labels: Tensor | None, learner: Learner
+    ) -> Tensor:
+        """Return what the watched mechanism does."""
+        assert isinstance(critics, _Followed)
+        watched: TaughtMechanism = self._watched
+        drawn = watched.draw(points, learner.random, learner.noise)
+        released = watched.released(critics, points, labels, drawn, learner.noise)
+        shadows = [each for each, _ in critics.shadows]
+        if isinstance(watched, SecretCritic):
+            self._look_at_one(watched, shadows, points, labels, released)
+        elif isinstance(watched, Votes | Ballots):
+            assert isinstance(drawn, Tensor)
+            self._look_at_votes(watched, shadows, points, labels, drawn, released)
+        return watched.followed(released, drawn)
+
+    def _look_at_one(
+        self,
+        watched: SecretCritic,
+        shadows: Sequence[PartCritics],
+        points: Tensor,
+        labels: Tensor | None,
+        released: Tensor,
+    ) -> None:
+        """Add, for each part, the logarithm of how much likelier a release is with its canaries than without.
+
+        Which critic was asked is not known, and of other parts' canaries nothing is: they count as absent.
+        """
+        logs = [
+            torch.stack(
+                [
+                    -(released - watched.clipped(critics, points, labels, part)).square().sum()
+                    for part in range(watched.parts)
+                ]
+            )
+            / (2 * watched.mechanism.noise_std**2)
+            for critics in shadows
+        ]
+        without, alone = logs[0].logsumexp(0), torch.eye(watched.parts, dtype=torch.bool)
+        with_canaries = torch.where(alone, logs[1][:, None], logs[0][None]).logsumexp(1)
+        self._ratios += with_canaries - without
+
+    def _look_at_votes(
+        self,
+        watched: Votes | Ballots,
+        shadows: Sequence[PartCritics],
+        points: Tensor,
+        labels: Tensor | None,
+        drawn: Tensor,
+        released: Tensor,
+    ) -> None:
+        """Compare with what the votes of each part would be without its canaries, and with all of them."""
+        without, with_canaries = (watched.votes(each, points, labels, drawn) for each in shadows)
+        if isinstance(watched, Ballots):  # of the most votes nothing is made
+            released, scale = released[..., :-1], watched.count_scale
+        else:
+            scale = 1
+        std = watched.mechanism.noise_std / scale
+        effects = (with_canaries - without).flatten(1) / std
+        residual = (released / scale - without.sum(0)).flatten() / std
+        gram = effects @ effects.T
+        self._evidence.add(torch.arange(watched.parts), gram, effects @ residual - gram.sum(1) / 2)
+
+
+class _Followed(PartCritics):
+    """Critics, and others that learn beside them by the same draws."""
+
+    def __init__(
+        self,
+        leading: PartCritics,
+        random: torch.Generator,
+        shadows: Sequence[tuple[PartCritics, torch.Generator]],
+    ) -> None:
+        self.__dict__.update(vars(leading))
+        self._random, self.shadows = random, shadows
+
+    def learn(self, points: Tensor, labels: Tensor | None) -> None:
+        """Take a step with every critic, and with those that follow."""
+        state = self._random.get_state()
+        for critics, random in self.shadows:
+            random.set_state(state)
+            critics.learn(points, labels)
+        super().learn(points, labels)
