@@ -122,7 +122,8 @@ class SquaredEuclidean(Cost):
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        direct = _direct(y, plan.numel() * y.shape[-1])
+        terms = plan.numel() * y.shape[-1]
+        direct = terms <= _DIRECT_TERMS or (y.dtype == torch.float64 and _direct(y, terms))
         if direct and (gradient := native.gradient(x, y, plan, SquaredEuclidean.pixels)) is not None:
             return gradient
         y, _, centre = centred(y)  # far from the origin the two terms below would cancel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.costs import Cost, CostLike, as_cost, check_costs
+from dpsinkhorn.ot.costs import BUILT_IN, Cost, CostLike, as_cost, check_costs
 
 _DTYPES, _HALF = (torch.float32, torch.float64), (torch.float16, torch.bfloat16)
 _Kind = TypeVar("_Kind")
@@ -96,14 +96,17 @@ class Problem(_Weighted):
         return self.x
 
     def block(self, rows: slice) -> Tensor:
-        """Costs of some rows against all columns, ``(rows, m)``, computed anew at each call."""
+        """Costs of some rows against all columns, ``(rows, m)``."""
         if rows == slice(None):
-            x, costs = self.x, self.cost.pairwise(self.x, self.y)
-        else:
-            x = self.x[..., rows, :]
-            costs = self._against_y(x)
-        costs = check_costs(self.cost, costs, x, self.y)
-        return costs.detach() if costs.requires_grad else costs  # a cost may have parameters of its own
+            return self.costs
+        x = self.x[..., rows, :]
+        return check_costs(self.cost, self._against_y(x), x, self.y).detach()
+
+    @cached_property
+    def costs(self) -> Tensor:
+        """All costs, ``(..., n, m)``, kept."""
+        costs = check_costs(self.cost, self.cost.pairwise(self.x, self.y), self.x, self.y)
+        return costs.detach()  # a cost may have parameters of its own
 
     @cached_property
     def _against_y(self) -> Callable[[Tensor], Tensor]:
@@ -182,6 +185,22 @@ class Flipped(Cost):
 
     def gradient_y(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
         return self.base.gradient(y, x, plan.mT)
+
+
+def check_gradient(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
+    """A gradient that is added up over blocks: of the points' shape, and of a user's cost finite too."""
+    if gradient.shape == points.shape and (type(cost) in BUILT_IN or native.finite(gradient)):
+        return gradient
+    name = type(cost.base if isinstance(cost, Flipped) else cost).__name__
+    if gradient.shape != points.shape:
+        raise ValueError(
+            f"cost: a gradient of {name} must be of the points' shape {tuple(points.shape)}, "
+            f"got {tuple(gradient.shape)}"
+        )
+    raise ValueError(
+        f"cost: the gradient of {name} is not finite; autograd has NaN for sqrt at 0, as in norms at equal "
+        "points: write `gradient`, or add a small number under the root"
+    )
 
 
 def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot.ascent import Ascent, History, Method, maximise
-from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
+from dpsinkhorn.ot.costs import shown
 from dpsinkhorn.ot.exact import solve_exact
 from dpsinkhorn.ot.native import small
-from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
+from dpsinkhorn.ot.problem import MatrixProblem, Problem, check_gradient
 from dpsinkhorn.ot.semidual import SemiDual
 
 Storage = Literal["auto", "dense", "streamed"]
@@ -99,9 +99,9 @@ class SinkhornResult:
             plan = plan.to(self._dtype)
             x = problem.x[..., rows, :]
             if want_rows:
-                parts.append(_checked(problem.cost, problem.cost.gradient(x, problem.y, plan), x))
+                parts.append(check_gradient(problem.cost, problem.cost.gradient(x, problem.y, plan), x))
             if want_columns:
-                part = _checked(problem.cost, problem.cost.gradient_y(x, problem.y, plan), problem.y)
+                part = check_gradient(problem.cost, problem.cost.gradient_y(x, problem.y, plan), problem.y)
                 columns = part if columns is None else columns.add_(part)
         if not want_rows:
             return None, columns
@@ -143,22 +143,6 @@ class SinkhornResult:
     @property
     def _dtype(self) -> torch.dtype:
         return self._dual.problem.points.dtype
-
-
-def _checked(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
-    """A gradient that is added up over blocks: of the points' shape, and of a user's cost finite too."""
-    if gradient.shape == points.shape and (type(cost) in BUILT_IN or native.finite(gradient)):
-        return gradient
-    name = type(cost.base if isinstance(cost, Flipped) else cost).__name__
-    if gradient.shape != points.shape:
-        raise ValueError(
-            f"cost: a gradient of {name} must be of the points' shape {tuple(points.shape)}, "
-            f"got {tuple(gradient.shape)}"
-        )
-    raise ValueError(
-        f"cost: the gradient of {name} is not finite; autograd has NaN for sqrt at 0, as in norms at equal "
-        "points: write `gradient`, or add a small number under the root"
-    )
 
 
 def _number(name: str, value: object) -> float:

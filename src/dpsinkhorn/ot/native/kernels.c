@@ -447,7 +447,9 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
     State *s = (State *)block;
     if (!block)
         return 1;
-    if (single)
+    if (!d)
+        memcpy(wide ? plan : costs, x, pairs * size);
+    else if (single)
         BEST(pairwise_32)(x, y, (float *)(wide ? plan : costs), n, m, d, squared, l1_weight);
     else
         BEST(pairwise_64)(x, y, costs, n, m, d, squared, l1_weight);
@@ -482,6 +484,8 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
         for (size_t k = 0; wide && k < pairs; k++)
             ((float *)kernel)[k] = (float)plan[k];
         plan = wide ? kernel : plan;
+        if (!d && in_x)
+            memcpy(in_x, plan, pairs * size), in_x = NULL;
         for (int64_t i = 0; in_y && i < n; i++)
             for (int64_t j = 0; j < m; j++)
                 memcpy((char *)turned + size * (size_t)(j * n + i), (char *)plan + size * (size_t)(i * m + j), size);

@@ -194,16 +194,17 @@ static void REAL_NAME(gradient_flat)(const REAL *x, const REAL *y, const REAL *p
 {
     double sums[FEW];
     REAL turned[FEW * WIDTH];
+    const int64_t side = FEW * WIDTH / d / 16 * 16;
     memset(out, 0, (size_t)(n * d) * sizeof *out);
-    for (int64_t tile = 0; tile < m; tile += WIDTH) {
-        const int64_t width = tile + WIDTH < m ? WIDTH : m - tile;
+    for (int64_t tile = 0; tile < m; tile += side) {
+        const int64_t width = tile + side < m ? side : m - tile;
         for (int64_t k = 0; k < d; k++)
             for (int64_t j = 0; j < width; j++)
-                turned[k * WIDTH + j] = y[(tile + j) * d + k];
+                turned[k * side + j] = y[(tile + j) * d + k];
         for (int64_t i = 0; i < n; i++) {
             const REAL *restrict row = plan + i * m + tile;
             for (int64_t k = 0; k < d; k++) {
-                const REAL from = x[i * d + k], *restrict to = turned + k * WIDTH;
+                const REAL from = x[i * d + k], *restrict to = turned + k * side;
                 REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
                 for (int64_t j = 0; j < width; j++)
