@@ -333,9 +333,3 @@ class TestAReportThatCannotBeWritten:
         status, out, err = run(place / "run")
         assert (status, out) == (2, "")
         assert "cannot write" in err
-
-
-def test_help(run):
-    status, out, _ = run("--help")
-    assert status == 0
-    assert "dpsinkhorn report runs/digits" in out
