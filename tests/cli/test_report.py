@@ -318,7 +318,7 @@ class TestAReportThatCannotBeWritten:
         options = ["--data", place / "train-geheim.npz", "--recipe", place / "geheim.toml"]
         options += ["--accountant", "rdp", "--picture-every", "0", "--out", place / "again"]
         status, out, err = Command(["train", *options], place, file_limit=limit).wait()
-        assert status == 0
+        assert status == 0, err
         assert load(place / "again").privacy.releasable
         warnings = [line for line in err.splitlines() if "report could not be written" in line]
         assert len(warnings) == 1
