@@ -1,4 +1,4 @@
-"""Python snippets of the README and of `docs/` run as tests."""
+"""Python snippets of the README and of `docs/` run as tests; and what holds for all tests."""
 
 import os
 import tempfile
@@ -6,8 +6,13 @@ import tempfile
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: see dpsinkhorn.cli
 os.environ["DPSINKHORN_USED_DATA"] = "off"  # tests leave no note of their data with the user
 
+from hypothesis import HealthCheck, settings
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
+
+# No test fails because the machine is busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def enter_folder(namespace):

@@ -17,7 +17,7 @@ from dpsinkhorn.training import Plan, recipe_names
 
 Rows = list[tuple[str, str]]
 
-_ACCOUNTANTS = {
+ACCOUNTANTS = {
     "pld": "pld: privacy loss distributions, composed numerically, rounded upwards",
     "rdp": "rdp: Rényi differential privacy",
     "rdp-classic": "rdp-classic: Rényi differential privacy, converted as in the papers",
@@ -96,7 +96,7 @@ def plan_rows(found: Findings) -> Rows:
         rows.append(("steps planned", f"{plan.steps:,}"))
     if privacy.private:
         rows += _charged_rows(found)
-        rows.append(("accountant", _ACCOUNTANTS[privacy.accountant]))
+        rows.append(("accountant", ACCOUNTANTS[privacy.accountant]))
         # what is to be said of memory stands among what is not guaranteed
         rows.append(("noise drawn from", privacy.noise.split(". ")[0].rstrip(".") or "not stated"))
     return rows

@@ -12,7 +12,7 @@ from dpsinkhorn.privacy.words import PUBLIC_FACTS, format_epsilon
 from dpsinkhorn.release import TRUST
 from dpsinkhorn.report.gather import Findings
 from dpsinkhorn.report.guarantee import decimal
-from dpsinkhorn.report.settings import data_rows, labels_in_words, mechanism_in_words
+from dpsinkhorn.report.settings import ACCOUNTANTS, data_rows, labels_in_words, mechanism_in_words
 
 _EXACT = (
     "Noise is drawn exactly and added in whole numbers on a public lattice; clipped sums are exact, or "
@@ -58,8 +58,8 @@ def _of_the_guarantee(found: Findings) -> Iterator[tuple[str, str, str]]:
         text += "Above 1, the publication says, it depends on the case whether the protection means much."
     yield "2.2 Privacy parameter ε", text, "Why this is small enough for these data."
     variant = "pure" if privacy.delta == 0 else "approximate, (ε, δ)"
-    text = f"Differential privacy, {variant}, δ = {decimal(privacy.delta)}, by the accountant "
-    text += f"{privacy.accountant}."
+    text = f"Differential privacy, {variant}, δ = {decimal(privacy.delta)}, counted by "
+    text += f"{ACCOUNTANTS[privacy.accountant]}."
     if found.plan is not None and privacy.delta:
         units = found.plan.facts.units
         text += (
@@ -204,7 +204,7 @@ def registry_entry(found: Findings) -> dict[str, Any]:
                     words[point] for point in ("3.1 Mechanism", "3.1 Sensitivity", "4.3 Floating point")
                 )
                 + f" {_SIDES} Library: dpsinkhorn {found.trained_with or __version__}.",
-                "composition": f"All charges together, by the accountant {privacy.accountant}.",
+                "composition": f"All charges together, by {ACCOUNTANTS[privacy.accountant]}.",
                 "post_processing": _AFTERWARDS,
                 "justification": "",
                 "utility": "",
