@@ -28,7 +28,6 @@ from dpsinkhorn.privacy import SecureNoise
 from dpsinkhorn.privacy.audit import one_run_bound, sampled_gaussian_bound, threshold_bound
 from dpsinkhorn.training import choose_recipe, facts_of, make_plan
 from dpsinkhorn.training.auditing import RunBounds, StepSetting, audit_run, audit_step, plant_canaries
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 
@@ -110,7 +109,7 @@ def moves(kind: str, canaries: int) -> dict[str, Any]:
     recipe = choose_recipe(facts_of(data), mechanism=kind)
     plan = make_plan(recipe, facts_of(data), budget_epsilon=10.0)
     planted = plant_canaries(data, 200, SecureNoise())
-    state, barrier = TrainingState(plan, torch.device("cpu")), build_mechanism(plan)
+    state, barrier = TrainingState(plan, torch.device("cpu")), plan.build()
     records = Records(data, state.device)
     state.generator.train()
     found = []

@@ -23,7 +23,6 @@ from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
@@ -82,9 +81,9 @@ def _plan(data: Dataset, teacher: str, n: int, mechanism: str) -> Any:
 def distance(data: Dataset, teacher: str, n: int, device: torch.device) -> float:
     """Between a gradient in fixed shapes and the same one by one, relative to its norm; three samples."""
     plan = _plan(data, teacher, n, "none")
-    barrier, records = build_mechanism(plan), Records(data, device)
+    barrier, records = plan.build(), Records(data, device)
     assert isinstance(barrier, GradientMechanism)
-    held = records.held(plan.facts.classes, on_the_grid=False)
+    held = records.stored(plan.facts.classes, on_the_grid=False)
     assert held is not None
     fixed = barrier.fixed(Setting(n, None, plan.expected_batch, held))
     assert fixed is not None
@@ -94,7 +93,7 @@ def distance(data: Dataset, teacher: str, n: int, device: torch.device) -> float
     points, labels = held.read(taken).float(), held.kinds[taken]
     points = (points + 0.4 * torch.randn(points.shape, generator=random, device=device)).clamp(-1, 1)
     drawn = held.drawn(poisson_sample(3 * held.count, n / held.count, SeededNoise(0), device=device), 3)
-    inputs, _ = fixed.lay(drawn)
+    inputs, _ = fixed.inputs_of(drawn)
     worst = 0.0
     for step in range(3):
         rows = drawn.rows[drawn.step == step]
@@ -111,7 +110,7 @@ def weights(data: Dataset, teacher: str, device: torch.device, *, capture: bool)
     state = TrainingState(plan, device)
     state.generator.train()
     steps = make_steps(
-        plan, state, Records(data, device), build_mechanism(plan), (0.1,) * 10, horizon=100, capture=capture
+        plan, state, Records(data, device), plan.build(), (0.1,) * 10, horizon=100, capture=capture
     )
     steps.multiple = 32  # type: ignore[misc]
     steps.take(64)

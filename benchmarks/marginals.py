@@ -32,12 +32,11 @@ from torch import Tensor
 
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import Dataset, load_dataset
-from dpsinkhorn.generators import build_generator, draw_latents
+from dpsinkhorn.generators import MLPConfig, build_generator, draw_latents
 from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.ot import L1L2
-from dpsinkhorn.privacy import NonPrivate
+from dpsinkhorn.mechanisms.shared.terms import Facts, LossSettings, Terms
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 
 N, EXTRA, CLASSES, EACH, REGULARIZATION, CLIP = 50, 20, 10, 200, 0.05, 0.5
@@ -115,7 +114,9 @@ def _measure(stage: str, data: Dataset, steps: int) -> dict[str, dict[str, float
 
 
 def _barrier(**options: Any) -> NoPrivacy:
-    return NoPrivacy(NonPrivate(), L1L2(1.0), REGULARIZATION, classes=CLASSES, **options)
+    loss = LossSettings(cost="l1l2", regularization=REGULARIZATION, debias=0.0, **options)
+    config = MLPConfig(image_shape=(1, 28, 28), classes=CLASSES)
+    return NoPrivacy(Terms(Facts((1, 28, 28), CLASSES, N, N), 1.0, 1.0, 1.0, 1, N, config, loss))
 
 
 def _generated(stage: str, data: Dataset, kinds: Tensor, random: torch.Generator) -> Tensor:

@@ -29,7 +29,6 @@ from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
@@ -62,7 +61,7 @@ def main() -> None:
     # ---- ours
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    state, barrier = TrainingState(plan, device), build_mechanism(plan)
+    state, barrier = TrainingState(plan, device), plan.build()
     state.generator.train()
     steps = make_steps(plan, state, records, barrier, (0.1,) * 10, horizon=10**9)
     block = steps.multiple
@@ -75,7 +74,7 @@ def main() -> None:
             result["where_us"] = where(profile(steps), plan)
 
     # ---- the loss and its gradient alone, on the same clouds
-    held = records.held(CLASSES, on_the_grid=False)
+    held = records.stored(CLASSES, on_the_grid=False)
     assert held is not None
     x, labels, y, kinds = clouds(state, held, device)
     fixed = barrier.fixed(Setting(N, None, 50.0, held)) if device.type == "cuda" else None

@@ -20,7 +20,6 @@ import torch
 from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import PlainSteps, Steps, make_steps
@@ -109,7 +108,7 @@ def stepping(plan: Plan, data: Dataset, device: torch.device, *, captured: bool)
     """A way of taking steps, from the start of a training."""
     state = TrainingState(plan, device)
     classes = plan.facts.classes
-    given = (plan, state, Records(data, device), build_mechanism(plan), (1 / classes,) * classes)
+    given = (plan, state, Records(data, device), plan.build(), (1 / classes,) * classes)
     state.generator.train()
     horizon = 10**9
     return make_steps(*given, horizon=horizon) if captured else PlainSteps(*given, horizon=horizon)

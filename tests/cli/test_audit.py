@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from dpsinkhorn.mechanisms import record
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.privacy import RecordMechanism, epsilon
 from support.runs import tiny_arrays
 
@@ -41,7 +41,7 @@ class TestStep:
         assert run(f"{STEP} --json") == run(f"{STEP} --json")
 
     def test_a_defect_is_told_by_the_status(self, run, monkeypatch):
-        monkeypatch.setattr(record, "add_gaussian", lambda values, **_: values)
+        monkeypatch.setattr(base, "add_gaussian", lambda values, **_: values)
         status, out, _ = run(STEP)
         assert status == 3
         assert "that claim is refuted" in " ".join(out.split())

@@ -16,8 +16,9 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.shared import fixed_plans
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.ot import L1L2
-from dpsinkhorn.privacy import BatchMechanism, SeededNoise, poisson_sample
-from dpsinkhorn.training.records import HeldRecords
+from dpsinkhorn.privacy import SeededNoise, poisson_sample
+from dpsinkhorn.training.records import StoredRecords
+from support.barriers import mechanism_of
 from support.kernels import (
     DEVICE,
     INTERPRETED,
@@ -90,18 +91,18 @@ def test_a_whole_step(loss: dict[str, object], small: bool, monkeypatch: pytest.
         monkeypatch.setattr(fixed_plans, "_ITERATIONS", 96 if small else 4)
         monkeypatch.setattr(fixed_plans, "_STAGES", 78 if small else 3)
     random, n, steps = torch.Generator().manual_seed(1), 9, 2
-    held = HeldRecords(
+    held = StoredRecords(
         (torch.rand(60, 11, generator=random) * 2 - 1).to(DEVICE),
         torch.arange(60).to(DEVICE) // 20,
         torch.float32,
     )
     points = (torch.rand(12, 11, generator=random) * 2 - 1).to(DEVICE)
     labels = torch.tensor([0, 0, 1, 1, 2, 2, 2, 1, 0, 0, 0, 1]).to(DEVICE)
-    barrier = Batch(BatchMechanism(1e4, 1.0), L1L2(0.5), 0.05, 1 / 3, 3, 2.0, **loss)
+    barrier = mechanism_of(Batch, 1e4, 1.0, L1L2(0.5), 0.05, 1 / 3, 3, 2.0, **loss)
     fixed = barrier.fixed(Setting(n, None, 4.0, held))
     assert fixed is not None
     indices = poisson_sample(steps * 60, 1 / 6, SeededNoise(1), device=held.device)
-    inputs, _ = fixed.lay(held.drawn(indices[indices // 60 != 1], steps))
+    inputs, _ = fixed.inputs_of(held.drawn(indices[indices // 60 != 1], steps))
     cells = torch.zeros(n, 11, dtype=torch.int64, device=DEVICE)
     for step in range(steps):
         at = {name: value[step] for name, value in inputs.items()}
@@ -135,17 +136,17 @@ def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("n", [50, 500, 1000])
 def test_replays_from_a_graph_with_another_sample(loss: dict[str, object], n: int):
     random = torch.Generator().manual_seed(1)
-    held = HeldRecords(
+    held = StoredRecords(
         (torch.rand(4 * n, 784, generator=random) * 2 - 1).to(DEVICE),
         torch.arange(4 * n).to(DEVICE) % 10,
         torch.float32,
     )
-    held = HeldRecords(held.points, held.kinds.sort().values, torch.float32)
-    barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 0.05, 0.4, 10, **loss)
+    held = StoredRecords(held.points, held.kinds.sort().values, torch.float32)
+    barrier = mechanism_of(Batch, 0.5, 1.0, L1L2(), 0.05, 0.4, 10, **loss)
     fixed = barrier.fixed(Setting(n, None, float(n), held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(12 * n, 0.25, SeededNoise(1), device=held.device), 3)
-    inputs, _ = fixed.lay(drawn)
+    inputs, _ = fixed.inputs_of(drawn)
     points = (torch.rand(n + 2 * n // 5, 784, generator=random) * 2 - 1).to(DEVICE)
     labels = (torch.arange(len(points)) % 10).to(DEVICE)
     cells = torch.zeros(n, 784, dtype=torch.int64, device=DEVICE)

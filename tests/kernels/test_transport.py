@@ -18,7 +18,7 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.ot.costs import PixelCost
-from dpsinkhorn.privacy.mechanisms import BatchMechanism
+from support.barriers import mechanism_of
 from support.kernels import (
     DEVICE,
     compile_for_a_gpu,
@@ -67,9 +67,8 @@ def priced(step: Step, cost: Cost, classes: int = 0, label_weight: float = 15.0)
 
 def plain(step: Step, cost: Cost, regularization: float, classes: int, label_weight: float) -> Tensor:
     """What the barrier computes."""
-    mechanism = BatchMechanism(clip=1.0, noise_multiplier=1.0)
     debias = step.resampled / step.rows
-    barrier = Batch(mechanism, cost, regularization, debias, classes, label_weight)
+    barrier = mechanism_of(Batch, 1.0, 1.0, cost, regularization, debias, classes, label_weight)
     count = int(step.count)
     y_labels = None if step.y_labels is None else step.y_labels[:count].cpu()
     labels = None if step.labels is None else step.labels.cpu()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -11,24 +10,21 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpsinkhorn.mechanisms import batch, image, parameter, record
+from dpsinkhorn.mechanisms import batch, image, parameter
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
-from dpsinkhorn.mechanisms.shared import clipping, shares
-from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
+from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
+from dpsinkhorn.mechanisms.shared.terms import LossSettings
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
     NonPrivate,
-    ParameterMechanism,
-    RecordMechanism,
     SeededNoise,
 )
+from support.barriers import mechanism_of, terms
 from support.sanitizer_oracles import digits, joined, neighbours
 
 CLASSES = 10
@@ -80,22 +76,20 @@ def generated(count: int = N, seed: int = 3) -> Tensor:
 
 def setup(kind: str, *, images=None, clip=0.5, regularization=1.0, cost=None, labelled=True, n=N) -> Setup:
     cost = cost or L1L2(1.0)
-    sigma, classes = 1.3, CLASSES if labelled else 0
+    sigma, classes, quick = 1.3, CLASSES if labelled else 0, {"max_iterations": 200}
     images = generated(n) if images is None else images
     labels = torch.arange(len(images)) % CLASSES if labelled else None
     n = len(images)
     if kind == "record":
-        made = Record(RecordMechanism(clip, sigma), cost, regularization, expected_batch=60, classes=classes)
+        made = mechanism_of(Record, clip, sigma, cost, regularization, batch=60, classes=classes)
     elif kind == "batch":
-        made = Batch(BatchMechanism(clip, sigma), cost, regularization, classes=classes, max_iterations=200)
+        made = mechanism_of(Batch, clip, sigma, cost, regularization, classes=classes, **quick)
     elif kind == "image":
-        made = Image(
-            ImageMechanism(clip, sigma, rows=n), cost, regularization, classes=classes, max_iterations=200
+        made = mechanism_of(
+            Image, clip, sigma, cost, regularization, classes=classes, max_iterations=200, rows=n
         )
     else:
-        made = Parameter(
-            ParameterMechanism(clip, sigma), cost, regularization, classes=classes, max_iterations=200
-        )
+        made = mechanism_of(Parameter, clip, sigma, cost, regularization, classes=classes, **quick)
     return Setup(made, images, labels)
 
 
@@ -185,7 +179,7 @@ class TestNoise:
         """Equal images have no self term, and records equal to them no cross term: the gradient is 0."""
         image = digits()[0][:1]
         case = setup(kind, images=image.repeat(N, 1), labelled=False)
-        scale = case.barrier.expected_batch if kind == "record" else 1.0
+        scale = case.barrier.terms.expected_batch if kind == "record" else 1.0
         return case, [Sample(torch.empty(0, 64)), Sample(image.repeat(33, 1))], scale
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -196,19 +190,18 @@ class TestNoise:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_half_the_noise_is_noticed(self, kind: str, monkeypatch: pytest.MonkeyPatch):
-        for module in (gradients, parameter, record):
-            original = module.add_gaussian
+        original = base.add_gaussian
 
-            def halved(values, *, noise_multiplier, original=original, **options):
-                return original(values, noise_multiplier=noise_multiplier / 2, **options)
+        def halved(values, *, noise_multiplier, **options):
+            return original(values, noise_multiplier=noise_multiplier / 2, **options)
 
-            monkeypatch.setattr(module, "add_gaussian", halved)
+        monkeypatch.setattr(base, "add_gaussian", halved)
         case, samples, scale = self.silent(kind)
         with pytest.raises(AssertionError):
             check_noise(case, samples[0], scale)
 
     def test_rows_that_see_no_record_get_no_noise(self):
-        made = Batch(BatchMechanism(0.5, 1.0), SquaredEuclidean(), 1.0, debias=0.5)
+        made = mechanism_of(Batch, 0.5, 1.0, SquaredEuclidean(), 1.0, debias=0.5)
         case = Setup(made, generated(15), None)
         sample = Sample(digits()[0][:30])
         one, two = case.update(sample, SeededNoise(1)), case.update(sample, SeededNoise(2))
@@ -248,7 +241,7 @@ class TestNothingMovesWithTheSample:
             assert update.shape == case.images.shape
             assert bool(torch.isfinite(update).all())
             drawn.append(noise.requests)
-            scale = case.barrier.expected_batch if kind == "record" else 1.0
+            scale = case.barrier.terms.expected_batch if kind == "record" else 1.0
             kept.append(scale * update.double().flatten() - case.clipped(sample).flatten())
         assert all(requests == drawn[0] for requests in drawn)
         # and it is the very same noise
@@ -258,12 +251,10 @@ class TestNothingMovesWithTheSample:
     def test_what_gets_no_noise_is_the_same_to_the_last_bit(self):
         points = generated(40)
         labels = (torch.arange(20) % CLASSES).repeat(2)
-        made = Record(
-            RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=60, self_weight=0.5, classes=CLASSES
-        )
+        made = mechanism_of(Record, 1.0, 1.0, L1L2(), 1.0, batch=60, own=0.5, classes=CLASSES)
         own = [made.clipped_sums(points, labels, self.sample(size))[1] for size in self.samples]
         assert all(torch.equal(other, own[0]) for other in own)
-        made = Batch(BatchMechanism(1.0, 1.0), L1L2(), 1.0, debias=1.0, classes=CLASSES)
+        made = mechanism_of(Batch, 1.0, 1.0, L1L2(), 1.0, debias=1.0, classes=CLASSES)
         rows = [made._gradient(points, labels, self.sample(size))[20:] for size in self.samples]
         assert all(torch.equal(other, rows[0]) for other in rows)
 
@@ -272,9 +263,8 @@ class TestNothingMovesWithTheSample:
         assert setup(kind).barrier.resampled(20) == 0
 
     def test_resampled_images(self):
-        mechanism = BatchMechanism(0.5, 1.0)
-        assert Batch(mechanism, L1L2(), 0.05, debias=0.29).resampled(100) == 29
-        own = Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, expected_batch=4, self_weight=0.3)
+        assert mechanism_of(Batch, 0.5, 1.0, L1L2(), 0.05, debias=0.29).resampled(100) == 29
+        own = mechanism_of(Record, 1.0, 1.0, L1L2(), 1.0, batch=4, own=0.3)
         assert own.resampled(100) == 100
 
 
@@ -295,7 +285,7 @@ class TestInterface:
         assert charge.event.event.event.noise_multiplier == pytest.approx(multiplier)
 
     def test_non_private_says_so(self):
-        made = NoPrivacy(NonPrivate(), L1L2(), 1.0)
+        made = mechanism_of(NoPrivacy, 1.0, 1.0, L1L2(), 1.0)
         assert isinstance(made.mechanism, NonPrivate)
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -317,24 +307,20 @@ class TestInterface:
             )
 
     @pytest.mark.parametrize(
-        "build",
+        "change",
         [
-            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 0.0),
-            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, debias=1.5),
-            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=-1),
-            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, label_weight=-1),
-            lambda: Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, tolerance=0),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1e-200, 4),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 0),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, 1.1),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, classes=-1),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(-1.0), 1.0, 4),
-            lambda: Record(RecordMechanism(1.0, 1.0), L1L2(), 1.0, 4, max_sample=0),
+            *({"regularization": 0.0}, {"regularization": 1e-200}, {"debias": 1.5}, {"label_weight": -1}),
+            *(
+                {"self_weight": 1.1},
+                {"cost": "l1l2", "l1_weight": -1.0},
+                {"cost": "l1l2", "l1_weight": 2.0**20},
+            ),
         ],
+        ids=str,
     )
-    def test_bad_settings(self, build: Callable[[], GradientMechanism]):
-        with pytest.raises(ValueError, match=r"expected|appended"):
-            build()
+    def test_bad_settings(self, change: dict[str, object]):
+        with pytest.raises(ValueError, match=r"must be|expected"):
+            Record(terms(1.0, 1.0, loss=LossSettings(**change)))
 
 
 def self_sample() -> Sample:

@@ -13,7 +13,6 @@ from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import GaussianMechanism, epsilon
 from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan
 
@@ -23,7 +22,7 @@ PARTS, PIXELS, IMAGES, K = 5, 16, 6, 3
 def barrier(entries=K):
     config = MLPConfig(image_shape=(1, 4, 4), classes=0)
     facts = Facts((1, 4, 4), 0, 40, 40)
-    return Votes(Terms(facts, entries, 1.0, 1 / PARTS, 1, IMAGES, SquaredEuclidean(), config))
+    return Votes(Terms(facts, entries, 1.0, 1 / PARTS, 1, IMAGES, config))
 
 
 def some(count, seed=0):

@@ -158,18 +158,20 @@ class TestSteps:
     def state(self):
         plan = settled()
         state = TrainingState(plan, torch.device("cpu"))
-        built = plan.kind.build(plan.terms)
+        built = plan.build()
         built.prepare(state, SeenOnce(None))
         return state, built
 
     def test_a_step_is_that_of_the_clipped_gradients(self, monkeypatch):
         """With the noise taken away, and records of which each adds a known vector."""
-        monkeypatch.setattr("dpsinkhorn.mechanisms.dp_cgan.add_gaussian", lambda values, **_: values)
+        monkeypatch.setattr("dpsinkhorn.mechanisms.shared.base.add_gaussian", lambda values, **_: values)
         state, built = self.state()
         data = load_dataset("digits")
         sample = Sample(data.points()[:90], torch.tensor(data.labels[:90]))
-        before = torch.cat([part.detach().flatten() for part in state.sketch.parameters()])
-        first, first_bias, second, second_bias = (part.detach().clone() for part in state.sketch.parameters())
+        before = torch.cat([part.detach().flatten() for part in state.companion.parameters()])
+        first, first_bias, second, second_bias = (
+            part.detach().clone() for part in state.companion.parameters()
+        )
         weights = Critic(first, first_bias, second[0], second_bias)
         real = built.gradients.sums(weights, sample.points, sample.labels, real=True)
         random = state.random.clone_state()
@@ -181,7 +183,7 @@ class TestSteps:
         images = fresh(torch.rand(20, 100, generator=state.random), labels).flatten(1)
         own = built.gradients.sums(weights, images, labels, real=False)
         expected = before - (0.1 * 1.1 * (real / 100 + own / 20)).float()
-        after = torch.cat([part.detach().flatten() for part in state.sketch.parameters()])
+        after = torch.cat([part.detach().flatten() for part in state.companion.parameters()])
         torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)
 
     def test_the_generator_learns_from_the_discriminator(self):

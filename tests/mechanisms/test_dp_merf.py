@@ -12,12 +12,14 @@ import torch
 from scipy import stats
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.generators import MLPConfig
 from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, MeanEmbeddings
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.embedding_steps import EmbeddingSteps
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise, epsilon
 from dpsinkhorn.training import DPSinkhorn, TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
+from support.barriers import terms
 
 CLASSES = 3
 ODD = {
@@ -30,7 +32,8 @@ ODD = {
 
 
 def embedder(sigma=1.0, classes=CLASSES, features=200, pixels=16):
-    return MeanEmbeddings(GaussianMechanism(1.0, sigma), pixels, classes, features=features)
+    shape = MLPConfig(image_shape=(1, 1, pixels), classes=classes)
+    return MeanEmbeddings(terms(1.0, sigma, shape, classes=classes), features=features)
 
 
 def some(count=50, seed=0):
@@ -142,7 +145,7 @@ class TestTraining:
         settled = plan(40, seed=1)
         state = TrainingState(settled, torch.device("cpu"))
         state.generator.train()
-        built = settled.kind.build(settled.terms)
+        built = settled.build()
         steps, seen = EmbeddingSteps(state, OnceRead(), built), []
         (released,) = [built.embeddings(OnceRead().every(), SeededNoise(1))]
         means = steps._means(released)
@@ -160,9 +163,7 @@ class TestTraining:
 
     def test_the_slope_is_that_of_the_distance(self):
         settled = plan(1, seed=1)
-        steps = EmbeddingSteps(
-            TrainingState(settled, torch.device("cpu")), OnceRead(), settled.kind.build(settled.terms)
-        )
+        steps = EmbeddingSteps(TrainingState(settled, torch.device("cpu")), OnceRead(), settled.build())
         draws = torch.Generator().manual_seed(0)
         points = (torch.rand(30, 64, generator=draws) * 2 - 1).requires_grad_()
         means = [torch.randn(10, 5000, generator=draws) / 100 for _ in range(2)]

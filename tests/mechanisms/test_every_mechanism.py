@@ -28,7 +28,6 @@ from dpsinkhorn.training import (
 from dpsinkhorn.training.auditing import StepSetting, audit_step, replay_plan, replay_training
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
-from dpsinkhorn.training.building import build_mechanism
 from support.runs import bits, crash_at, finished, tiny_data
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +63,7 @@ class TestPlans:
 
     def test_what_is_built_is_what_is_charged(self, name):
         _, plan = self.plan(name)
-        built = build_mechanism(plan)
+        built = plan.build()
         assert type(built) is plan.kind is find_mechanism(name)
         assert built.mechanism == plan.mechanism == plan.kind.releases(plan.terms)
         assert plan.private is plan.kind.private

@@ -17,9 +17,10 @@ from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
 from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, NonPrivate, SeededNoise, poisson_sample
+from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
-from dpsinkhorn.training.records import HeldRecords
+from dpsinkhorn.training.records import StoredRecords
+from support.barriers import mechanism_of
 from support.sanitizer_oracles import digits
 
 N, EXTRA, CLASSES, PIXELS, STEPS = 20, 8, 10, 64, 3
@@ -35,10 +36,10 @@ LOSSES = {
 EVERY = pytest.mark.parametrize("loss", LOSSES)
 
 
-def held_digits() -> HeldRecords:
+def held_digits() -> StoredRecords:
     points, labels = digits()
     kinds, order = labels[:300].sort(stable=True)
-    return HeldRecords(points[:300][order].float(), kinds, torch.float32)
+    return StoredRecords(points[:300][order].float(), kinds, torch.float32)
 
 
 def images() -> tuple[Tensor, Tensor]:
@@ -51,7 +52,7 @@ def images() -> tuple[Tensor, Tensor]:
     return torch.tanh(points[chosen].float() + 0.3 * noise), labels
 
 
-def drawn(held: HeldRecords, steps: int = STEPS):
+def drawn(held: StoredRecords, steps: int = STEPS):
     """Poisson samples, of which the second is empty."""
     indices = poisson_sample(steps * held.count, N / held.count, SeededNoise(1))
     return held.drawn(indices[indices // held.count != 1], steps)
@@ -63,13 +64,13 @@ def barrier_of(
     options = {"debias": EXTRA / N, "classes": CLASSES, **LOSSES[loss][0]}
     cost = cost or L1L2()
     if kind == "none":
-        return NoPrivacy(NonPrivate(), cost, 0.05, **options)
+        return mechanism_of(NoPrivacy, 1.0, 1.0, cost, 0.05, **options)
     if kind == "batch":
-        return Batch(BatchMechanism(0.5, noise), cost, 0.05, **options)
-    return Image(ImageMechanism(0.5, noise, rows=N), cost, 0.05, **options)
+        return mechanism_of(Batch, 0.5, noise, cost, 0.05, **options)
+    return mechanism_of(Image, 0.5, noise, cost, 0.05, **options, rows=N)
 
 
-def made(barrier: Batch | Image | NoPrivacy, held: HeldRecords) -> FixedRows:
+def made(barrier: Batch | Image | NoPrivacy, held: StoredRecords) -> FixedRows:
     fixed = barrier.fixed(Setting(N, None, float(N), held))
     assert fixed is not None
     return fixed
@@ -81,7 +82,7 @@ def made(barrier: Batch | Image | NoPrivacy, held: HeldRecords) -> FixedRows:
 def test_the_same_gradient_as_one_by_one(kind: str, cost: Cost, loss: str):
     barrier, held, (points, labels) = barrier_of(kind, loss, cost), held_digits(), images()
     fixed, some = made(barrier, held), drawn(held)
-    inputs, fits = fixed.lay(some)
+    inputs, fits = fixed.inputs_of(some)
     assert fits.all()
     for step in range(STEPS):
         rows = some.rows[some.step == step]
@@ -105,9 +106,9 @@ def test_records_that_were_not_drawn_have_no_say(loss: str):
     spoilt = held.points.clone()
     spoilt[others] = float("nan")
     released = []
-    for records in (held, HeldRecords(spoilt, held.kinds, torch.float32)):
+    for records in (held, StoredRecords(spoilt, held.kinds, torch.float32)):
         fixed = made(barrier, records)
-        inputs, _ = fixed.lay(some)
+        inputs, _ = fixed.inputs_of(some)
         for step in range(STEPS):
             at = {name: value[step] for name, value in inputs.items()}
             at["kinds"] = torch.where(torch.arange(len(at["kinds"])) < at["count"], at["kinds"], 7)
@@ -116,9 +117,9 @@ def test_records_that_were_not_drawn_have_no_say(loss: str):
     assert all(torch.equal(*pair) for pair in zip(released[:STEPS], released[STEPS:], strict=True))
     assert all(torch.equal(released[0][N:], other[N:]) for other in released)
     assert not torch.equal(released[0][:N], released[1][:N])
-    alone = HeldRecords(spoilt.fill_(float("nan")), held.kinds, torch.float32)
+    alone = StoredRecords(spoilt.fill_(float("nan")), held.kinds, torch.float32)
     again = made(barrier, alone)
-    inputs, _ = again.lay(some)
+    inputs, _ = again.inputs_of(some)
     assert torch.equal(
         again.gradient(points, labels, {k: v[1] for k, v in inputs.items()}, zeros), released[1]
     )
@@ -141,7 +142,7 @@ def test_neighbours_move_by_no_more_than_the_sensitivity(kind: str, loss: str):
             both = torch.cat([rest, torch.tensor([record])]).sort().values
             sums = []
             for rows in (rest, both):
-                inputs, fits = fixed.lay(held.drawn(rows, 1))
+                inputs, fits = fixed.inputs_of(held.drawn(rows, 1))
                 assert fits.all()
                 at = {name: value[0] for name, value in inputs.items()}
                 sums.append(fixed.gradient(points, labels, at, zeros)[:N])
@@ -155,7 +156,7 @@ def test_neighbours_move_by_no_more_than_the_sensitivity(kind: str, loss: str):
 def test_an_empty_sample_has_the_stated_noise(loss: str):
     barrier, held, (points, labels) = barrier_of("batch", loss), held_digits(), images()
     fixed = made(barrier, held)
-    inputs, _ = fixed.lay(held.drawn(torch.empty(0, dtype=torch.int64), 1))
+    inputs, _ = fixed.inputs_of(held.drawn(torch.empty(0, dtype=torch.int64), 1))
     at = {name: value[0] for name, value in inputs.items()}
     cells = normal_cells(SeededNoise(4), (20, N, PIXELS))
     quiet = fixed.gradient(points, labels, at, torch.zeros_like(cells[0]))[:N]
@@ -167,7 +168,7 @@ def test_an_empty_sample_has_the_stated_noise(loss: str):
 def test_a_sample_for_which_there_is_no_room():
     held = held_digits()
     fixed = made(barrier_of("image", "13"), held)
-    _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(64), 300 + torch.arange(65)]), 2))
+    _, fits = fixed.inputs_of(held.drawn(torch.cat([torch.arange(64), 300 + torch.arange(65)]), 2))
     assert fits.tolist() == [True, False]
 
 
@@ -180,7 +181,7 @@ def test_any_pixels_and_labels(loss: str):
     held.kinds[[4, 6]] = torch.tensor([-1, 99])
     some = held.drawn(torch.arange(0, 60, 2), 1)
     fixed = made(barrier, held)
-    inputs, _ = fixed.lay(some)
+    inputs, _ = fixed.inputs_of(some)
     found = fixed.gradient(points, labels, {name: value[0] for name, value in inputs.items()}, None)
     expected = barrier._gradient(points, labels, Sample(held.read(some.rows), held.kinds[some.rows]))
     assert float((found - expected).norm()) <= LOSSES[loss][1] * float(expected.norm())

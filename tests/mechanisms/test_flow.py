@@ -14,7 +14,6 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
-from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.training import Request, Run, TrainingError, facts_of, load_recipe, make_plan, plan_for
@@ -34,7 +33,6 @@ def terms(clip=0.05, grouped=False, draws=3, **options):
         sampling_rate=0.07,
         steps=5,
         generated=1,
-        cost=SquaredEuclidean(),
         generator=config,
         flow=FlowSettings(draws=draws, **options),
     )

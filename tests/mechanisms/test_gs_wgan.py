@@ -22,7 +22,7 @@ from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
 
 PARTS, CLASSES, PIXELS = 4, 3, 16
-TAUGHT = "dpsinkhorn.mechanisms.shared.taught"
+BASE = "dpsinkhorn.mechanisms.shared.base"
 PUBLISHED = CriticMechanism(clip=1.0, row_noise_multiplier=1.07, rows=32)
 
 
@@ -99,21 +99,21 @@ class TestSteps:
         state = TrainingState(plan, torch.device("cpu"))
         sample = Sample(data.points()[:60], torch.tensor(data.labels[:60]))
         records = type("Records", (), {"draw": lambda _, rate, noise: sample if rate == 1 else None})()  # noqa: ARG005
-        return state, plan.kind.build(plan.terms).own_steps(state, records, horizon=5)
+        return state, plan.build().own_steps(state, records, horizon=5)
 
     def test_what_critics_learn_does_not_follow_the_draws(self, monkeypatch):
         """The release, which is public, is the same; the critic that is asked is another."""
         found = []
         for asked in (0, 3):
             monkeypatch.setattr("dpsinkhorn.mechanisms.gs_wgan._one_of", lambda *_, asked=asked: asked)
-            monkeypatch.setattr(f"{TAUGHT}.add_gaussian", lambda values, **_: torch.ones_like(values))
+            monkeypatch.setattr(f"{BASE}.add_gaussian", lambda values, **_: torch.ones_like(values))
             _, steps = self.steps()
             steps.take(3)
             found.append(steps._critics.layers)
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
     def test_the_generator_follows_the_critic_that_is_asked(self, monkeypatch):
-        monkeypatch.setattr(f"{TAUGHT}.add_gaussian", lambda values, **_: values)
+        monkeypatch.setattr(f"{BASE}.add_gaussian", lambda values, **_: values)
         found = []
         for asked in (0, 3):
             monkeypatch.setattr("dpsinkhorn.mechanisms.gs_wgan._one_of", lambda *_, asked=asked: asked)

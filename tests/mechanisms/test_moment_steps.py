@@ -14,11 +14,11 @@ from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.generators import Mixture, MixtureConfig
 from dpsinkhorn.mechanisms.moments import Moments, Sums
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.covariances import Coordinates
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan, records, trainer
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import make_steps
@@ -63,9 +63,7 @@ def plan_of(data, *, seed=3, labels="uniform", accountant="rdp", records=None, *
 
 def steps_of(data, plan, horizon=None):
     state = TrainingState(plan, CPU)
-    steps = make_steps(
-        plan, state, Records(data, CPU), build_mechanism(plan), (), horizon=horizon or plan.steps
-    )
+    steps = make_steps(plan, state, Records(data, CPU), plan.build(), (), horizon=horizon or plan.steps)
     assert isinstance(steps, MomentSteps)
     return state, steps
 
@@ -376,7 +374,7 @@ class TestRuns:
         """With fixed sums in place of noised ones, all data sets are asked the same, and teach the same."""
         from dpsinkhorn.mechanisms import moments
 
-        monkeypatch.setattr(moments, "add_gaussian", lambda values, **_: torch.ones_like(values))
+        monkeypatch.setattr(base, "add_gaussian", lambda values, **_: torch.ones_like(values))
         asked = []
         real = moments.Moments.clipped_units
 

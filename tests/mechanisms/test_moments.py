@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import MomentsMechanism, SeededNoise, epsilon
 from dpsinkhorn.privacy.audit import sampled_gaussian_bound, threshold_bound
@@ -360,16 +361,13 @@ class TestNoise:
 
     def test_all_coordinates_of_a_step_are_counted_for_rounding(self, monkeypatch):
         """The lattice widens the noise by what all numbers of the release cost together."""
-        from dpsinkhorn.mechanisms import moments as module
-
-        seen = []
-        original = module.add_gaussian
+        seen, original = [], base.add_gaussian
 
         def watch(values, **options):
             seen.append((values.numel(), options["coordinates"], options["sensitivity"]))
             return original(values, **options)
 
-        monkeypatch.setattr(module, "add_gaussian", watch)
+        monkeypatch.setattr(base, "add_gaussian", watch)
         moments = moments_of()
         kinds, k = 10, moments.config.coefficients
         moments.squares([], public(moments, "covariances"), 1.0, SeededNoise(0), pooled=False)

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from dpsinkhorn import DPSinkhorn, load
-from dpsinkhorn.mechanisms import moments as module
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.persons import MOST_RECORDS, Weighing, first_records
 from dpsinkhorn.privacy import SeededNoise, epsilon
@@ -191,13 +191,13 @@ class TestWeights:
 
 def test_all_that_is_released_has_its_noise(monkeypatch):
     """Squares of persons come with counts: variances, and all numbers of a step are counted together."""
-    seen, original = [], module.add_gaussian
+    seen, original = [], base.add_gaussian
 
     def watch(values, **options):
         seen.append((values.numel(), options["coordinates"], options["sensitivity"]))
         return original(values, **options)
 
-    monkeypatch.setattr(module, "add_gaussian", watch)
+    monkeypatch.setattr(base, "add_gaussian", watch)
     moments, noise, sigma = moments_of(sigma=1.7, persons=True), SeededNoise(3), 1.7
     k = moments.config.coefficients
     released = [moments.squares([], *public(moments, "")[:2], noise, pooled=False) for _ in range(60)]

@@ -19,7 +19,7 @@ from dpsinkhorn.mechanisms.shared.fixed import Drawn, Setting
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
-from dpsinkhorn.training.records import HeldRecords
+from dpsinkhorn.training.records import StoredRecords
 from support import attacks
 from support.attacks import (
     CLASSES,
@@ -135,14 +135,14 @@ def test_steps_in_fixed_shapes(kind, device):
             for record in (1.0, -1.0, 0.0, 0.3):
                 points = torch.full((4, D), record, dtype=torch.float64)
                 dtype = torch.float64 if kind == "record" else torch.float32
-                held = HeldRecords(on_grid(points).float().to(device), zeros, dtype)
+                held = StoredRecords(on_grid(points).float().to(device), zeros, dtype)
                 step = made.fixed(Setting(N, None, 4.0, held))
                 assert step is not None
                 images = torch.full((N, D), value, dtype=torch.float64).float().to(device)
                 images[0] = 0.3
                 found = []
                 for count in (3, 4):
-                    inputs, fits = step.lay(
+                    inputs, fits = step.inputs_of(
                         Drawn(1, zeros[:count], torch.arange(count, device=device), zeros[:count])
                     )
                     assert bool(fits.all())
@@ -150,7 +150,7 @@ def test_steps_in_fixed_shapes(kind, device):
                     row = {name: part[0] for name, part in inputs.items()}
                     found.append(step.gradient(images, None, row, cells)[:N].double())
                 assert all(bool(torch.isfinite(gradient).all()) for gradient in found)
-                scale = made.expected_batch if kind == "record" else 1.0
+                scale = made.terms.expected_batch if kind == "record" else 1.0
                 move = scale * float((found[0] - found[1]).norm()) / made.mechanism.sensitivity
                 assert move <= 1 + 1e-5  # what is handed on is rounded, to a lattice and to float32
                 COUNTS["attacks in fixed shapes"] += 1

@@ -14,9 +14,9 @@ from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, MatrixProblem, SquaredEuclidean, solve, transport_loss, with_labels
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, NonPrivate
 from dpsinkhorn.report import write_report
 from dpsinkhorn.training import facts_of, make_plan
+from support.barriers import mechanism_of
 from support.runs import finished, tiny_data, tiny_recipe
 from support.sanitizer_oracles import digits, neighbours, pair_costs
 
@@ -88,7 +88,9 @@ def test_gradients_beside_finite_differences(marginals):
     n, extra, classes = 5, 2, 2
     x, y = clouds(n + extra, 4)
     labels, kinds = torch.tensor([0, 1, 0, 1, 1, 0, 1]), torch.tensor([0, 1, 1, 0])
-    barrier = NoPrivacy(NonPrivate(), L1L2(), 2.0, extra / n, classes, 1.5, marginals=marginals, **EXACT)
+    barrier = mechanism_of(
+        NoPrivacy, 1.0, 1.0, L1L2(), 2.0, extra / n, classes, 1.5, marginals=marginals, **EXACT
+    )
 
     def value(x: Tensor, y: Tensor, x_kinds: Tensor, y_kinds: Tensor) -> float:
         if marginals != "classes":
@@ -119,8 +121,8 @@ class TestBehindTheBarrier:
     def barrier(self, kind: str, loss: dict[str, object], n: int = 20) -> Batch | Image:
         options = {"debias": 0.4, "classes": 10, "max_iterations": 200, **loss}
         if kind == "batch":
-            return Batch(BatchMechanism(0.5, 1.3), L1L2(), 0.05, **options)
-        return Image(ImageMechanism(0.5, 1.3, rows=n), L1L2(), 0.05, **options)
+            return mechanism_of(Batch, 0.5, 1.3, L1L2(), 0.05, **options)
+        return mechanism_of(Image, 0.5, 1.3, L1L2(), 0.05, **options, rows=n)
 
     def images(self) -> tuple[Tensor, Tensor]:
         values = 8 * torch.randn(28, 64, generator=torch.Generator().manual_seed(3)) - 3
@@ -161,8 +163,3 @@ def test_a_run_from_start_to_release(kind: str, loss: dict[str, object], tmp_pat
     run = finished(tmp_path / "run", plan, data)
     page = write_report(run.folder).report.read_text(encoding="utf-8")
     assert plan.recipe.loss.transport.replace("'", "&#39;") in page
-
-
-def test_without_classes_there_is_nothing_to_stay_within():
-    with pytest.raises(ValueError, match="no classes"):
-        NoPrivacy(NonPrivate(), L1L2(), 1.0, marginals="classes")

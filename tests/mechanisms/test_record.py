@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,12 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dpsinkhorn.mechanisms.record import Record
-from dpsinkhorn.mechanisms.shared import shares
+from dpsinkhorn.mechanisms.shared import base, shares
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, measure, on_grid, pixel_cost, slope_bound
 from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN, margin
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.privacy import NonPrivate, RecordMechanism, SeededNoise
+from dpsinkhorn.privacy import SeededNoise
+from support.barriers import mechanism_of
 from support.sanitizer_oracles import COSTS, digits, pair_costs, record_sum
 
 CLASSES = 10
@@ -37,9 +40,8 @@ def some_digits(count: int, start: int = 0) -> Sample:
 
 def made(cost: Cost, *, clip=6.0, regularization=1.0, batch=30.0, own=0.0, classes=CLASSES, **more):
     """A public limit of 2,000 records keeps the margin for rounding far below the tolerances here."""
-    mechanism = NonPrivate() if clip is None else RecordMechanism(clip, 1.0)
-    more = {"max_sample": 2000} | more
-    return Record(mechanism, cost, regularization, batch, own, classes, **more)
+    more = {"most": 2000, "batch": batch, "own": own, "classes": classes} | more
+    return mechanism_of(Record, clip, 1.0, cost, regularization, **more)
 
 
 def close(value: Tensor, reference: Tensor, tolerance: float = 1e-5) -> None:
@@ -102,24 +104,13 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("size", [2, 3, 50])
     def test_generated_images_go_in_groups_as_large_as_persons(self, size: int):
         points, labels = images(40), (torch.arange(20) % CLASSES).repeat(2)
-        barrier = made(SquaredEuclidean(), clip=2.0, own=1.0, records_per_person=size)
+        barrier = made(SquaredEuclidean(), clip=2.0, own=1.0, persons=size)
         found = barrier.clipped_sums(points, labels, some_digits(6))[1]
         groups = Sample(points[20:], labels[20:], torch.arange(20) // size)
         expected = record_sum(SquaredEuclidean(), points[:20], labels[:20], groups, 1.0, 2.0)
         close(found, expected)
         alone = made(SquaredEuclidean(), clip=2.0, own=1.0).clipped_sums(points, labels, some_digits(6))[1]
         assert float((found - alone).norm()) > 0.1 * float(alone.norm())
-
-    def test_non_private(self):
-        parameter = nn.Parameter(images(40))
-        labels = (torch.arange(20) % CLASSES).repeat(2)
-        sample = some_digits(25)
-        made(L1L2(), clip=None, own=0.4).backward(parameter * 1, labels, sample, [parameter], SeededNoise(1))
-        cross, own = (
-            record_sum(L1L2(), parameter[:20], labels[:20], part, 1.0, math.inf)
-            for part in (sample, Sample(parameter[20:].detach(), labels[20:]))
-        )
-        close(parameter.grad[:20].double(), cross / 30 - 0.4 * own / 20)
 
     def test_off_the_grid(self):
         """Pixels are rounded to 2^-22 here, which changes nothing of note."""
@@ -171,7 +162,8 @@ class TestSum:
     def test_a_realised_normaliser_is_noticed(self):
         class Realised(Record):
             def backward(self, points, labels, sample, parameters, noise):
-                self.expected_batch = max(1, len(sample.points))
+                facts = dataclasses.replace(self.terms.facts, records=max(1, len(sample.points)))
+                self.terms = dataclasses.replace(self.terms, facts=facts)
                 super().backward(points, labels, sample, parameters, noise)
 
         with pytest.raises(AssertionError):
@@ -195,10 +187,10 @@ class TestSum:
             pass
 
         with pytest.raises(ValueError, match="cost: expected SquaredEuclidean"):
-            made(Mine())
+            pixel_cost(Mine())
 
     def test_too_many_records(self):
-        barrier = made(L1L2(), max_sample=29)
+        barrier = made(L1L2(), batch=7.0, most=29)
         barrier.clipped(images(20), torch.arange(20) % 10, some_digits(29))
         with pytest.raises(ValueError, match="max_sample"):
             barrier.clipped(images(20), torch.arange(20) % 10, some_digits(30))
@@ -215,9 +207,10 @@ def check_normaliser(kind: type[Record]) -> None:
         parameter = nn.Parameter(images(20))
         sample = some_digits(12)
         sample = Sample(sample.points.repeat(copies, 1), sample.labels.repeat(copies))
-        barrier = kind(NonPrivate(), L1L2(), 1.0, 12.0, classes=CLASSES)
+        barrier = mechanism_of(kind, 1e3, 1.0, L1L2(), batch=12.0, classes=CLASSES)
         labels = torch.arange(20) % CLASSES
-        barrier.backward(parameter * 1, labels, sample, [parameter], SeededNoise(0))
+        with mock.patch.object(base, "add_gaussian", lambda values, **_: values):
+            barrier.backward(parameter * 1, labels, sample, [parameter], SeededNoise(0))
         updates.append(parameter.grad)
     close(updates[1], 10 * updates[0], 1e-6)
 
@@ -305,7 +298,7 @@ class TestRounding:
     def test_shares_are_clipped_below_the_bound_by_the_margin(self, cost: Cost, persons: bool):
         """With room for so many records that the margin shows."""
         n, d, clip, most = 20, 64, 0.1, 2**20
-        barrier = made(cost, clip=clip, classes=0, max_sample=most)
+        barrier = made(cost, clip=clip, classes=0, most=most)
         record = Sample(torch.ones(1, d), None, torch.tensor([5]) if persons else None)
         norm = float(barrier.clipped(-torch.ones(n, d), None, record).norm())
         slope = slope_bound(pixel_cost(cost))
@@ -322,10 +315,10 @@ class TestRounding:
 
     def test_limits(self):
         x, labels = images(20), torch.arange(20) % CLASSES
-        made(L1L2(), clip=0.01, max_sample=None).clipped(x, labels, some_digits(3))
+        made(L1L2(), clip=0.01, most=2**20).clipped(x, labels, some_digits(3))
         with pytest.raises(ValueError, match="raise clip or lower max_sample"):
-            made(L1L2(), clip=1e-5, max_sample=None).clipped(x, labels, some_digits(3))
-        made(L1L2(), clip=1e-5, max_sample=10**3).clipped(x, labels, some_digits(3))
+            made(L1L2(), clip=1e-5, most=2**20).clipped(x, labels, some_digits(3))
+        made(L1L2(), clip=1e-5, most=10**3).clipped(x, labels, some_digits(3))
 
     @pytest.mark.parametrize(
         ("generated", "dimension", "clip", "records"),

@@ -17,7 +17,8 @@ from dpsinkhorn.mechanisms.shared import clipping
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean, with_labels
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, NonPrivate, ParameterMechanism, SeededNoise
+from dpsinkhorn.privacy import SeededNoise
+from support.barriers import mechanism_of
 from support.sanitizer_oracles import clipped, digits, sinkhorn_gradient
 
 COSTS = (SquaredEuclidean(), L1L2(1.0), L1L2(3.0), Cityblock())
@@ -45,7 +46,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("debias", [0.0, 0.4, 1.0])
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_gradient_of_the_loss(self, cost: Cost, debias: float, regularization: float):
-        barrier = NoPrivacy(NonPrivate(), cost, regularization, debias, **EXACT)
+        barrier = mechanism_of(NoPrivacy, 1.0, 1.0, cost, regularization, debias, **EXACT)
         extra = barrier.resampled(10)
         parameter = nn.Parameter(images(10 + extra))
         sample = Sample(some_digits(12).points)
@@ -58,7 +59,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("cost", COSTS, ids=repr)
     def test_gradient_with_labels(self, cost: Cost):
         """Labels enter the cost, and the gradient is of the pixels alone."""
-        barrier = NoPrivacy(NonPrivate(), cost, 8.0, 0.4, CLASSES, label_weight=2.0, **EXACT)
+        barrier = mechanism_of(NoPrivacy, 1.0, 1.0, cost, 8.0, 0.4, CLASSES, label_weight=2.0, **EXACT)
         labels = torch.cat([torch.arange(10), torch.arange(4)])
         x, sample = images(14), some_digits(12)
         value = barrier._gradient(x, labels, sample)
@@ -72,7 +73,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("clip", [0.05, 1e3])
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_batch(self, debias: float, clip: float):
-        barrier = Batch(BatchMechanism(clip, 1.1), L1L2(), 5.0, debias, **EXACT)
+        barrier = mechanism_of(Batch, clip, 1.1, L1L2(), 5.0, debias, **EXACT)
         extra = barrier.resampled(10)
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
@@ -85,7 +86,7 @@ class TestAgainstAutograd:
     @pytest.mark.parametrize("clip", [0.05, 1e3])
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_image(self, debias: float, clip: float):
-        barrier = Image(ImageMechanism(clip, 1.5, rows=10), L1L2(), 5.0, debias, **EXACT)
+        barrier = mechanism_of(Image, clip, 1.5, L1L2(), 5.0, debias, **EXACT, rows=10)
         extra = barrier.resampled(10)
         x, sample = images(10 + extra), Sample(some_digits(12).points)
         reference = sinkhorn_gradient(L1L2(), x, None, sample, 5.0, extra)
@@ -103,7 +104,7 @@ class TestAgainstAutograd:
         generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 64), nn.Tanh()).double()
         parameters = list(generator.parameters())
         latents = torch.rand(14, 4, dtype=torch.float64)
-        barrier = Parameter(ParameterMechanism(clip, 1.1), SquaredEuclidean(), 5.0, 0.4, **EXACT)
+        barrier = mechanism_of(Parameter, clip, 1.1, SquaredEuclidean(), 5.0, 0.4, **EXACT)
         sample = Sample(some_digits(12).points)
         points = generator(latents)
         value = barrier.clipped(points, None, sample, parameters)
@@ -119,7 +120,7 @@ class TestAgainstAutograd:
 
     @pytest.mark.parametrize("debias", [0.0, 0.4])
     def test_an_empty_sample_leaves_the_self_term(self, debias: float):
-        barrier = Batch(BatchMechanism(0.5, 1.1), L1L2(), 5.0, debias, **EXACT)
+        barrier = mechanism_of(Batch, 0.5, 1.1, L1L2(), 5.0, debias, **EXACT)
         extra = barrier.resampled(10)
         x, nothing = images(10 + extra), Sample(torch.empty(0, 64))
         reference = sinkhorn_gradient(L1L2(), x, None, nothing, 5.0, extra)
@@ -128,14 +129,14 @@ class TestAgainstAutograd:
 
 class TestNothingLeaksAround:
     def test_a_solve_that_does_not_converge_says_nothing(self):
-        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1e-3, max_iterations=1)
+        barrier = mechanism_of(Batch, 0.5, 1.0, L1L2(), 1e-3, max_iterations=1)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             value = barrier.clipped(images(10), None, some_digits(40))
         assert bool(torch.isfinite(value).all())
 
     def test_a_solve_that_fails_on_records_is_a_zero_cross_term(self, monkeypatch: pytest.MonkeyPatch):
-        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0)
+        barrier = mechanism_of(Batch, 0.5, 1.0, L1L2(), 1.0)
         x = images(10)
         empty = barrier.clipped(x, None, some_digits(0))
         original = gradients.solve
@@ -153,24 +154,25 @@ class TestNothingLeaksAround:
             def pairwise(self, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
                 raise ValueError("broken")
 
+        made = mechanism_of(Batch, 0.5, 1.0)
+        made.cost = Broken()
         with pytest.raises(ValueError, match="broken"):
-            Batch(BatchMechanism(0.5, 1.0), Broken(), 1.0).clipped(images(10), None, some_digits(9))
+            made.clipped(images(10), None, some_digits(9))
 
     def test_rows_of_the_mechanism(self):
-        barrier = Image(ImageMechanism(0.5, 1.0, rows=9), L1L2(), 1.0)
+        barrier = mechanism_of(Image, 0.5, 1.0, L1L2(), 1.0, rows=9)
         with pytest.raises(ValueError, match="9 generated images"):
             barrier.clipped(images(10), None, some_digits(4))
 
     @pytest.mark.parametrize("weight", [1e20, 1e40, 1e90])
     def test_label_weights_beyond_float32(self, weight: float):
-        mechanism = BatchMechanism(clip=0.5, noise_multiplier=1.1)
-        barrier = Batch(mechanism, SquaredEuclidean(), 1.0, classes=2, label_weight=weight)
+        barrier = mechanism_of(Batch, 0.5, 1.1, classes=2, label_weight=weight)
         labels = torch.tensor([0, 1, 0])
         gradient = barrier.clipped(torch.rand(3, 4), labels, Sample(torch.rand(3, 4), labels))
         assert torch.isfinite(gradient).all()
 
     def test_labels_that_are_no_class_do_not_raise(self):
-        barrier = Batch(BatchMechanism(0.5, 1.0), L1L2(), 1.0, classes=CLASSES)
+        barrier = mechanism_of(Batch, 0.5, 1.0, L1L2(), 1.0, classes=CLASSES)
         sample = Sample(some_digits(4).points, torch.tensor([-1, 10, 3, 99]))
         assert bool(torch.isfinite(barrier.clipped(images(10), torch.arange(10), sample)).all())
 

@@ -26,12 +26,9 @@ from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
-    ParameterMechanism,
-    RecordMechanism,
     SeededNoise,
 )
+from support.barriers import mechanism_of
 
 KINDS = ("record", "batch", "image", "parameter")
 N, D, CLASSES = 6, 5, 3
@@ -119,19 +116,13 @@ def attacks(draw: st.DrawFn) -> Attack:
 def build(kind: str, attack: Attack) -> GradientMechanism:
     sigma, common = 1.3, (attack.cost, attack.regularization)
     if kind == "record":
-        return Record(
-            RecordMechanism(attack.clip, sigma),
-            *common,
-            expected_batch=4,
-            classes=attack.classes,
-            max_sample=64,
-        )
+        return mechanism_of(Record, attack.clip, sigma, *common, batch=4, classes=attack.classes, most=64)
     options = {"classes": attack.classes, "label_weight": attack.label_weight, "max_iterations": 30}
     if kind == "batch":
-        return Batch(BatchMechanism(attack.clip, sigma), *common, **options)
+        return mechanism_of(Batch, attack.clip, sigma, *common, **options)
     if kind == "image":
-        return Image(ImageMechanism(attack.clip, sigma, rows=N), *common, **options)
-    return Parameter(ParameterMechanism(attack.clip, sigma), *common, **options)
+        return mechanism_of(Image, attack.clip, sigma, *common, **options, rows=N)
+    return mechanism_of(Parameter, attack.clip, sigma, *common, **options)
 
 
 def strike(kind: str, attack: Attack, device: str = "cpu") -> float:

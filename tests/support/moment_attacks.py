@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dpsinkhorn.generators import MixtureConfig
-from dpsinkhorn.mechanisms import moments
 from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.privacy import MomentsMechanism, SeededNoise
+from dpsinkhorn.privacy import SeededNoise
 from support.attacks import CLASSES, LABELS, TYPES, VALUES, root_within, rows, tally, tensor_of
+from support.barriers import moments as moments_of
 from support.moment_oracles import in_chunks
 
 WIDTH = 12
@@ -117,7 +118,7 @@ def build(attack: MomentAttack) -> Moments:
         components=attack.components,
         frequencies=attack.frequencies,
     )
-    return Moments(MomentsMechanism(attack.clip, attack.sigma), config, attack.most)
+    return moments_of(config, attack.clip, attack.sigma, attack.most)
 
 
 def strike(kind: str, attack: MomentAttack, device: str = "cpu") -> float:
@@ -203,7 +204,7 @@ def noised(
 ) -> list[Tensor]:
     """What noise is added to; what becomes of it is finite."""
     found: list[Tensor] = []
-    original = moments.add_gaussian
+    original = base.add_gaussian
 
     def watch(values: Tensor, *, sensitivity: float, **options) -> Tensor:
         assert bool(torch.isfinite(values).all()), "what is noised is not finite"
@@ -212,7 +213,7 @@ def noised(
         found.append(values.clone())
         return original(values, sensitivity=sensitivity, **options)
 
-    with mock.patch.object(moments, "add_gaussian", watch):
+    with mock.patch.object(base, "add_gaussian", watch):
         noise = SeededNoise(5)
         radius = made.radius if attack.radius is None else attack.radius
         matrix = matrix_of(made, attack)

@@ -9,30 +9,32 @@ import torch
 
 from dpsinkhorn.mechanisms import moments
 from dpsinkhorn.mechanisms.moments import Moments
+from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from support.defects import wrap
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(moments, "add_gaussian", lambda values, **_: values)
+    patch.setattr(base, "add_gaussian", lambda values, **_: values)
 
 
 def little_noise_above_the_diagonal(patch: pytest.MonkeyPatch) -> None:
     """As if entries above the diagonal moved by a half at most."""
 
-    def noised(real, self, values, sensitivity, *rest):
-        return real(self, values, 0.5 if sensitivity == math.sqrt(0.5) else sensitivity, *rest)
+    def noised(real, self, values, noise, *, times, **rest):
+        return real(self, values, noise, times=0.5 if times == math.sqrt(0.5) else times, **rest)
 
-    wrap(patch, Moments, "_noised", noised)
+    wrap(patch, Moments, "noised", noised)
 
 
 def true_counts(patch: pytest.MonkeyPatch) -> None:
     """Sums are noised, the numbers of records beside them are not."""
 
-    def noised(real, self, values, sensitivity, *rest):
-        return values if sensitivity == moments.COUNT_SENSITIVITY else real(self, values, sensitivity, *rest)
+    def noised(real, self, values, noise, *, times, **rest):
+        counts = times == moments.COUNT_SENSITIVITY
+        return values if counts else real(self, values, noise, times=times, **rest)
 
-    wrap(patch, Moments, "_noised", noised)
+    wrap(patch, Moments, "noised", noised)
 
 
 def deviations_as_if_alone(patch: pytest.MonkeyPatch) -> None:

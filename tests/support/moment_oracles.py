@@ -12,9 +12,8 @@ import torch
 from scipy.fft import dctn
 
 from dpsinkhorn.generators import MixtureConfig
-from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.privacy import MomentsMechanism
+from support.barriers import moments
 
 
 def moments_of(
@@ -31,7 +30,7 @@ def moments_of(
     config = MixtureConfig(
         image_shape=image_shape, classes=classes, components=components, frequencies=frequencies
     )
-    return Moments(MomentsMechanism(clip, sigma), config, most, persons=persons)
+    return moments(config, clip, sigma, most, persons=persons)
 
 
 def low_frequencies(config, points):

@@ -8,7 +8,7 @@ from dpsinkhorn.mechanisms import register
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, backpropagate
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
-from dpsinkhorn.privacy import RecordMechanism, add_gaussian
+from dpsinkhorn.privacy import RecordMechanism
 
 
 @register
@@ -20,16 +20,9 @@ class Pull(GradientMechanism):
     recipe = "digits"
     takes_persons = False
 
-    def __init__(self, mechanism, expected_batch):
-        self.mechanism, self.expected_batch = mechanism, expected_batch
-
     @classmethod
     def releases(cls, terms):
         return RecordMechanism(terms.clip, terms.noise_multiplier)
-
-    @classmethod
-    def build(cls, terms):
-        return cls(cls.releases(terms), terms.expected_batch)
 
     def resampled(self, generated):  # noqa: ARG002
         return 0
@@ -44,10 +37,5 @@ class Pull(GradientMechanism):
         return total
 
     def backward(self, points, labels, sample, parameters, noise):
-        released = add_gaussian(
-            self.clipped(points, labels, sample),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
-        backpropagate(points, released / self.expected_batch, parameters)
+        released = self.noised(self.clipped(points, labels, sample), noise)
+        backpropagate(points, released / self.terms.expected_batch, parameters)

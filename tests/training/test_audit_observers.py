@@ -25,15 +25,8 @@ from dpsinkhorn.mechanisms.shared.part_critics import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
-    MomentsMechanism,
-    NonPrivate,
-    ParameterMechanism,
-    RecordMechanism,
     SeededNoise,
 )
-from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 from dpsinkhorn.training.auditing import audit_run
 from dpsinkhorn.training.auditing.observers import (
@@ -44,6 +37,8 @@ from dpsinkhorn.training.auditing.observers import (
     TaughtObserver,
 )
 from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from support.barriers import mechanism_of
+from support.barriers import moments as moments_of
 from support.runs import tiny_arrays
 from support.sanitizer_oracles import record_sum
 
@@ -86,23 +81,21 @@ class TestEvidence:
 
 
 def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[Record, RecordObserver]:
-    barrier = Record(
-        RecordMechanism(2.0, sigma), SquaredEuclidean(), 1.0, expected_batch=15.0, self_weight=own, classes=3
-    )
+    barrier = mechanism_of(Record, 2.0, sigma, SquaredEuclidean(), 1.0, batch=15.0, own=own, classes=3)
     return barrier, RecordObserver(barrier, RATE, CANARIES, OTHERS)
 
 
 class TestRecord:
     def test_shares_are_those_of_the_sanitizer(self):
         """Against the slow reference, record by record."""
-        barrier, observer = watched_record()
+        _, observer = watched_record()
         for kind in range(3):
             rows = (LABELS[:9] == kind).nonzero().flatten()
             members = observer._classes[kind]
             shares = observer._shares(members.units, IMAGES[:9].double()[rows])
             for at, row in enumerate(members.canaries.tolist()):
                 one = picked(CANARIES, slice(row, row + 1))
-                expected = record_sum(barrier.cost, IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
+                expected = record_sum(SquaredEuclidean(), IMAGES[:9], LABELS[:9], one, 1.0, 2.0)[rows]
                 torch.testing.assert_close(shares[at], expected.flatten(), rtol=1e-4, atol=1e-5)
 
     def test_the_share_of_a_person_is_that_of_all_records(self):
@@ -153,18 +146,14 @@ class TestRecord:
         scores = observer.scores()
         assert scores[present].min() > scores[~present].max()
 
-    def test_only_private_trainings(self):
-        with pytest.raises(AuditError, match="only a private training"):
-            RecordObserver(Record(NonPrivate(), SquaredEuclidean(), 1.0, 4.0), 0.5, CANARIES, OTHERS)
-
 
 def sinkhorn(kind: str, sigma: float):
     options = (SquaredEuclidean(), 1.0, 0.5, 3)
     if kind == "image":
-        return Image(ImageMechanism(0.5, sigma, rows=12), *options)
+        return mechanism_of(Image, 0.5, sigma, *options, rows=12)
     if kind == "parameter":
-        return Parameter(ParameterMechanism(0.5, sigma), *options)
-    return Batch(BatchMechanism(0.5, sigma), *options)
+        return mechanism_of(Parameter, 0.5, sigma, *options)
+    return mechanism_of(Batch, 0.5, sigma, *options)
 
 
 class TestNobodyNotices:
@@ -241,7 +230,7 @@ class TestSinkhorn:
 
 def watched_moments(sigma: float) -> tuple[Moments, MomentsObserver]:
     config = MixtureConfig(image_shape=(1, 4, 4), classes=3, components=2, frequencies=2)
-    moments = Moments(MomentsMechanism(2.0, sigma), config, max_records=1000)
+    moments = moments_of(config, 2.0, sigma, 1000)
     return moments, MomentsObserver(moments, CANARIES, OTHERS)
 
 
@@ -275,7 +264,7 @@ class TestMoments:
         """Three canaries with three records each, as one vector each; two of them are in."""
         owners = torch.arange(9) // 3
         canaries = Sample(CANARIES.points, CANARIES.labels, owners)
-        moments = Moments(MomentsMechanism(2.0, 1e-4), watched_moments(1.0)[0].config, 1000, persons=True)
+        moments = moments_of(watched_moments(1.0)[0].config, 2.0, 1e-4, 1000, persons=True)
         nobody = Sample(OTHERS.points[:0], OTHERS.labels[:0], owners[:0])
         observer = MomentsObserver(moments, canaries, nobody)
         self.step(observer, step, [Sample(canaries.points[:6], canaries.labels[:6], owners[:6])])
@@ -318,7 +307,7 @@ class TestFlow:
     def build(self, sigma):
         facts = Facts((1, 4, 4), 3, 90, 90)
         config = FlowConfig(image_shape=(1, 4, 4), classes=3, channels=4)
-        terms = Terms(facts, 1e-3, sigma, RATE, 4, 1, SquaredEuclidean(), config, flow=FlowSettings(draws=2))
+        terms = Terms(facts, 1e-3, sigma, RATE, 4, 1, config, flow=FlowSettings(draws=2))
         watched = Flow(terms)
         return watched, FlowObserver(watched, CANARIES, OTHERS), build_generator(config, seed=0)
 

@@ -13,10 +13,10 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.ot import L1L2, SquaredEuclidean
-from dpsinkhorn.privacy import BatchMechanism, ImageMechanism, RecordMechanism
+from dpsinkhorn.ot import L1L2
 from dpsinkhorn.training import Run, Saving, choose_recipe, facts_of, make_plan
 from dpsinkhorn.training.trial import try_plan
+from support.barriers import mechanism_of
 from support.sanitizer_oracles import COSTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -38,12 +38,9 @@ def on_gpu(sample: Sample) -> Sample:
 
 def mechanisms():
     for cost in COSTS:
-        mechanism = RecordMechanism(clip=3.0, noise_multiplier=1.0)
-        yield f"record-{cost}", Record(mechanism, cost, 1.0, expected_batch=100, classes=10)
-    batch = BatchMechanism(clip=0.5, noise_multiplier=1.1)
-    yield "batch", Batch(batch, L1L2(1.0), 0.05, classes=10)
-    image = ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=20)
-    yield "image", Image(image, SquaredEuclidean(), 5.0, classes=10)
+        yield f"record-{cost}", mechanism_of(Record, 3.0, 1.0, cost, batch=100, classes=10)
+    yield "batch", mechanism_of(Batch, 0.5, 1.1, L1L2(1.0), 0.05, classes=10)
+    yield "image", mechanism_of(Image, 0.5, 1.5, None, 5.0, classes=10, rows=20)
 
 
 @pytest.mark.parametrize(("name", "barrier"), [pytest.param(*pair, id=pair[0]) for pair in mechanisms()])

@@ -11,7 +11,6 @@ import torch
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import compose, epsilon
 from dpsinkhorn.training import Plan, TrainingError, make_plan
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Facts
 from dpsinkhorn.training.state import TrainingState
 from support.runs import MECHANISMS, tiny_data, tiny_plan, tiny_recipe
@@ -139,7 +138,7 @@ def test_given_shares_are_scaled_to_one():
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_what_is_charged_is_what_is_done(mechanism):
     plan = tiny_plan(tiny_data(), mechanism)
-    barrier = build_mechanism(plan)
+    barrier = plan.build()
     assert barrier.mechanism.sampled(plan.sampling_rate, 1) == plan.step_charge
     if mechanism == "image":
         assert plan.mechanism.rows == plan.generated
@@ -155,7 +154,7 @@ def test_what_is_charged_is_what_is_done(mechanism):
     ],
 )
 def test_costs(loss, kind):
-    assert type(make_plan(tiny_recipe(loss=loss), FACTS).cost) is kind
+    assert type(tiny_recipe(loss=loss).loss.ground_cost) is kind
 
 
 def test_the_largest_sample_is_public():

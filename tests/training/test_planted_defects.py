@@ -6,6 +6,7 @@ docs/audit.md has the same list, as a table; `test_the_docs_name_every_defect` k
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,16 +61,14 @@ class Defect:
 
 
 def without_noise(patch: pytest.MonkeyPatch) -> None:
-    for module in (gradients, parameter, record):
-        patch.setattr(module, "add_gaussian", lambda values, **_: values)
+    patch.setattr(base, "add_gaussian", lambda values, **_: values)
 
 
 def half_the_noise(patch: pytest.MonkeyPatch) -> None:
     def halved(real, values, *, noise_multiplier, **options):
         return real(values, noise_multiplier=noise_multiplier / 2, **options)
 
-    for module in (gradients, parameter, record):
-        wrap(patch, module, "add_gaussian", halved)
+    wrap(patch, base, "add_gaussian", halved)
 
 
 def secure_noise_under_one_key(patch: pytest.MonkeyPatch) -> None:
@@ -172,7 +171,10 @@ def shuffled(patch: pytest.MonkeyPatch) -> None:
 def realised_normaliser(patch: pytest.MonkeyPatch) -> None:
     def backward(real, self, points, labels, sample, *rest):
         other = copy.copy(self)
-        other.expected_batch = max(1, len(sample.points))
+        records = max(1, len(sample.points)) / self.terms.sampling_rate
+        other.terms = dataclasses.replace(
+            self.terms, facts=dataclasses.replace(self.terms.facts, records=records)
+        )
         real(other, points, labels, sample, *rest)
 
     wrap(patch, record.Record, "backward", backward)

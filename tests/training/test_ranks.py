@@ -20,7 +20,6 @@ from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, read_ledger
 from dpsinkhorn.ranks import joined
 from dpsinkhorn.training import Run, TrainingError, shared_records
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.shared_records import SharedRecords, _Part, answer
 from support.ranks import Command, Group
@@ -172,7 +171,7 @@ class TestRecord:
     def test_the_parts_add_up_to_the_whole(self):
         data = tiny_data(records=300)
         plan = tiny_plan(data, "record")
-        barrier = build_mechanism(plan)
+        barrier = plan.build()
         random = torch.Generator().manual_seed(0)
         images = torch.rand(9, 16, generator=random) * 2 - 1
         labels = torch.arange(9) % 3

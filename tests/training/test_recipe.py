@@ -117,10 +117,9 @@ def test_transport_in_words_and_in_the_terms(loss, words):
     recipe = load_recipe("paper-final-mnist").replace(loss=loss, privacy={"steps": 1})
     assert recipe.loss.transport == words
     plan = Plan.from_json(json.loads(json.dumps(make_plan(recipe, MNIST).to_json())))
-    assert (plan.terms.marginals, plan.terms.iterations) == (
-        loss.get("marginals", "balanced"),
-        loss.get("iterations"),
-    )
+    settings = plan.terms.loss
+    found = settings.marginals, settings.iterations
+    assert found == (loss.get("marginals", "balanced"), loss.get("iterations"))
 
 
 def test_plans_within_classes_need_classes():

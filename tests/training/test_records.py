@@ -12,7 +12,6 @@ from scipy import stats
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training import TrainingError, choose_recipe, facts_of, make_plan
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 
 CPU = torch.device("cpu")
@@ -76,7 +75,7 @@ def test_a_draw_equals_the_slow_reference(dataset, rate, seed):
 def test_what_a_gpu_holds_gives_the_same_points(dataset):
     """The path of a GPU, on this processor: the whole set held in the type of its file."""
     held = Records(dataset, CPU)
-    held._held = held._hold()
+    held._resident = held._hold()
     rows = torch.arange(dataset.records).flip(0)
     np.testing.assert_allclose(held._points(rows), dataset.points(rows), atol=2e-7)
 
@@ -149,7 +148,7 @@ def test_groups_of_the_self_term_follow_public_sizes_alone():
     recipe = choose_recipe(facts_of(data), mechanism="record").replace(privacy={"batch": 6})
     for declared, size in ((None, 3), (100, 1)):
         plan = make_plan(recipe, facts_of(data, records=declared), budget_epsilon=10.0)
-        assert build_mechanism(plan).records_per_person == size
+        assert plan.build().records_per_person == size
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.float64])

@@ -101,7 +101,7 @@ class TestReplay:
         if loss == "way":
             state = TrainingState(plan, torch.device("cpu"))
             extra = state.load(folder / "checkpoint.safetensors")
-            state.way = None
+            state.how_taken = None
             state.save(folder / "checkpoint.safetensors", extra)
         elif loss == "checkpoint":
             (folder / "checkpoint.safetensors").unlink()

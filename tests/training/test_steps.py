@@ -17,20 +17,17 @@ from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import (
-    BatchMechanism,
-    ImageMechanism,
-    RecordMechanism,
     SeededNoise,
     _pld,
     poisson_sample,
 )
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
-from dpsinkhorn.training.building import build_mechanism
-from dpsinkhorn.training.records import HeldRecords, Records
+from dpsinkhorn.training.records import Records, StoredRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from dpsinkhorn.training.trainer import Trainer
+from support.barriers import mechanism_of
 from support.runs import Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
@@ -44,11 +41,11 @@ DEVICES = [
 CLASSES, PIXELS = 3, 16
 
 
-def held_records(count: int, classes: int, device: torch.device) -> HeldRecords:
+def held_records(count: int, classes: int, device: torch.device) -> StoredRecords:
     random = torch.Generator().manual_seed(5)
     points = on_grid(torch.rand(count, PIXELS, generator=random) * 2 - 1).float()
     kinds = torch.randint(max(1, classes), (count,), generator=random).sort().values
-    return HeldRecords(points.to(device), kinds.to(device), torch.float64)
+    return StoredRecords(points.to(device), kinds.to(device), torch.float64)
 
 
 def generated_points(count: int, device: torch.device) -> torch.Tensor:
@@ -56,10 +53,10 @@ def generated_points(count: int, device: torch.device) -> torch.Tensor:
 
 
 def record_sanitizer(cost, classes: int, *, batch: float = 40.0, self_weight: float = 0.5) -> Record:
-    return Record(RecordMechanism(0.3, 1.5), cost, 0.7, batch, self_weight, classes)
+    return mechanism_of(Record, 0.3, 1.5, cost, 0.7, batch=batch, own=self_weight, classes=classes)
 
 
-def sample_of(held: HeldRecords, drawn, step: int, classes: int) -> Sample:
+def sample_of(held: StoredRecords, drawn, step: int, classes: int) -> Sample:
     rows = drawn.rows[drawn.step == step]
     return Sample(held.read(rows), held.kinds[rows] if classes else None)
 
@@ -75,10 +72,10 @@ def test_record_has_the_same_gradient_in_fixed_shapes(cost, classes, self_weight
     held = held_records(90, classes, device)
     labels = (torch.arange(n) % classes).to(device) if classes else None
     every = None if labels is None else torch.cat([labels, labels[:extra]])
-    fixed = barrier.fixed(Setting(n, every, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, every, barrier.terms.expected_batch, held))
     assert fixed is not None
     drawn = held.drawn(poisson_sample(steps * held.count, 0.4, SeededNoise(1), device=device), steps)
-    inputs, fits = fixed.lay(drawn)
+    inputs, fits = fixed.inputs_of(drawn)
     assert fits.all()
     points = generated_points(n + extra, device)
     cells = normal_cells(SeededNoise(2), (n, PIXELS), device=device)
@@ -97,8 +94,10 @@ def test_every_record_is_laid_out_once(device):
     held = held_records(400, CLASSES, device)
     chosen = [torch.arange(0), torch.arange(400)[::3], torch.arange(150), torch.tensor([399])]
     indices = torch.cat([rows + step * 400 for step, rows in enumerate(chosen)]).to(device)
-    fixed = barrier.fixed(Setting(6, torch.arange(12, device=device) % CLASSES, barrier.expected_batch, held))
-    inputs, fits = fixed.lay(held.drawn(indices, len(chosen)))
+    fixed = barrier.fixed(
+        Setting(6, torch.arange(12, device=device) % CLASSES, barrier.terms.expected_batch, held)
+    )
+    inputs, fits = fixed.inputs_of(held.drawn(indices, len(chosen)))
     assert fits.all()
     for step, rows in enumerate(chosen):
         there = inputs["filled"][step]
@@ -113,7 +112,7 @@ def test_an_empty_sample_leaves_the_stated_noise(device):
     barrier = record_sanitizer(SquaredEuclidean(), 0, self_weight=0.0)
     fixed = barrier.fixed(Setting(n, None, 40.0, held_records(90, 0, device)))
     nothing = held_records(90, 0, device).drawn(torch.empty(0, dtype=torch.int64, device=device), steps)
-    inputs, fits = fixed.lay(nothing)
+    inputs, fits = fixed.inputs_of(nothing)
     assert fits.all()
     cells = normal_cells(SeededNoise(4), (steps, n, PIXELS), device=device)
     points = generated_points(n, device)
@@ -134,31 +133,30 @@ def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
     """Such a record must not move others: where there is one, steps are taken one by one."""
     data = tiny_data()
     good = Records(data, CPU)
-    assert good.held(CLASSES, on_the_grid=True) is not None
-    assert good.held(CLASSES - 1, on_the_grid=True) is None
+    assert good.stored(CLASSES, on_the_grid=True) is not None
+    assert good.stored(CLASSES - 1, on_the_grid=True) is None
     labels = data.labels.copy()
     labels[7] = bad
-    assert Records(dataclasses.replace(data, labels=labels), CPU).held(CLASSES, on_the_grid=True) is None
-    ignored = good.held(0, on_the_grid=True)
+    assert Records(dataclasses.replace(data, labels=labels), CPU).stored(CLASSES, on_the_grid=True) is None
+    ignored = good.stored(0, on_the_grid=True)
     assert ignored is not None
     assert not ignored.kinds.any()
 
 
 def test_a_sample_beyond_what_rounding_is_bounded_for_does_not_fit():
-    mechanism = RecordMechanism(0.3, 1.5)
-    barrier = Record(mechanism, SquaredEuclidean(), 0.7, 40.0, max_sample=10)
+    barrier = mechanism_of(Record, 0.3, 1.5, regularization=0.7, batch=2.0, most=10)
     held = held_records(50, 0, CPU)
     fixed = barrier.fixed(Setting(6, None, 40.0, held))
-    _, fits = fixed.lay(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
+    _, fits = fixed.inputs_of(held.drawn(torch.cat([torch.arange(10), 50 + torch.arange(11)]), 2))
     assert fits.tolist() == [True, False]
 
 
 def test_a_sample_that_is_too_large_is_said_not_to_fit():
     barrier = record_sanitizer(SquaredEuclidean(), 0, batch=1.0)
     held = held_records(9000, 0, CPU)
-    fixed = barrier.fixed(Setting(6, None, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(6, None, barrier.terms.expected_batch, held))
     indices = torch.cat([torch.arange(5), 9000 + torch.arange(9000)])
-    _, fits = fixed.lay(held.drawn(indices, 2))
+    _, fits = fixed.inputs_of(held.drawn(indices, 2))
     assert fits.tolist() == [True, False]
 
 
@@ -169,14 +167,14 @@ def test_neighbours_stay_within_the_sensitivity(cost):
     barrier = record_sanitizer(cost, 0, self_weight=0.0)
     held = held_records(50, 0, CPU)
     held.points[7] = 1.0  # far from everything
-    fixed = barrier.fixed(Setting(n, None, barrier.expected_batch, held))
+    fixed = barrier.fixed(Setting(n, None, barrier.terms.expected_batch, held))
     points = generated_points(n, CPU) * 0.1 - 0.9
     sums = []
     for rows in (torch.arange(50), torch.cat([torch.arange(7), torch.arange(8, 50)])):
-        inputs, _ = fixed.lay(held.drawn(rows, 1))
+        inputs, _ = fixed.inputs_of(held.drawn(rows, 1))
         at = {name: value[0] for name, value in inputs.items()}
         gradient = fixed.gradient(points.double(), None, at, torch.zeros(n, PIXELS, dtype=torch.int64))
-        sums.append(gradient * barrier.expected_batch)
+        sums.append(gradient * barrier.terms.expected_batch)
     moved = float((sums[0] - sums[1]).norm())
     step = 2.0**-30 * 0.3 * 1.5 * (n * PIXELS) ** 0.5  # what the lattice of the noise adds
     assert 0.29 < moved <= 0.3 + step
@@ -190,8 +188,8 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
     device, n, extra, steps = torch.device("cuda"), 20, 8, 5
     options = (SquaredEuclidean(), 1.0, extra / n, classes)
     made = {
-        "batch": Batch(BatchMechanism(0.5, 1.1), *options),
-        "image": Image(ImageMechanism(0.5, 1.5, rows=n), *options),
+        "batch": mechanism_of(Batch, 0.5, 1.1, *options),
+        "image": mechanism_of(Image, 0.5, 1.5, *options, rows=n),
     }
     barrier = made[mechanism]
     held = held_records(100, classes, device)
@@ -201,7 +199,7 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
     assert fixed is not None
     indices = poisson_sample(steps * held.count, 0.2, SeededNoise(1), device=device)
     drawn = held.drawn(indices[indices // held.count != 2], steps)  # the third is empty
-    inputs, fits = fixed.lay(drawn)
+    inputs, fits = fixed.inputs_of(drawn)
     assert fits.all()
     points = generated_points(n + extra, device)
     for step in range(steps):
@@ -223,9 +221,7 @@ class TestTraining:
         data = tiny_data()
         plan = tiny_plan(data, mechanism, steps=steps, **changes)
         state, records = TrainingState(plan, device), Records(data, device)
-        made = make_steps(
-            plan, state, records, build_mechanism(plan), (1 / 3,) * 3, horizon=steps, capture=capture
-        )
+        made = make_steps(plan, state, records, plan.build(), (1 / 3,) * 3, horizon=steps, capture=capture)
         return state, made
 
     def test_not_in_fixed_shapes_where_the_number_of_records_is_not_public(self):
@@ -237,7 +233,7 @@ class TestTraining:
     @pytest.mark.parametrize("batch", [1, 50, 200, 0.2])
     def test_whether_a_sample_fits_is_within_what_the_accountant_sets_aside(self, records, batch):
         rate = batch if batch < 1 else batch / records
-        room = Setting(1, None, rate * records, held_records(1, 0, CPU)).room
+        room = Setting(1, None, rate * records, held_records(1, 0, CPU)).capacity
         assert 0 < rate * binom.pmf(room, records - 1, rate) < _pld._ROUNDING / 100
 
     def weights(self, state):
@@ -262,11 +258,11 @@ class TestTraining:
         for capture in (False, True):
             state, steps = self.steps_of(steps=90, device=torch.device("cuda"), capture=capture)
             steps.multiple = 45
-            lay = type(steps._fixed).lay
+            lay = type(steps._fixed).inputs_of
             with monkeypatch.context() as patch:
                 patch.setattr(
                     type(steps._fixed),
-                    "lay",
+                    "inputs_of",
                     lambda own, drawn, lay=lay: (
                         lay(own, drawn)[0],
                         ~torch.isin(torch.arange(drawn.steps), torch.tensor([5, 23, 40])),
@@ -281,20 +277,21 @@ class TestTraining:
         assert torch.equal(*norms)
 
     def test_a_seeded_run_is_not_resumed_in_another_way(self):
-        """Steps already paid for are free only where they are the same steps."""
+        """Steps already paid for are free only where they are the same: other threads round otherwise."""
         data = tiny_data()
         plan = tiny_plan(data, "record", steps=6)
         trainer = Trainer(plan, data, CPU, Everything(6))
         state = trainer.state
         next(trainer.blocks())
-        way = f"one by one, by torch {torch.__version__} on cpu"
-        assert state.way == way
+        way = state.how_taken
+        assert way.startswith(f"one by one, by torch {torch.__version__} on cpu (")
         next(trainer.blocks())
         for other in (
-            f"64 at a time, by torch {torch.__version__} on cpu",
-            "one by one, by torch 2.0.1 on cpu",
+            way.replace("one by one", "64 at a time"),
+            way.replace(torch.__version__, "2.0.1"),
+            f"{way[:-1]}1)",  # 11 threads in place of one
         ):
-            state.way = other
+            state.how_taken = other
             with pytest.raises(TrainingError, match="would not replay") as caught:
                 trainer.blocks()
             assert f"took its steps {other}, and here they would be taken {way}" in str(caught.value)
@@ -311,7 +308,7 @@ class TestTraining:
                 plan,
                 state,
                 Records(data, CPU),
-                build_mechanism(plan),
+                plan.build(),
                 (1 / 3,) * 3,
                 horizon=40,
                 capture=capture,
@@ -343,9 +340,11 @@ class TestTraining:
         steps.multiple = 8
         used, rendered = [], []
         real, render = steps._fixed.gradient, captured.render
-        lay = steps._fixed.lay
+        inputs_of = steps._fixed.inputs_of
         monkeypatch.setattr(
-            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) != 5)
+            type(steps._fixed),
+            "inputs_of",
+            lambda _, drawn: (inputs_of(drawn)[0], torch.arange(drawn.steps) != 5),
         )
 
         def gradient(_, points, labels, inputs, cells):
@@ -370,9 +369,11 @@ class TestTraining:
     def test_steps_without_room_are_taken_in_the_ordinary_way(self, monkeypatch):
         state, steps = self.steps_of()
         plain = []
-        lay, real = steps._fixed.lay, steps._barrier.backward
+        inputs_of, real = steps._fixed.inputs_of, steps._barrier.backward
         monkeypatch.setattr(
-            type(steps._fixed), "lay", lambda _, drawn: (lay(drawn)[0], torch.arange(drawn.steps) % 3 > 0)
+            type(steps._fixed),
+            "inputs_of",
+            lambda _, drawn: (inputs_of(drawn)[0], torch.arange(drawn.steps) % 3 > 0),
         )
         monkeypatch.setattr(
             steps._barrier, "backward", lambda *given: (plain.append(given[2]), real(*given))[1]

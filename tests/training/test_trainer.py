@@ -13,7 +13,6 @@ import torch
 from dpsinkhorn.privacy import Budget, Ledger, compose, epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, trainer
 from dpsinkhorn.training.account import Account, epsilon_by
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import generate, training_labels
@@ -178,7 +177,7 @@ def test_what_a_step_generates(mechanism, labelled):
     """n images and n' more; the resampled ones repeat the labels of the first n'."""
     data = tiny_data(labelled=labelled)
     plan = tiny_plan(data, mechanism)
-    state, barrier = TrainingState(plan, CPU), build_mechanism(plan)
+    state, barrier = TrainingState(plan, CPU), plan.build()
     n = plan.generated
     assert n == (9 if labelled else 6)
     labels = training_labels(plan, n, (0.2, 0.3, 0.5), state.random, CPU)

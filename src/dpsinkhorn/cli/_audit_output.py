@@ -25,7 +25,7 @@ _SHOWN = 20  # violations that the table is followed by; --json has them all
 
 
 @dataclass(frozen=True)
-class Told:
+class AuditResult:
     """An audit, as it is told."""
 
     title: str
@@ -38,7 +38,7 @@ class Told:
     draw: Callable[[Path], None]
 
 
-def told_of_step(found: StepAudit, *, published: bool) -> Told:
+def result_of_step(found: StepAudit, *, published: bool) -> AuditResult:
     """An audit of steps; `published`: the paper's count is held against."""
     from dpsinkhorn.privacy import format_epsilon, format_lower_bound
 
@@ -75,10 +75,10 @@ def told_of_step(found: StepAudit, *, published: bool) -> Told:
     )
     claimed = theirs if published and theirs is not None else found.claimed
     draw = partial(_draw_step, found)
-    return Told("Audit of single steps", claimed, found.bound, rows, sentence, values, draw)
+    return AuditResult("Audit of single steps", claimed, found.bound, rows, sentence, values, draw)
 
 
-def told_of_run(found: RunAudit) -> Told:
+def result_of_run(found: RunAudit) -> AuditResult:
     """An audit of a training."""
     from dpsinkhorn.privacy import format_epsilon
 
@@ -122,7 +122,7 @@ def told_of_run(found: RunAudit) -> Told:
         "all other records. Nothing was released; keep this output with the data."
     )
     draw = partial(_draw_run, found)
-    return Told("Audit of one training", found.claimed, found.bound, rows, sentence, values, draw)
+    return AuditResult("Audit of one training", found.claimed, found.bound, rows, sentence, values, draw)
 
 
 def _draw_step(found: StepAudit, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.progress import Progress, TaskID
 
-from dpsinkhorn.cli._audit_output import Told, audit_replay, told_of_run, told_of_step
+from dpsinkhorn.cli._audit_output import AuditResult, audit_replay, result_of_run, result_of_step
 from dpsinkhorn.cli._shared import (
     BadInputError,
     JsonOption,
@@ -128,7 +128,7 @@ def audit(asked: AuditOptions) -> None:
     _report(result, asked.as_json, asked.plot)
 
 
-def _step(asked: AuditOptions, progress: Progress) -> Told:
+def _step(asked: AuditOptions, progress: Progress) -> AuditResult:
     from dpsinkhorn.training.auditing import StepSetting, audit_step
 
     mechanism, settings = asked.mechanism or "record", asked.settings()
@@ -147,10 +147,10 @@ def _step(asked: AuditOptions, progress: Progress) -> Told:
     found = audit_step(
         StepSetting(mechanism, **settings), repetitions=count, **_common(asked, progress, task)
     )
-    return told_of_step(found, published=asked.claim == "published")
+    return result_of_step(found, published=asked.claim == "published")
 
 
-def _run(asked: AuditOptions, progress: Progress) -> Told:
+def _run(asked: AuditOptions, progress: Progress) -> AuditResult:
     from dpsinkhorn.training import choose_recipe, facts_of
     from dpsinkhorn.training.auditing import audit_run
 
@@ -162,7 +162,7 @@ def _run(asked: AuditOptions, progress: Progress) -> Told:
     task = progress.add_task("training steps", total=recipe.privacy.steps)
     count = _COUNT if asked.canaries is None else asked.canaries
     common = _common(asked, progress, task)
-    return told_of_run(audit_run(data, recipe, epsilon=asked.epsilon, canaries=count, **common))
+    return result_of_run(audit_run(data, recipe, epsilon=asked.epsilon, canaries=count, **common))
 
 
 def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, 
     }
 
 
-def _report(result: Told, as_json: bool, plot: Path | None) -> None:
+def _report(result: AuditResult, as_json: bool, plot: Path | None) -> None:
     exceeded = result.bound > result.claimed
     if plot is not None:
         draw_plot(plot, result.draw)

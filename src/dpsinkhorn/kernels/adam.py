@@ -86,7 +86,7 @@ class FlatAdam(torch.optim.Adam):
             for dtype in (torch.float32, torch.bfloat16)
         }
         self.flat = self._flattened(self._parameters)
-        self._split = sum(_room(parameter) for parameter in self._parameters[: self._leading])
+        self._split = sum(_padded_size(parameter) for parameter in self._parameters[: self._leading])
         for parameter, view in zip(self._parameters, _views(self.flat, self._parameters), strict=True):
             parameter.data = view
         self._step = torch.zeros((), device=self.flat.device)
@@ -160,11 +160,11 @@ class FlatAdam(torch.optim.Adam):
         parts: list[Tensor] = []
         for tensor in tensors:
             own = tensor.detach().as_strided((tensor.numel(),), (1,))
-            parts += [own, zeros[: _room(tensor) - tensor.numel()]]
+            parts += [own, zeros[: _padded_size(tensor) - tensor.numel()]]
         return torch.cat(parts)
 
 
-def _room(tensor: Tensor) -> int:
+def _padded_size(tensor: Tensor) -> int:
     return -(-tensor.numel() // _ALIGNED) * _ALIGNED
 
 
@@ -173,5 +173,5 @@ def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     views, at = [], 0
     for tensor in like:
         views.append(flat.as_strided(tensor.shape, tensor.stride(), at))
-        at += _room(tensor)
+        at += _padded_size(tensor)
     return views

@@ -21,14 +21,13 @@ class Batch(NoisedRows):
     >>> import torch
     >>> from torch import nn
     >>> from dpsinkhorn.mechanisms.shared.base import Sample
-    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.mechanisms.shared.terms import LossSettings, one_pixel
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> mechanism = Batch(
-    ...     BatchMechanism(clip=0.5, noise_multiplier=1.1), SquaredEuclidean(), 0.05, debias=0.5)
-    >>> images = nn.Parameter(torch.rand(6, 2))  # n = 4, n' = 2
-    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
+    >>> mechanism = Batch(one_pixel(1.1, loss=LossSettings(debias=0.5)))
+    >>> images = nn.Parameter(torch.rand(6, 1))  # n = 4, n' = 2
+    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 1)), [images], SeededNoise(0))
     >>> images.grad.shape
-    torch.Size([6, 2])
+    torch.Size([6, 1])
     """
 
     name = "batch"

@@ -16,19 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsinkhorn.generators import Generator, MixtureConfig, MLPConfig, draw_latents
+from dpsinkhorn.generators import Generator, MLPConfig, draw_latents
 from dpsinkhorn.generators.networks import MLP
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, Sample, TrainingMechanism, WorstCase
 from dpsinkhorn.mechanisms.shared.critics import ClippedGradients, Critic
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import GaussianMechanism, poisson_sample
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
+from dpsinkhorn.privacy import GaussianMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, announce
 
 _HIDDEN = 128  # of the discriminator, as published
 _RATE, _LAST_RATE, _FALLING = 0.1, 0.052, 10_000  # of its gradient descent; over how many steps it falls
-_WORST_CLIP = 1e-3
 
 
 class Discriminator(TrainingMechanism):
@@ -42,24 +40,12 @@ class Discriminator(TrainingMechanism):
     summary = "each record's gradient in a discriminator is clipped, and noise is added to the sum"
     recipe = "dp-cgan"
     takes_persons = False
-    unused_settings = frozenset(
-        {
-            "flow",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-            "loss.iterations",
-        }
-    )
+    unused_settings = TRANSPORT | {"flow", "loss.iterations"}
 
     mechanism: GaussianMechanism
 
     def __init__(self, terms: Terms) -> None:
-        self.mechanism, self.terms = self.releases(terms), terms
+        super().__init__(terms)
         self.gradients = ClippedGradients(
             terms.clip, terms.facts.classes, max(terms.largest_sample, terms.generated)
         )
@@ -69,17 +55,7 @@ class Discriminator(TrainingMechanism):
         return GaussianMechanism(1.0, terms.noise_multiplier)
 
     @classmethod
-    def build(cls, terms: Terms) -> Discriminator:
-        return cls(terms)
-
-    @classmethod
-    def check(cls, terms: Terms) -> None:
-        super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError("the mechanism dp_cgan trains networks; choose another generator")
-
-    @classmethod
-    def sketch(cls, terms: Terms) -> MLPConfig:
+    def companion(cls, terms: Terms) -> MLPConfig:
         """Return the discriminator: an image and its one-hot label go in, a logit comes out."""
         return MLPConfig(
             image_shape=(1, 1, 1),
@@ -92,30 +68,16 @@ class Discriminator(TrainingMechanism):
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped gradient of norm 1."""
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            _WORST_CLIP,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=1,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-            least_largest_sample=100,
-        )
-        built = cls(terms)
-        random = torch.Generator().manual_seed(0)
+        built, random = cls(one_pixel(noise_multiplier)), torch.Generator().manual_seed(0)
         critic = Critic(*(torch.randn(shape, generator=random) for shape in ((8, 1), (8,), (8,), (1,))))
-        record = torch.zeros(1, 1)
 
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(critic, [Sample(record[: int(present)])])
+        def release(sample: Sample, noise: NoiseSource) -> Tensor:
+            return built.released(critic, [sample], noise)
 
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            taken = poisson_sample(int(present), rate, noise)
-            return built.released(critic, [Sample(record[taken])], noise)
+        def clipped(sample: Sample) -> Tensor:
+            return built.clipped(critic, [sample])
 
-        return WorstCase(built.mechanism, clipped, release)
+        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
 
     def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:
         """Weights of any size, and those of no number; a first layer that follows the record."""
@@ -143,8 +105,8 @@ class Discriminator(TrainingMechanism):
 
     def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:  # noqa: ARG002
         """Draw the discriminator's first weights, which are public."""
-        assert learner.sketch is not None
-        for parameter in learner.sketch.parameters():
+        assert learner.companion is not None
+        for parameter in learner.companion.parameters():
             nn.init.zeros_(parameter)  # biases
             if parameter.ndim > 1:
                 std = math.sqrt(2 / parameter.shape[1])
@@ -156,12 +118,7 @@ class Discriminator(TrainingMechanism):
     def released(self, critic: Critic, records: Iterable[Sample], noise: NoiseSource) -> Tensor:
         """Return the noised sum of clipped gradients, in units of the clipping bound."""
         announce(noise, **vars(critic))
-        return add_gaussian(
-            self.clipped(critic, records),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        return self.noised(self.clipped(critic, records), noise)
 
     def clipped(self, critic: Critic, records: Iterable[Sample]) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""
@@ -177,9 +134,9 @@ class _CriticSteps(Steps):
     def __init__(
         self, learner: NetworkLearner, records: AllRecords, barrier: Discriminator, *, horizon: int
     ) -> None:
-        assert isinstance(learner.sketch, MLP)
+        assert isinstance(learner.companion, MLP)
         self._learner, self._records, self._barrier, self._horizon = learner, records, barrier, horizon
-        self._network, self._terms = learner.sketch, barrier.terms
+        self._network, self._terms = learner.companion, barrier.terms
 
     def take(self, count: int) -> None:
         """Take `count` steps."""

@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import MixtureConfig
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, Sample, TrainingMechanism, WorstCase, rows_of_classes
 from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import GaussianMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
+from dpsinkhorn.privacy.noise import NoiseSource, announce, gaussian_std
 from dpsinkhorn.ranks import over_ranks
 
 _FEATURES = 10_000  # D, as published
@@ -54,17 +53,13 @@ class MeanEmbeddings(TrainingMechanism):
     """Noised sums of random Fourier features over the records of each class.
 
     Args:
-        mechanism: the noise.
-        pixels: d, of an image.
-        classes: 0 where there are none.
-        iterations: steps of the optimizer on what was released.
-        generated: images in each of them.
+        terms: public numbers.
         features: D, an even number.
 
+    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> embedder = MeanEmbeddings(GaussianMechanism(1.0, 0.01), pixels=16, classes=0, features=100)
-    >>> black = [Sample(-torch.ones(50, 16))]
-    >>> released = embedder.embeddings(black, SeededNoise(0))
+    >>> embedder = MeanEmbeddings(one_pixel(0.01), features=100)
+    >>> released = embedder.embeddings([Sample(-torch.ones(50, 1))], SeededNoise(0))
     >>> released.counts.round(), released.sums.norm().round()
     (tensor([50.], dtype=torch.float64), tensor(50., dtype=torch.float64))
     """
@@ -76,45 +71,35 @@ class MeanEmbeddings(TrainingMechanism):
     sums_over_records = True
     takes_persons = False
     steps_are_costly = True
-    unused_settings = frozenset(
-        {
-            "flow",
-            "privacy.clip",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-        }
-    )
+    unused_settings = TRANSPORT | {"flow", "privacy.clip"}
 
     mechanism: GaussianMechanism
+
+    def __init__(self, terms: Terms, *, features: int = _FEATURES) -> None:
+        super().__init__(terms)
+        self.classes, self.features = terms.facts.classes, features
+        self.iterations, self.generated = terms.loss.iterations or 1, terms.generated
+        # raises where noise has no room for as many
+        gaussian_std(1.0, terms.noise_multiplier, self.kinds * (features + 1))
+        self.turn_bits = _TURN_BITS
+        self.frequencies = _frequencies(terms.facts.pixels, features // 2)
+        turn = torch.arange(2**_TURN_BITS, dtype=torch.float64) * (2 * math.pi / 2**_TURN_BITS)
+        self._table = torch.stack([turn.cos(), turn.sin()], dim=1)
+        # towards 0, by more than a cosine errs: no entry is larger than the true one
+        self._table.mul_((1 - 2.0**-40) * 2.0**_VALUE_BITS).trunc_().mul_(2.0**-_VALUE_BITS)
 
     @classmethod
     def releases(cls, terms: Terms) -> GaussianMechanism:
         return GaussianMechanism(1.0, terms.noise_multiplier)
 
     @classmethod
-    def build(cls, terms: Terms) -> MeanEmbeddings:
-        return cls(
-            cls.releases(terms),
-            terms.facts.pixels,
-            terms.facts.classes,
-            iterations=terms.iterations or 1,
-            generated=terms.generated,
-        )
-
-    @classmethod
     def check(cls, terms: Terms) -> None:
         super().check(terms)
         least = max(1, terms.facts.classes)
         problems = {
-            "trains networks; choose another generator": isinstance(terms.generator, MixtureConfig),
             "takes all records at once; set the sampling rate to 1": terms.sampling_rate != 1,
             "releases once, and takes one step; set privacy.steps to 1": terms.steps != 1,
-            "needs loss.iterations, steps of the optimizer on what is released": terms.iterations is None,
+            "needs loss.iterations, steps of the optimizer after the release": terms.loss.iterations is None,
             f"has exact sums for up to {_MOST_RECORDS:,} records": terms.largest_sample > _MOST_RECORDS,
             "needs images of every class in a step; raise loss.generated": terms.generated < least,
         }
@@ -125,21 +110,20 @@ class MeanEmbeddings(TrainingMechanism):
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record: an embedding of norm 1, and its count."""
-        built = cls(GaussianMechanism(1.0, noise_multiplier), pixels=1, classes=0, features=100)
-        record = torch.zeros(1, 1)
+        built = cls(one_pixel(noise_multiplier), features=100)
 
         def joined(sums: Tensor, counts: Tensor) -> Tensor:
             return torch.cat([sums.flatten() / EMBEDDING_SENSITIVITY, counts / COUNT_SENSITIVITY])
 
-        def clipped(present: bool) -> Tensor:
-            sums, counts = built.clipped([Sample(record[: int(present)])])
+        def clipped(sample: Sample) -> Tensor:
+            sums, counts = built.clipped([sample])
             return joined(sums / built.length, counts)
 
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:  # noqa: ARG001
-            found = built.embeddings([Sample(record[: int(present)])], noise)
+        def release(sample: Sample, noise: NoiseSource) -> Tensor:
+            found = built.embeddings([sample], noise)
             return joined(found.sums, found.counts)
 
-        return WorstCase(built.mechanism, clipped, release)
+        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003
@@ -157,35 +141,15 @@ class MeanEmbeddings(TrainingMechanism):
 
         return EmbeddingSteps(learner, records, self)
 
-    def __init__(
-        self,
-        mechanism: GaussianMechanism,
-        pixels: int,
-        classes: int,
-        *,
-        iterations: int = 1,
-        generated: int = 1,
-        features: int = _FEATURES,
-    ) -> None:
-        self.mechanism, self.classes, self.features = mechanism, classes, features
-        self.iterations, self.generated = iterations, generated
-        # raises where noise has no room for as many
-        gaussian_std(1.0, mechanism.noise_multiplier, self.kinds * (features + 1))
-        self.turn_bits = _TURN_BITS
-        self.frequencies = _frequencies(pixels, features // 2)
-        turn = torch.arange(2**_TURN_BITS, dtype=torch.float64) * (2 * math.pi / 2**_TURN_BITS)
-        self._table = torch.stack([turn.cos(), turn.sin()], dim=1)
-        # towards 0, by more than a cosine errs: no entry is larger than the true one
-        self._table.mul_((1 - 2.0**-40) * 2.0**_VALUE_BITS).trunc_().mul_(2.0**-_VALUE_BITS)
-
     def embeddings(self, records: Iterable[Sample], noise: NoiseSource) -> Embeddings:
         """Release the sums and the counts."""
         announce(noise, frequencies=self.frequencies)
         sums, counts = self.clipped(records)
+        together, of_sums = self.kinds * (self.features + 1), EMBEDDING_SENSITIVITY * self.length
         return Embeddings(
             # sums are of vectors of norm √(D/2)
-            self._noised(sums, EMBEDDING_SENSITIVITY * self.length, noise) / self.length,
-            self._noised(counts, COUNT_SENSITIVITY, noise),
+            self.noised(sums, noise, times=of_sums, coordinates=together) / self.length,
+            self.noised(counts, noise, times=COUNT_SENSITIVITY, coordinates=together),
         )
 
     @over_ranks
@@ -220,31 +184,13 @@ class MeanEmbeddings(TrainingMechanism):
         """The norm of a record's cosines and sines together: √(D/2)."""
         return math.sqrt(self.features / 2)
 
-    def _noised(self, values: Tensor, sensitivity: float, noise: NoiseSource) -> Tensor:
-        return add_gaussian(
-            values,
-            sensitivity=sensitivity * self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-            coordinates=self.kinds * (self.features + 1),
-        )
-
     def _add(self, sample: Sample, sums: Tensor, counts: Tensor) -> None:
-        rows, kinds = self._classed(sample)
+        rows, kinds = rows_of_classes(sample, self.classes)
         for part in torch.split(
             torch.arange(len(rows), device=sums.device), max(1, _AT_ONCE // self.features)
         ):
             sums.index_add_(0, kinds[part], self.vectors(sample.points[rows[part]]))
         counts.index_add_(0, kinds, torch.ones_like(kinds, dtype=torch.float64))
-
-    def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Rows of records that have a class, and their classes."""
-        if not self.classes:
-            rows = torch.arange(len(sample.points), device=sample.points.device)
-            return rows, torch.zeros_like(rows)
-        assert sample.labels is not None
-        rows = ((sample.labels >= 0) & (sample.labels < self.classes)).nonzero().flatten()
-        return rows, sample.labels[rows].long()
 
 
 def _frequencies(pixels: int, count: int) -> Tensor:

@@ -19,27 +19,23 @@ from torch import Tensor, nn
 from dpsinkhorn.generators import Flow as FlowGenerator
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
 from dpsinkhorn.mechanisms.moments import Moments
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, rows_of_classes
 from dpsinkhorn.mechanisms.shared.draws import Drawn, StepDraws
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
-from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import Charge, poisson_sample
-from dpsinkhorn.privacy.mechanisms import MomentsMechanism, RecordMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.mechanisms.shared.terms import FlowSettings, Terms, one_pixel
+from dpsinkhorn.privacy import Charge
+from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.noise import NoiseSource, announce
 from dpsinkhorn.ranks import over_ranks
 
 _LEAST_CHUNK = 32  # units that go through the network together; fewer take other ways through products
-_BYTES, _MEMORY_SHARE = (
-    40,
-    4,
-)  # of a channel of a pixel of a draw, as measured; a quarter of the memory is for them
+_BYTES = 40  # of a channel of a pixel of a draw, as measured
+_MEMORY_SHARE = 4  # a quarter of the memory is for them
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
-_WORST_CLIP = 1e-3
 
 
 class Flow(TrainingMechanism):
@@ -62,20 +58,13 @@ class Flow(TrainingMechanism):
     mechanism: RecordMechanism
 
     def __init__(self, terms: Terms) -> None:
-        self.mechanism = self.releases(terms)
-        self.terms = terms
+        super().__init__(terms)
         self._engine: RecordGradients | None = None
-        self._moments = Moments(
-            _sketch_mechanism(terms), self.sketch(terms), terms.largest_sample, persons=terms.facts.grouped
-        )
+        self._moments = Moments(_terms_of_sketch(terms))
 
     @classmethod
     def releases(cls, terms: Terms) -> RecordMechanism:
         return RecordMechanism(terms.clip, terms.noise_multiplier)
-
-    @classmethod
-    def build(cls, terms: Terms) -> Flow:
-        return cls(terms)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -87,10 +76,10 @@ class Flow(TrainingMechanism):
             )
         if terms.flow.sketch_steps < _LEAST_SKETCH_STEPS:
             raise ValueError(f"flow.sketch_steps: a sketch takes at least {_LEAST_SKETCH_STEPS} steps")
-        cls.sketch(terms)  # refuses what cannot be
+        cls.companion(terms)  # refuses what cannot be
 
     @classmethod
-    def sketch(cls, terms: Terms) -> MixtureConfig:
+    def companion(cls, terms: Terms) -> MixtureConfig:
         facts = terms.facts
         return MixtureConfig(
             image_shape=facts.image_shape,
@@ -101,35 +90,22 @@ class Flow(TrainingMechanism):
 
     @classmethod
     def preparation(cls, terms: Terms) -> Charge:
-        return _sketch_mechanism(terms).sampled(1.0, terms.flow.sketch_steps)
+        return Moments.releases(_terms_of_sketch(terms)).sampled(1.0, terms.flow.sketch_steps)
 
     @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped gradient of full norm."""
         config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            _WORST_CLIP,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=1,
-            cost=SquaredEuclidean(),
-            generator=config,
-            flow=FlowSettings(draws=1),
-        )
-        built, network = cls(terms), FlowGenerator(config)
-        draws = StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
-        record = torch.zeros(1, 1)
+        built = cls(one_pixel(noise_multiplier, generator=config, flow=FlowSettings(draws=1)))
+        network, draws = FlowGenerator(config), StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
 
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(network, Sample(record[: int(present)]), draws)
+        def release(sample: Sample, noise: NoiseSource) -> Tensor:
+            return built.released(network, sample, draws, noise)
 
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            taken = poisson_sample(int(present), rate, noise)
-            return built.released(network, Sample(record[taken]), draws, noise)
+        def clipped(sample: Sample) -> Tensor:
+            return built.clipped(network, sample, draws)
 
-        return WorstCase(built.mechanism, clipped, release)
+        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -145,9 +121,9 @@ class Flow(TrainingMechanism):
 
     def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:
         """Fit the sketch, as `moments` does."""
-        assert learner.sketch is not None
+        assert learner.companion is not None
         steps = self.terms.flow.sketch_steps
-        fitted = _Fitted(learner.sketch, learner.device, learner.random, learner.noise)
+        fitted = _Fitted(learner.companion, learner.device, learner.random, learner.noise)
         MomentSteps(fitted, records, self._moments, horizon=steps).take(steps)
 
     @property
@@ -167,12 +143,7 @@ class Flow(TrainingMechanism):
         reduced: bool = False,
     ) -> Tensor:
         """Return the noised sum, (P,), in the order of the parameters."""
-        return add_gaussian(
-            self.clipped(network, sample, draws, reduced=reduced),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        return self.noised(self.clipped(network, sample, draws, reduced=reduced), noise)
 
     def clipped(
         self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
@@ -275,12 +246,12 @@ class _FlowSteps(Steps):
     def _of_sketch(self, batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Hand out samples of the sketch, in batches, whose classes are even."""
         learner, classes = self._learner, self._terms.facts.classes
-        assert learner.sketch is not None
+        assert learner.companion is not None
         count, labels = batches * _UPDATE_BATCH, None
         if classes:
             labels = torch.randint(classes, (count,), generator=learner.random, device=learner.device)
-        latent = self._barrier.sketch(self._terms).latent
-        images = learner.sketch(draw_latents(count, latent, learner.random, learner.device), labels)
+        latent = self._barrier.companion(self._terms).latent
+        images = learner.companion(draw_latents(count, latent, learner.random, learner.device), labels)
         for rows in torch.split(torch.arange(count, device=learner.device), _UPDATE_BATCH):
             yield images[rows], None if labels is None else labels[rows]
 
@@ -323,8 +294,8 @@ def _network(learner: NetworkLearner) -> FlowGenerator:
     return learner.generator
 
 
-def _sketch_mechanism(terms: Terms) -> MomentsMechanism:
-    """Return the mechanism of the sketch's steps, whose noise is such that they have their share.
+def _terms_of_sketch(terms: Terms) -> Terms:
+    """Return the terms of the sketch's steps, whose noise is such that they have their share.
 
     The privacy loss of k releases with noise s has the variance k / s², and that of T sampled steps about
     T q² (exp(1 / σ²) - 1): shares of the sum of both.
@@ -332,13 +303,18 @@ def _sketch_mechanism(terms: Terms) -> MomentsMechanism:
     settings, sigma = terms.flow, terms.noise_multiplier
     steps = terms.steps * terms.sampling_rate**2 * math.expm1(min(1 / sigma**2, _LARGEST_LOSS))
     ratio = settings.share / (1 - settings.share)
-    return MomentsMechanism(settings.sketch_clip, math.sqrt(settings.sketch_steps / (ratio * steps)))
+    return replace(
+        terms,
+        clip=settings.sketch_clip,
+        noise_multiplier=math.sqrt(settings.sketch_steps / (ratio * steps)),
+        generator=Flow.companion(terms),
+    )
 
 
 def _known(sample: Sample, classes: int) -> Sample:
     """Leave out records whose label is no class; a person keeps the others."""
     if not classes or sample.labels is None:
         return sample
-    known = (sample.labels >= 0) & (sample.labels < classes)
+    known, _ = rows_of_classes(sample, classes)
     groups = None if sample.groups is None else sample.groups[known]
     return Sample(sample.points[known], sample.labels[known], groups)

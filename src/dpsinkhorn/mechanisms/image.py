@@ -25,15 +25,12 @@ class Image(NoisedRows):
 
     >>> import torch
     >>> from torch import nn
-    >>> from dpsinkhorn.mechanisms.shared.base import Sample
-    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> mechanism = Image(
-    ...     ImageMechanism(clip=0.5, row_noise_multiplier=1.5, rows=4), SquaredEuclidean(), 0.05)
-    >>> images = nn.Parameter(torch.rand(4, 2))
-    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
+    >>> mechanism, images = Image(one_pixel(1.5, generated=4)), nn.Parameter(torch.rand(4, 1))
+    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 1)), [images], SeededNoise(0))
     >>> images.grad.shape
-    torch.Size([4, 2])
+    torch.Size([4, 1])
     """
 
     name = "image"
@@ -52,7 +49,7 @@ class Image(NoisedRows):
         return published_epsilon(cls.releases(terms), terms.sampling_rate, terms.steps, delta)
 
     def _gradient(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
-        n, _ = split_generated(len(points), self.debias)
+        n, _ = split_generated(len(points), self.loss.debias)
         if n != self.mechanism.rows:
             raise ValueError(f"points: the mechanism is for {self.mechanism.rows} generated images, not {n}")
         return super()._gradient(points, labels, sample)

@@ -21,24 +21,23 @@ from torch import Tensor
 
 from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, rows_of_classes
+from dpsinkhorn.mechanisms.shared.exact import DIGITS
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Terms
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce, gaussian_std
+from dpsinkhorn.privacy.noise import NoiseSource, announce, gaussian_std
 from dpsinkhorn.ranks import over_ranks
 
-_DIGITS = 53  # binary digits of float64
 _SLACK = 2.0**-40  # more than the roundings in scaling a vector
 _CACHED = 2048  # records whose images are transformed together
 _TABLE = 2**23  # products of records and centres at a time
 _PIXELS = 784  # of the image that the clipping bound is stated for
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 2e30  # so that neither it nor its inverse overflows
 _MOST_STEPS = 100
-_WORST_CLIP = 1e-3  # of a worst case, far below its deviation
 _LEAST_MAX_RECORDS = 2**20  # for as many sums are exact at least
 _MAP_BITS = 26  # binary digits after the point that W keeps
 
@@ -85,15 +84,11 @@ class Clipped:
 class Moments(TrainingMechanism):
     """Noised sums over all records of a data set.
 
-    Args:
-        mechanism: clip and noise.
-        config: of the mixture that is fitted.
-        max_records: the most records that there may be, public; sums are exact for up to as many.
-        persons: whether the unit of privacy is a person with all their records, whom samples then name.
-
+    >>> from dpsinkhorn.mechanisms.shared.terms import Facts
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> config = MixtureConfig(image_shape=(1, 4, 4), classes=0, components=1, frequencies=2)
-    >>> moments = Moments(MomentsMechanism(clip=7.0, noise_multiplier=0.01), config, max_records=2**20)
+    >>> facts = Facts((1, 4, 4), classes=0, records=50, units=50)
+    >>> moments = Moments(Terms(facts, 7.0, 0.01, sampling_rate=1, steps=3, generated=1, generator=config))
     >>> black = [Sample(-torch.ones(50, 16))]
     >>> sums = moments.deviations(black, torch.zeros(1, 1, 3), moments.radius, SeededNoise(0))
     >>> sums.counts.round()
@@ -111,18 +106,48 @@ class Moments(TrainingMechanism):
     sums_over_records = True
     audit_recipe = "mixture"
     unused_settings = frozenset({"loss", "optimizer", "flow"})
+    trains_mixtures = True
 
     mechanism: MomentsMechanism
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        config = terms.generator
+        assert isinstance(config, MixtureConfig)  # as `check` saw to
+        self.config, self.persons = config, terms.facts.grouped
+        self.max_records = max(terms.largest_sample, _LEAST_MAX_RECORDS)
+        self.square_sensitivity = SQUARE_SENSITIVITY if self.persons else 1.0
+        self.radius = terms.clip * math.sqrt(config.points / _PIXELS)
+        """R, of deviations, in pixels from 0 to 1."""
+        if not 1e-30 <= self.radius <= 1e30:
+            raise ValueError(f"clip: expected a number from about 1e-30 to 1e30, got {terms.clip}")
+        # 2^half bounds the norm of an image; see the proof for the others
+        self._half = ((config.points - 1).bit_length() + 1) // 2
+        self._bits = 25 - self._half
+        self._sum_bits = DIGITS - (self.max_records - 1).bit_length()
+        self._unit_bits = self._sum_bits // 2
+        self._bound = 1 - math.sqrt(config.coefficients) * 2.0 ** -(self._unit_bits + 1) - _SLACK
+        if self._bound < 1 - LARGEST_MARGIN:
+            raise ValueError(
+                f"generator: float64 cannot keep sums of up to {terms.largest_sample} records of "
+                f"{config.coefficients} numbers exact; lower frequencies"
+            )
+        k = config.coefficients
+        squares = config.kinds * (k * (k + 1) // 2 + int(self.persons))
+        for numbers in (squares, config.kinds * config.components * (k + 1)):
+            # raises where noise has no room for as many
+            gaussian_std(1.0, terms.noise_multiplier, numbers)
+        _, height, width = config.image_shape
+        down, across = config.bands
+        self._across_bits = DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2
+        self._middle_bits = (DIGITS - 1 - self._half) // 2
+        self._across = _rounded(cosines(width, across), self._across_bits)
+        self._down = _rounded(cosines(height, down), self._middle_bits)
+        self._places = places(config)
 
     @classmethod
     def releases(cls, terms: Terms) -> MomentsMechanism:
         return MomentsMechanism(terms.clip, terms.noise_multiplier)
-
-    @classmethod
-    def build(cls, terms: Terms) -> Moments:
-        assert isinstance(terms.generator, MixtureConfig)  # as `check` saw to
-        grouped = terms.facts.grouped
-        return cls(cls.releases(terms), terms.generator, terms.largest_sample, persons=grouped)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -150,24 +175,22 @@ class Moments(TrainingMechanism):
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:  # noqa: ARG003
         """No data or one record of one pixel: a clipped deviation of norm 1, and its count."""
         pixel = MixtureConfig(image_shape=(1, 1, 1), classes=0, components=1, frequencies=1)
-        built = cls(MomentsMechanism(_WORST_CLIP, noise_multiplier), pixel, max_records=100)
-        record, origin, scaled = torch.zeros(1, 1), torch.zeros(1, 1, 1), torch.full((1, 1), 0.5)
+        built = cls(one_pixel(noise_multiplier, generator=pixel))
+        origin, scaled = torch.zeros(1, 1, 1), torch.full((1, 1), 0.5)
 
         def joined(deviations: Tensor, counts: Tensor) -> Tensor:
             return torch.cat(
                 [deviations.flatten() / DEVIATION_SENSITIVITY, counts.flatten() / COUNT_SENSITIVITY]
             )
 
-        def clipped(present: bool) -> Tensor:
-            sample = Sample(record[: int(present)])
+        def clipped(sample: Sample) -> Tensor:
             return joined(*built.clipped_deviations([sample], origin, built.radius, scaled))
 
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:  # noqa: ARG001
-            sample = Sample(record[: int(present)])
+        def release(sample: Sample, noise: NoiseSource) -> Tensor:
             sums = built.deviations([sample], origin, built.radius, noise, coordinates=scaled)
             return joined(sums.deviations, sums.counts)
 
-        return WorstCase(built.mechanism, clipped, release)
+        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003
@@ -182,47 +205,6 @@ class Moments(TrainingMechanism):
         from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
 
         return MomentSteps(learner, records, self, horizon=horizon)
-
-    def __init__(
-        self,
-        mechanism: MomentsMechanism,
-        config: MixtureConfig,
-        max_records: int,
-        *,
-        persons: bool = False,
-    ) -> None:
-        self.mechanism = mechanism
-        self.config = config
-        self.max_records = max(max_records, _LEAST_MAX_RECORDS)
-        self.persons = persons
-        self.square_sensitivity = SQUARE_SENSITIVITY if persons else 1.0
-        self.radius = mechanism.clip * math.sqrt(config.points / _PIXELS)
-        """R, of deviations, in pixels from 0 to 1."""
-        if not 1e-30 <= self.radius <= 1e30:
-            raise ValueError(f"clip: expected a number from about 1e-30 to 1e30, got {mechanism.clip}")
-        # 2^half bounds the norm of an image; see the proof for the others
-        self._half = ((config.points - 1).bit_length() + 1) // 2
-        self._bits = 25 - self._half
-        self._sum_bits = _DIGITS - (self.max_records - 1).bit_length()
-        self._unit_bits = self._sum_bits // 2
-        self._bound = 1 - math.sqrt(config.coefficients) * 2.0 ** -(self._unit_bits + 1) - _SLACK
-        if self._bound < 1 - LARGEST_MARGIN:
-            raise ValueError(
-                f"generator: float64 cannot keep sums of up to {max_records} records of "
-                f"{config.coefficients} numbers exact; lower frequencies"
-            )
-        k = config.coefficients
-        squares = config.kinds * (k * (k + 1) // 2 + int(persons))
-        for numbers in (squares, config.kinds * config.components * (k + 1)):
-            # raises where noise has no room for as many
-            gaussian_std(1.0, mechanism.noise_multiplier, numbers)
-        _, height, width = config.image_shape
-        down, across = config.bands
-        self._across_bits = _DIGITS - 1 - (grid_bits(config.points) + 1) - ((width - 1).bit_length() + 1) // 2
-        self._middle_bits = (_DIGITS - 1 - self._half) // 2
-        self._across = _rounded(cosines(width, across), self._across_bits)
-        self._down = _rounded(cosines(height, down), self._middle_bits)
-        self._places = places(config)
 
     # ---- what is released
 
@@ -244,8 +226,8 @@ class Moments(TrainingMechanism):
         numbers = sums.numel() + counts.numel()
         # a record adds a vector of norm at most 1 and a count of 1 to one sum, a person no more to all
         return Sums(
-            self._noised(sums, DEVIATION_SENSITIVITY, numbers, noise),
-            self._noised(counts, COUNT_SENSITIVITY, numbers, noise),
+            self.noised(sums, noise, times=DEVIATION_SENSITIVITY, coordinates=numbers),
+            self.noised(counts, noise, times=COUNT_SENSITIVITY, coordinates=numbers),
         )
 
     def squares(
@@ -266,23 +248,14 @@ class Moments(TrainingMechanism):
         numbers = len(total) * k * (k + 1) // 2 + (0 if counts is None else len(counts))
         each = self.square_sensitivity
         # The Frobenius norm counts what is above the diagonal twice, so half the variance belongs there.
-        diagonal = self._noised(total.diagonal(dim1=1, dim2=2), each, numbers, noise)
-        above = self._noised(total[:, rows, columns], each * math.sqrt(0.5), numbers, noise)
+        diagonal = self.noised(total.diagonal(dim1=1, dim2=2), noise, times=each, coordinates=numbers)
+        above = self.noised(total[:, rows, columns], noise, times=each * math.sqrt(0.5), coordinates=numbers)
         released = torch.diag_embed(diagonal)
         released[:, rows, columns] = above
         released[:, columns, rows] = above
         if counts is not None:
-            counts = self._noised(counts, SQUARE_COUNT_SENSITIVITY, numbers, noise)
+            counts = self.noised(counts, noise, times=SQUARE_COUNT_SENSITIVITY, coordinates=numbers)
         return Squares(released, counts)
-
-    def _noised(self, values: Tensor, sensitivity: float, numbers: int, noise: NoiseSource) -> Tensor:
-        return add_gaussian(
-            values,
-            sensitivity=sensitivity * self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-            coordinates=numbers,
-        )
 
     # ---- exact sums over records
 
@@ -356,7 +329,7 @@ class Moments(TrainingMechanism):
 
     def _units(self, sample: Sample, centres: Tensor, radius: float, matrix: Tensor | None) -> Clipped:
         """Each record by itself; one whose label is no class is left out."""
-        rows, kinds = self._classed(sample)
+        rows, kinds = rows_of_classes(sample, self.config.classes)
         own, nearest = self.coefficients(sample.points), torch.zeros_like(kinds)
         if len(rows) < len(own):
             own = own[rows]
@@ -388,16 +361,6 @@ class Moments(TrainingMechanism):
             cells = found.kinds if summed == "squares" else cells
         weights, weighted = weighing(units, persons[found.rows], cells)
         return Clipped(kept[found.rows], found.kinds, found.nearest, units, weights, weighted)
-
-    def _classed(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Rows of records that have a class, and their classes."""
-        if not self.config.classes:
-            rows = torch.arange(len(sample.points), device=sample.points.device)
-            return rows, torch.zeros_like(rows)
-        assert sample.labels is not None
-        known = (sample.labels >= 0) & (sample.labels < self.config.classes)
-        rows = known.nonzero().flatten()
-        return rows, sample.labels[rows].long()
 
     def _clipped(self, deviations: Tensor, radius: float) -> Tensor:
         """Deviations over the radius, shortened to a norm of at most 1, on a grid."""

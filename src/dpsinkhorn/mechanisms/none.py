@@ -14,16 +14,15 @@ from dpsinkhorn.privacy.noise import NoiseSource
 
 
 class NoPrivacy(RowGradients):
-    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection. Settings are those of its base.
+    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection.
 
     >>> import torch
-    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> images = nn.Parameter(torch.rand(4, 2))
-    >>> mechanism = NoPrivacy(NonPrivate(), SquaredEuclidean(), regularization=0.05)
-    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 2)), [images], SeededNoise(0))
+    >>> mechanism, images = NoPrivacy(one_pixel(0.0)), nn.Parameter(torch.rand(4, 1))
+    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 1)), [images], SeededNoise(0))
     >>> images.grad.shape
-    torch.Size([4, 2])
+    torch.Size([4, 1])
     """
 
     name = "none"

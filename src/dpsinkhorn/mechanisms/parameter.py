@@ -13,21 +13,19 @@ from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import ParameterMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.privacy.noise import NoiseSource
 
 
 class Parameter(SinkhornMechanism):
     """The gradient of Eq. 6 in all parameters together is clipped to Δ; noise 2Δσ. Accounted as `batch`.
 
-    >>> from dpsinkhorn.ot import SquaredEuclidean
+    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
     >>> from dpsinkhorn.privacy import SeededNoise
-    >>> barrier = Parameter(
-    ...     ParameterMechanism(clip=1.0, noise_multiplier=1.1), SquaredEuclidean(), 0.05)
-    >>> generator, sample = nn.Linear(3, 2), Sample(torch.rand(5, 2))
-    >>> images = generator(torch.rand(4, 3))
+    >>> barrier, generator = Parameter(one_pixel(1.1)), nn.Linear(3, 1)
+    >>> images, sample = generator(torch.rand(4, 3)), Sample(torch.rand(5, 1))
     >>> barrier.backward(images, None, sample, list(generator.parameters()), SeededNoise(0))
     >>> generator.weight.grad.shape
-    torch.Size([2, 3])
+    torch.Size([1, 3])
     """
 
     name = "parameter"
@@ -72,12 +70,7 @@ class Parameter(SinkhornMechanism):
         parameters: Sequence[nn.Parameter],
         noise: NoiseSource,
     ) -> None:
-        released = add_gaussian(
-            self.clipped(points, labels, sample, parameters),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        released = self.noised(self.clipped(points, labels, sample, parameters), noise)
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, part in zip(parameters, torch.split(released, sizes), strict=True):
             parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)

@@ -23,13 +23,10 @@ from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE
 from dpsinkhorn.mechanisms.shared.shares import SumOfShares
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.privacy.mechanisms import NonPrivate, RecordMechanism
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
+from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import over_ranks
-
-_LEAST_SAMPLE = 2**20
 
 
 class Record(GradientMechanism):
@@ -40,25 +37,12 @@ class Record(GradientMechanism):
     are summed, then clipped; generated images then go in groups of like size, else the self term would be
     clipped less than the other, and drive the images apart.
 
-    Args:
-        mechanism: clip C and noise; ``NonPrivate()`` neither clips nor adds noise, for ablations.
-        cost: ``SquaredEuclidean``, ``Cityblock`` or ``L1L2``.
-        regularization: λ, in the units of the cost.
-        expected_batch: B, the public size of a batch that sums are divided by.
-        self_weight: s, from 0 to 1.
-        classes: number of classes; 0 where there are none.
-        records_per_person: how many records a person has, about; public.
-        max_sample: the most records that a sample may hold, public; rounding is bounded for up to as many.
-
-    >>> from dpsinkhorn.ot import SquaredEuclidean
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> barrier = Record(
-    ...     RecordMechanism(clip=1.0, noise_multiplier=2.0), SquaredEuclidean(), regularization=1.0,
-    ...     expected_batch=8, self_weight=0.0, classes=0)
-    >>> images = nn.Parameter(torch.zeros(4, 2))
-    >>> barrier.backward(images * 1, None, Sample(torch.rand(8, 2)), [images], SeededNoise(0))
+    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
+    >>> barrier = Record(one_pixel(noise_multiplier=2.0))
+    >>> images = nn.Parameter(torch.zeros(4, 1))
+    >>> barrier.backward(images * 1, None, Sample(torch.rand(8, 1)), [images], SeededNoise(0))
     >>> images.grad.shape
-    torch.Size([4, 2])
+    torch.Size([4, 1])
     """
 
     name = "record"
@@ -75,25 +59,20 @@ class Record(GradientMechanism):
     unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
     resampled_learn = False
 
-    mechanism: RecordMechanism | NonPrivate
+    mechanism: RecordMechanism
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        facts, loss = terms.facts, terms.loss
+        self.classes, self.self_weight = facts.classes, loss.self_weight
+        self.max_sample = terms.largest_sample
+        self.records_per_person = max(1, round(facts.records / facts.units))
+        self.cost, tile = pixel_cost(loss.ground_cost), _tile_length(terms.expected_batch, facts.classes)
+        self._sum = SumOfShares(self.cost, loss.regularization, terms.clip, self.max_sample, tile)
 
     @classmethod
     def releases(cls, terms: Terms) -> RecordMechanism:
         return RecordMechanism(terms.clip, terms.noise_multiplier)
-
-    @classmethod
-    def build(cls, terms: Terms) -> Record:
-        facts = terms.facts
-        return cls(
-            cls.releases(terms),
-            terms.cost,
-            terms.regularization,
-            terms.expected_batch,
-            terms.self_weight,
-            facts.classes,
-            records_per_person=max(1, round(facts.records / facts.units)),
-            max_sample=terms.largest_sample,
-        )
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -109,42 +88,6 @@ class Record(GradientMechanism):
         settings = super().audit_settings(records)
         settings["privacy"]["sampling_rate"] = 0.2
         return settings
-
-    def __init__(
-        self,
-        mechanism: RecordMechanism | NonPrivate,
-        cost: Cost,
-        regularization: float,
-        expected_batch: float,
-        self_weight: float = 0.0,
-        classes: int = 0,
-        *,
-        records_per_person: int = 1,
-        max_sample: int | None = None,
-    ) -> None:
-        if not 1e-100 < regularization < 1e100:
-            raise ValueError(f"regularization: expected a positive number, got {regularization}")
-        if not (expected_batch > 0 and math.isfinite(expected_batch)):
-            raise ValueError(f"expected_batch: expected a positive number, got {expected_batch}")
-        if not 0 <= self_weight <= 1:
-            raise ValueError(f"self_weight: expected a number from 0 to 1, got {self_weight}")
-        if classes < 0:
-            raise ValueError(f"classes: expected 0 or more, got {classes}")
-        if records_per_person < 1:
-            raise ValueError(f"records_per_person: expected at least 1, got {records_per_person}")
-        if max_sample is not None and max_sample < 1:
-            raise ValueError(f"max_sample: expected at least 1, got {max_sample}")
-        self.mechanism = mechanism
-        self.cost = cost
-        self.regularization = regularization
-        self.expected_batch = expected_batch
-        self.self_weight = self_weight
-        self.classes = classes
-        self.records_per_person = records_per_person
-        self.max_sample = max_sample or max(_LEAST_SAMPLE, 4 * math.ceil(expected_batch))
-        clip = mechanism.clip if isinstance(mechanism, RecordMechanism) else math.inf
-        tile = _tile_length(expected_batch, classes)
-        self._sum = SumOfShares(pixel_cost(cost), regularization, clip, self.max_sample, tile)
 
     def check_step(self, terms: Terms) -> None:
         """Take a step without any records: what is wrong whatever they are is wrong there."""
@@ -192,15 +135,7 @@ class Record(GradientMechanism):
         cells: Tensor | None = None,
     ) -> Tensor:
         """The gradient in the n generated images, from the two clipped sums: noised, in float64."""
-        if isinstance(self.mechanism, RecordMechanism):
-            total = add_gaussian(
-                total,
-                sensitivity=self.mechanism.sensitivity,
-                noise_multiplier=self.mechanism.noise_multiplier,
-                noise=noise,
-                cells=cells,
-            )
-        gradient = total / self.expected_batch
+        gradient = self.noised(total, noise, cells=cells) / self.terms.expected_batch
         return gradient if own is None else gradient.sub_(own, alpha=self.self_weight / len(own))
 
     def _count(self, points: Tensor) -> int:
@@ -275,14 +210,14 @@ class FixedRecord(FixedStep):
         own, resampled = sort_by_class(kinds, [generated, extra], barrier.classes, device)
         self._arrangement = arrange(kinds[0], generated, own)
         self._self_tiles = list(cut(resampled, clipped_sum.tile, AT_ONCE)) if extra else None
-        self._room = math.ceil(setting.room / clipped_sum.tile) + self._classes
+        self._capacity = math.ceil(setting.capacity / clipped_sum.tile) + self._classes
 
     @property
     def noise_rows(self) -> int:
-        return self._n if isinstance(self._barrier.mechanism, RecordMechanism) else 0
+        return self._n
 
-    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        length, room, device = self._sum.tile, self._room, drawn.rows.device
+    def inputs_of(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+        length, many, device = self._sum.tile, self._capacity, drawn.rows.device
         counts = torch.bincount(
             drawn.step * self._classes + drawn.kind, minlength=drawn.steps * self._classes
         )
@@ -290,8 +225,8 @@ class FixedRecord(FixedStep):
         counts = counts.view(drawn.steps, self._classes)
         tiles = (counts + (length - 1)).div(length, rounding_mode="floor")
         ends = tiles.cumsum(1)
-        every = torch.arange(room, device=device)
-        kinds = torch.searchsorted(ends, every.expand(drawn.steps, room).contiguous(), right=True)
+        every = torch.arange(many, device=device)
+        kinds = torch.searchsorted(ends, every.expand(drawn.steps, many).contiguous(), right=True)
         kinds.clamp_(max=self._classes - 1)
         offset = (every - (ends - tiles).gather(1, kinds)) * length
         step = torch.arange(length, device=device)
@@ -299,7 +234,7 @@ class FixedRecord(FixedStep):
         at = (starts.gather(1, kinds) + offset).unsqueeze(-1) + step
         padded = torch.cat([drawn.rows, drawn.rows.new_zeros(1)])  # there may be none at all
         rows = padded[at.clamp_(max=len(drawn.rows))]
-        fits = (ends[:, -1] <= room) & (counts.sum(1) <= self._barrier.max_sample)
+        fits = (ends[:, -1] <= many) & (counts.sum(1) <= self._barrier.max_sample)
         return {"kinds": kinds, "rows": rows, "filled": filled}, fits
 
     def gradient(

@@ -78,7 +78,8 @@ def _gradients(
 ) -> list[Tensor]:
     """G_p on one batch for every p."""
     device, classes, n = random.device, plan.facts.classes, plan.generated
-    weight, cost, regularization = plan.recipe.loss.label_weight, plan.cost, plan.recipe.loss.regularization
+    loss = plan.recipe.loss
+    weight, cost, regularization = loss.label_weight, loss.ground_cost, loss.regularization
     rows = torch.randint(data.records, (n,), generator=random, device=device).cpu().numpy()
     real = data.points(rows).to(device)
     probabilities = (1.0 / classes,) * classes

@@ -19,7 +19,6 @@ from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, load, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
-from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Watch
@@ -52,7 +51,7 @@ def shown(plan: Plan, ledger: Path | None, watch: Watch | None, *, verbose: bool
 
 def check_all(plan: Plan, dataset: Dataset, ledger: Path | None, budget: float | None) -> None:
     """Refuse what cannot be trained, and begin a ledger that is named."""
-    check_mechanism(plan)
+    plan.check_step()
     check_data(plan, dataset)
     with _one_line():
         check_ledger(ledger, plan, budget)

@@ -1,6 +1,6 @@
 """The plan of a training: every number that its privacy depends on, settled before any record is read.
 
-What it says is what will be charged; `build_mechanism` turns it into the mechanism that runs.
+What it says is what will be charged; `build` returns the mechanism that runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.errors import TrainingError, refused
 from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import (
     ACCOUNTANTS,
     Accountant,
@@ -30,7 +29,7 @@ from dpsinkhorn.privacy import (
 from dpsinkhorn.training.reading import read_value
 from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
 
-__all__ = ["Facts", "Plan", "check_generator"]
+__all__ = ["Facts", "Plan"]
 
 # Noise on class counts that are released: about this many records a class. It costs little, and the
 # probabilities that follow are good to a few hundredths of a percent of sixty thousand records.
@@ -65,7 +64,6 @@ class Plan:
     @cached_property
     def terms(self) -> Terms:
         """Return what the mechanism depends on."""
-        loss = self.recipe.loss
         return Terms(
             facts=self.facts,
             clip=self.recipe.privacy.clip,
@@ -73,17 +71,26 @@ class Plan:
             sampling_rate=self.sampling_rate,
             steps=self.steps,
             generated=self.generated,
-            cost=self.cost,
             generator=self.generator_config,
-            regularization=loss.regularization,
-            self_weight=loss.self_weight,
-            debias=loss.debias,
-            label_weight=loss.label_weight,
-            marginals=loss.marginals,
-            iterations=loss.iterations,
-            averaged=self.recipe.optimizer.ema is not None,
+            loss=self.recipe.loss,
             flow=self.recipe.flow,
+            averaged=self.recipe.optimizer.ema is not None,
         )
+
+    def check(self) -> None:
+        """Refuse a generator that cannot make these images, or be trained in this way."""
+        with refused():
+            self.kind.check(self.terms)
+
+    def build(self) -> TrainingMechanism:
+        """Return the mechanism, which charges `mechanism`: so what is charged is what is done."""
+        with refused():
+            return self.kind(self.terms)
+
+    def check_step(self) -> None:
+        """Refuse settings under which no step can be taken. Nothing is spent."""
+        with refused():
+            self.build().check_step(self.terms)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -158,18 +165,8 @@ class Plan:
             "classes": self.facts.classes,
             **self.recipe.generator,
         }
-        try:
+        with refused("generator: "):
             return config_from_json(settings)
-        except ValueError as error:
-            raise TrainingError(f"generator: {error}") from error
-
-    @property
-    def cost(self) -> Cost:
-        """The ground cost."""
-        loss = self.recipe.loss
-        if loss.cost == "sqeuclidean" or (loss.cost == "l1l2" and loss.l1_weight == 0):
-            return SquaredEuclidean()
-        return Cityblock() if loss.cost == "cityblock" else L1L2(loss.l1_weight)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values; `from_json` reads it back."""
@@ -201,7 +198,7 @@ class Plan:
             **values,
         )
         _check_numbers(plan)
-        check_generator(plan)
+        plan.check()
         return plan
 
 
@@ -242,11 +239,3 @@ def _check_numbers(plan: Plan) -> None:
     for name, fine in right.items():
         if not fine:
             raise TrainingError(f"plan.{name} is out of range")
-
-
-def check_generator(plan: Plan) -> None:
-    """Refuse a generator that cannot make these images, or be trained in this way."""
-    try:
-        plan.kind.check(plan.terms)
-    except ValueError as error:
-        raise TrainingError(str(error)) from error

@@ -14,7 +14,7 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, Charge, calibrate
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.expectation import expectation
-from dpsinkhorn.training.plan import Facts, Plan, check_generator
+from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 
@@ -58,6 +58,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
     """
     facts = facts_of(dataset, records=request.records)
     kind, mechanism = request.generator, request.mechanism
+    labels = _label_probabilities(request.labels, facts.classes)
     if request.recipe is None and mechanism is None and kind not in (None, "mixture"):
         mechanism = "record"  # what trains a network
     recipe = choose_recipe(
@@ -67,6 +68,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
         settings=request.settings,
         epsilon=request.epsilon,
         quick=request.quick,
+        labels=labels,
     )
     if kind not in (None, recipe.generator.get("kind")):
         latent = {} if kind == "mixture" else {"latent": recipe.generator.get("latent", 12)}
@@ -77,7 +79,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
         budget_epsilon=request.epsilon,
         delta=request.delta,
         accountant=request.accountant,
-        labels=request.labels,
+        labels=labels,
         seed=request.seed,
     )
     expected = expectation(plan)
@@ -133,7 +135,7 @@ def make_plan(
         labels=_label_probabilities(labels, facts.classes),
         seed=seed,
     )
-    check_generator(plan)
+    plan.check()
     if not plan.private:
         if budget_epsilon is not None:
             raise TrainingError(

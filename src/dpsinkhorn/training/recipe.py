@@ -7,7 +7,6 @@ recipe knows nothing of the data: shapes, classes and sizes come in with the pla
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 import typing
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms import mechanism_names
-from dpsinkhorn.mechanisms.shared.terms import FlowSettings
+from dpsinkhorn.mechanisms.shared.terms import FlowSettings, LossSettings, one_of, require
 from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):
@@ -26,18 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = [
-    "MOST_STEPS",
-    "FlowSettings",
-    "LossSettings",
-    "OptimizerSettings",
-    "PrivacySettings",
-    "Recipe",
-    "load_recipe",
-    "recipe_names",
-]
-
-CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
+__all__ = ["MOST_STEPS", "OptimizerSettings", "PrivacySettings", "Recipe", "load_recipe", "recipe_names"]
 
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
@@ -58,87 +46,16 @@ class PrivacySettings:
     """Noise / sensitivity, for `image` of one row; left out, it follows from ε and δ."""
 
     def __post_init__(self) -> None:
-        _one_of("privacy.mechanism", self.mechanism, mechanism_names())
-        _positive("privacy.clip", self.clip)
+        one_of("privacy", self, mechanism=mechanism_names())
+        require("a positive number", "privacy", self, "clip", "steps", "batch", "noise_multiplier")
         if self.clip > _LARGEST_CLIP:
-            raise TrainingError(f"privacy.clip must be at most {_LARGEST_CLIP:g}, not {self.clip:g}")
-        _positive("privacy.steps", self.steps)
+            raise ValueError(f"privacy.clip must be at most {_LARGEST_CLIP:g}, not {self.clip:g}")
         if self.steps > MOST_STEPS:
-            raise TrainingError(f"privacy.steps must be at most {MOST_STEPS:,}, not {self.steps:,}")
+            raise ValueError(f"privacy.steps must be at most {MOST_STEPS:,}, not {self.steps:,}")
         if (self.sampling_rate is None) == (self.batch is None):
-            raise TrainingError("privacy: give one of sampling_rate and batch")
+            raise ValueError("privacy: give one of sampling_rate and batch")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
-            raise TrainingError(
-                f"privacy.sampling_rate must be above 0 and at most 1, not {self.sampling_rate}"
-            )
-        if self.batch is not None:
-            _positive("privacy.batch", self.batch)
-        if self.noise_multiplier is not None:
-            _positive("privacy.noise_multiplier", self.noise_multiplier)
-
-
-@dataclass(frozen=True)
-class LossSettings:
-    """The transport loss of a step."""
-
-    cost: CostName = "sqeuclidean"
-    l1_weight: float = 1.0
-    """m of c_m = L2² + m L1, where the cost is `l1l2`."""
-    regularization: float = 1.0
-    """λ, in the units of the cost."""
-    generated: int = 500
-    """Images generated in a step (n); where there are classes, `generated_per_class` comes first."""
-    generated_per_class: int | None = None
-    self_weight: float = 1.0
-    """Weight s of the self term; `record` only."""
-    debias: float = 0.4
-    """Fraction p of images that are resampled for the self term; all but `record`."""
-    label_weight: float = 15.0
-    """Scale α_c of the one-hot label in the cost; all but `record`, which matches within classes."""
-    marginals: Literal["balanced", "classes"] | float = "balanced"
-    """How strongly a plan keeps the records' weights; all but `record`. `balanced`: every record is reached
-    as much as any other; `classes`: within its class, to which as much goes as there are generated images of
-    it; a number ρ: a penalty ρ KL, in the units of the cost, so that 0 leaves them free."""
-    iterations: int | None = None
-    """Stop balanced plans after so many annealed iterations, as the papers' authors did (13); all but
-    `record`. Left out, they converge. For `dp_merf`: steps of the optimizer on what was released. For
-    `gs_wgan`, `datalens` and `g_pate`: iterations of critics before the first step."""
-
-    def __post_init__(self) -> None:
-        _one_of("loss.cost", self.cost, typing.get_args(CostName))
-        _positive("loss.regularization", self.regularization)
-        _positive("loss.generated", self.generated)
-        if self.generated_per_class is not None:
-            _positive("loss.generated_per_class", self.generated_per_class)
-        for name in ("l1_weight", "label_weight"):
-            _not_negative(f"loss.{name}", getattr(self, name))
-        if isinstance(self.marginals, str):
-            if self.marginals not in ("balanced", "classes"):
-                raise TrainingError(
-                    f"loss.marginals must be balanced, classes or a number, not {self.marginals!r}"
-                )
-        else:
-            _not_negative("loss.marginals", self.marginals)
-        if self.iterations is not None:
-            _positive("loss.iterations", self.iterations)
-            if self.marginals != "balanced":
-                raise TrainingError("loss.iterations is for balanced marginals: leave one of the two out")
-        for name in ("self_weight", "debias"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise TrainingError(f"loss.{name} must be between 0 and 1, not {getattr(self, name)}")
-
-    @property
-    def transport(self) -> str:
-        """Return in words what plans are used.
-
-        >>> LossSettings(iterations=13).transport
-        'balanced, stopped early: 13 annealed iterations, not converged'
-        """
-        if self.iterations is not None:
-            return f"balanced, stopped early: {self.iterations} annealed iterations, not converged"
-        if isinstance(self.marginals, str):
-            return {"balanced": "balanced", "classes": "within classes"}[self.marginals]
-        return f"records' weights relaxed, penalty {self.marginals:g}"
+            raise ValueError(f"privacy.sampling_rate must be above 0 and at most 1, not {self.sampling_rate}")
 
 
 @dataclass(frozen=True)
@@ -161,16 +78,14 @@ class OptimizerSettings:
     """
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.algorithm", self.algorithm, ("adam", "sgd"))
-        _one_of("optimizer.precision", self.precision, ("float32", "bfloat16"))
-        _positive("optimizer.learning_rate", self.learning_rate)
-        _not_negative("optimizer.weight_decay", self.weight_decay)
+        one_of("optimizer", self, algorithm=("adam", "sgd"), schedule=("constant", "cosine"))
+        one_of("optimizer", self, precision=("float32", "bfloat16"))
+        require("a positive number", "optimizer", self, "learning_rate")
+        require("0 or a positive number", "optimizer", self, "weight_decay", "warm_up")
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise TrainingError(f"optimizer.betas must be from 0 to below 1, not {self.betas}")
-        _one_of("optimizer.schedule", self.schedule, ("constant", "cosine"))
-        _not_negative("optimizer.warm_up", self.warm_up)
+            raise ValueError(f"optimizer.betas must be from 0 to below 1, not {self.betas}")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise TrainingError(f"optimizer.ema must be between 0 and 1, not {self.ema}")
+            raise ValueError(f"optimizer.ema must be between 0 and 1, not {self.ema}")
 
 
 @dataclass(frozen=True)
@@ -262,18 +177,3 @@ def load_recipe(source: str | Path) -> Recipe:
 
 def _folder() -> Any:
     return resources.files("dpsinkhorn.training") / "recipes"
-
-
-def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise TrainingError(f"{name} must be a positive number, not {value}")
-
-
-def _not_negative(name: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        raise TrainingError(f"{name} must be 0 or a positive number, not {value}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise TrainingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")

@@ -22,7 +22,7 @@ from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts
 
-__all__ = ["Drawable", "HeldRecords", "Records", "at_a_time", "facts_of", "has_room", "records_of"]
+__all__ = ["Drawable", "Records", "StoredRecords", "at_a_time", "facts_of", "has_room", "records_of"]
 
 _AT_ONCE = 2**14  # records that are converted together
 _LABELS = 2**20  # that are counted together
@@ -55,7 +55,7 @@ def facts_of(dataset: Dataset, *, records: int | None = None) -> Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRecords:
+class StoredRecords:
     """The private records sorted by class, on the device, one number per pixel.
 
     Attributes:
@@ -100,7 +100,7 @@ class Drawable(Protocol):
         """A Poisson sample."""
         ...
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:
         """All of them, ready for steps in fixed shapes, where that can be."""
         ...
 
@@ -147,7 +147,7 @@ class Records:
         """All records of these units."""
         return self._sample(units if self._groups is None else self._rows_of(units))
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:
         """All records ready for steps in fixed shapes; none where persons are sampled, or memory is short.
 
         Nor are there any where a label is none of the `classes`: the layout has no place for such a record.
@@ -169,7 +169,7 @@ class Records:
         for at in range(0, self._units, _AT_ONCE):
             some = self._points(order[at : at + _AT_ONCE])
             points[at : at + _AT_ONCE] = on_grid(some) if on_the_grid else tidy(some)
-        return HeldRecords(points, kinds[order], torch.float64 if on_the_grid else dtype)
+        return StoredRecords(points, kinds[order], torch.float64 if on_the_grid else dtype)
 
     def every(self) -> Iterator[Sample]:
         """All records, as many at a time as take little memory: in their order, or person by person."""
@@ -231,7 +231,7 @@ class StreamedRecords(Records):
     def sample_of(self, units: Tensor) -> Sample:
         return self._read(self._dataset.rows_of(units.cpu().numpy()))
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:  # noqa: ARG002
         return None
 
     def every(self) -> Iterator[Sample]:

@@ -31,7 +31,6 @@ from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.building import check_mechanism
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.reading import read_value
@@ -109,7 +108,7 @@ class Run:
                 raise TrainingError(f"{path} is not empty; choose another folder")
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
-            check_mechanism(plan)
+            plan.check_step()
             check_ledger(None if ledger is None else Path(ledger), plan, budget)
             made = None if path.is_dir() else path
             path.mkdir(parents=True, exist_ok=True)

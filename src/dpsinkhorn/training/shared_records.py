@@ -23,9 +23,8 @@ from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others, Ranks
 from dpsinkhorn.training.arithmetic import check_float64, computed_by
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords, records_of
+from dpsinkhorn.training.records import StoredRecords, records_of
 from dpsinkhorn.training.state import TrainingState
 
 __all__ = ["SharedRecords", "answer"]
@@ -40,7 +39,7 @@ class _Part:
         own, self._first = dataset.part(ranks.rank, ranks.count)
         self.plan, self.records, self._ranks = plan, records_of(own, device), ranks
         self._every, self._own, self._device = dataset.units, own.units, device
-        self._mechanism = build_mechanism(plan)
+        self._mechanism = plan.build()
         self._drawn: Sample | None = None
 
     def check_device(self) -> None:
@@ -129,7 +128,7 @@ class SharedRecords:
         sample = self._part.draw(rate, noise)
         return dataclasses.replace(sample, others=Others(self._ranks, "sample")) if self._sums else sample
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:  # noqa: ARG002
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:  # noqa: ARG002
         """No rank holds all of them."""
         return None
 

@@ -48,7 +48,7 @@ class TrainingState:
         self.step = 0
         self.updates = 0
         """Made before the first step, by what was released already."""
-        self.way: str | None = None
+        self.how_taken: str | None = None
         """How steps were taken so far, in words; none before the first."""
         self.horizon: int | None = None
         """After how many steps the run is to end, where that is known."""
@@ -56,8 +56,8 @@ class TrainingState:
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
         self.generator = _generator(plan).to(device)
-        config = plan.kind.sketch(plan.terms)
-        self.sketch: nn.Module | None = (
+        config = plan.kind.companion(plan.terms)
+        self.companion: nn.Module | None = (
             None if config is None else build_generator(config, plan.seed).to(device)
         )
         """What was released before the first step, where the mechanism has such a thing."""
@@ -177,7 +177,7 @@ class TrainingState:
         header: dict[str, Any] = {
             "step": self.step,
             "updates": self.updates,
-            "way": self.way,
+            "way": self.how_taken,
             "horizon": self.horizon,
             "extra": extra,
         }
@@ -210,7 +210,7 @@ class TrainingState:
                 self.noise = SeededNoise.restore(header["noise"])
                 self.random.set_state(tensors["random"])
             self.step, self.updates = int(header["step"]), int(header.get("updates", 0))
-            self.way = None if header.get("way") is None else str(header["way"])
+            self.how_taken = None if header.get("way") is None else str(header["way"])
             self.horizon = None if header.get("horizon") is None else int(header["horizon"])
             self._begun = self.averaged is not None and int(self.averaged.n_averaged) > 0
             extra: dict[str, Any] = header["extra"]
@@ -220,7 +220,7 @@ class TrainingState:
         return extra
 
     def _modules(self) -> dict[str, nn.Module]:
-        parts = {"generator": self.generator, "averaged": self.averaged, "sketch": self.sketch}
+        parts = {"generator": self.generator, "averaged": self.averaged, "companion": self.companion}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _load_optimizer(self, entries: dict[str, Tensor]) -> None:

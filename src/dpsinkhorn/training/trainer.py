@@ -27,7 +27,6 @@ from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.arithmetic import check_float64, computed_by
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records, facts_of, records_of
 from dpsinkhorn.training.shared_records import SharedRecords
@@ -99,7 +98,7 @@ class Trainer:
             self._records = SharedRecords(ranks, plan, dataset, device)
             self._computed = self._records.computed_by
         self._watched, self._checked = barrier is not None, False
-        self._barrier = build_mechanism(plan) if barrier is None else barrier
+        self._barrier = plan.build() if barrier is None else barrier
 
     def begin(self) -> tuple[float, ...]:
         """Charge and release what comes before the first step; return the probabilities of labels.
@@ -127,7 +126,7 @@ class Trainer:
         yet, and `state` knows where the run ends and how its steps are taken.
         """
         plan, state = self.plan, self.state
-        replays = plan.seed is not None and state.way is not None
+        replays = plan.seed is not None and state.how_taken is not None
         if replays and plan.kind.learns_in_private and state.step != state.horizon:
             # noise of steps that a crash lost would come again, on something else
             raise TrainingError(
@@ -136,19 +135,19 @@ class Trainer:
             )
         probabilities = self.begin()
         state.horizon = self._account.settle(
-            state.step, replays=state.way is not None, promised=state.horizon
+            state.step, replays=state.how_taken is not None, promised=state.horizon
         )
         with self._replayable():
             steps = make_steps(
                 plan, state, self._records, self._barrier, probabilities, horizon=state.horizon
             )
-        taken = f"{steps.way}, by {self._computed}"
-        if plan.seed is not None and state.way not in (None, taken):
+        taken = f"{steps.how_taken}, by {self._computed}"
+        if plan.seed is not None and state.how_taken not in (None, taken):
             raise TrainingError(
-                f"this seeded run took its steps {state.way}, and here they would be taken {taken}: it would "
-                "not replay; resume it where it began, or begin another run"
+                f"this seeded run took its steps {state.how_taken}, and here they would be taken {taken}: it "
+                "would not replay; resume it where it began, or begin another run"
             )
-        state.way = taken
+        state.how_taken = taken
         return self._blocks(steps, state.horizon)
 
     def _blocks(self, steps: Steps, horizon: int) -> Iterator[Block]:

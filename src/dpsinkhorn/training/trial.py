@@ -19,9 +19,8 @@ else:
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords, at_a_time, has_room
+from dpsinkhorn.training.records import StoredRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
@@ -48,8 +47,8 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
     """
     seconds = (_sampled_seconds if plan.kind.takes_samples else _all_seconds)(plan, device)
     # On a CPU it is that of the process, and the data were read before.
-    told = plan.facts.size_is_public or device.type == "cuda"
-    return Estimate(seconds, _peak_memory(device) if told else None)
+    known = plan.facts.size_is_public or device.type == "cuda"
+    return Estimate(seconds, _peak_memory(device) if known else None)
 
 
 def _sampled_seconds(plan: Plan, device: torch.device) -> float:
@@ -97,7 +96,7 @@ def _steps(plan: Plan, device: torch.device) -> Steps:
     uniform = (1.0 / classes,) * classes if classes else ()
     state.generator.train()
     made_up = _MadeUp(plan, device)
-    return make_steps(tried, state, made_up, build_mechanism(plan), uniform, horizon=plan.steps)
+    return make_steps(tried, state, made_up, plan.build(), uniform, horizon=plan.steps)
 
 
 def _seconds(do: Callable[[int], None], count: int, device: torch.device) -> float:
@@ -127,13 +126,13 @@ class _MadeUp:
             groups=owners if facts.grouped else None,
         )
 
-    def held(self, classes: int, *, on_the_grid: bool) -> HeldRecords | None:
+    def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:
         """All records, where they are no persons' and fit into memory."""
         if self._facts.grouped or not has_room(self._facts.units, self._pixels, 4, self._device):
             return None
         points = self._points(self._facts.units)
         kinds = self._labels(len(points)).sort().values if classes else torch.zeros_like(points[:, 0]).long()
-        return HeldRecords(points, kinds, torch.float64 if on_the_grid else torch.float32)
+        return StoredRecords(points, kinds, torch.float64 if on_the_grid else torch.float32)
 
     def every(self) -> Iterator[Sample]:
         """All records, some at a time, each person's together."""

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.generators import GeneratorConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators import GeneratorConfig, MixtureConfig
 from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Sample, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import Charge, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
-from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 
 __all__ = [
+    "TRANSPORT",
     "Barrier",
     "GradientBarrier",
     "GradientMechanism",
@@ -29,10 +29,13 @@ __all__ = [
     "backpropagate",
     "check_labels",
     "pulled_back",
+    "rows_of_classes",
     "tidy",
 ]
 
-_WORST_CLIP = 1e-3  # far below the gradients of a worst case, so that everything is clipped
+_OF_PLANS = ("cost", "l1_weight", "regularization", "self_weight", "debias", "label_weight", "marginals")
+TRANSPORT = frozenset(f"loss.{name}" for name in _OF_PLANS)
+"""Settings of the transport loss, of which what has another one makes no use."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,22 @@ class WorstCase:
     clipped: Callable[[bool], Tensor]
     release: Callable[[bool, float, NoiseSource], Tensor]
 
+    @classmethod
+    def of_record(
+        cls,
+        mechanism: Mechanism,
+        record: Tensor,
+        clipped: Callable[[Sample], Tensor],
+        release: Callable[[Sample, NoiseSource], Tensor],
+    ) -> WorstCase:
+        """Return the case of a record, (1, d), given what is noised of a sample, and what is released."""
+
+        def sampled(present: bool, rate: float, noise: NoiseSource) -> Tensor:
+            taken = poisson_sample(int(present), rate, noise)
+            return release(Sample(record[taken]), noise).flatten()
+
+        return cls(mechanism, lambda present: clipped(Sample(record[: int(present)])).flatten(), sampled)
+
 
 class Barrier(ABC):
     """Stands between private records and everything else.
@@ -59,6 +78,22 @@ class Barrier(ABC):
     """
 
     mechanism: Mechanism
+
+    def noised(
+        self, values: Tensor, noise: NoiseSource | None, *, times: float = 1.0, **drawn: Any
+    ) -> Tensor:
+        """Return values with the mechanism's noise, where they are of `times` its sensitivity.
+
+        What else is `drawn` goes to `add_gaussian`.
+        """
+        mechanism: Any = self.mechanism
+        return add_gaussian(
+            values,
+            sensitivity=times * mechanism.sensitivity,
+            noise_multiplier=mechanism.noise_multiplier,
+            noise=noise,
+            **drawn,
+        )
 
     def check_device(self, learner: NetworkLearner) -> None:  # noqa: B027
         """Refuse a device on which what is claimed does not hold, by a `ValueError`; nothing is spent yet."""
@@ -71,19 +106,13 @@ class Barrier(ABC):
         """Whose methods `over_ranks` the steps call: the mechanism itself, and others that it is made of."""
         return (self,)
 
-    def own_steps(
-        self,
-        learner: NetworkLearner,  # noqa: ARG002
-        records: AllRecords,  # noqa: ARG002
-        *,
-        horizon: int,  # noqa: ARG002
-    ) -> Steps | None:
+    def own_steps(self, learner: NetworkLearner, records: AllRecords, *, horizon: int) -> Steps | None:  # noqa: ARG002
         """Return who takes the steps, where they are not those of a `GradientBarrier`."""
         return None
 
 
 class TrainingMechanism(Barrier):
-    """A way of training a generator under privacy; an instance is built from public terms."""
+    """A way of training a generator under privacy; it is built from public terms, which it keeps."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -93,6 +122,8 @@ class TrainingMechanism(Barrier):
     recipe: ClassVar[str]
     """The recipe by default."""
     private: ClassVar[bool] = True
+    trains_mixtures: ClassVar[bool] = False
+    """Whether a generator is a mixture of Gaussians; else it is a network."""
     takes_persons: ClassVar[bool] = True
     takes_samples: ClassVar[bool] = True
     """Whether a step sees a Poisson sample, or all records."""
@@ -119,6 +150,9 @@ class TrainingMechanism(Barrier):
     unused_settings: ClassVar[frozenset[str]] = frozenset({"flow"})
     """Settings of a recipe that play no part, as `section` or `section.name`."""
 
+    def __init__(self, terms: Terms) -> None:
+        self.terms, self.mechanism = terms, self.releases(terms)
+
     @classmethod
     @abstractmethod
     def releases(cls, terms: Terms) -> Mechanism:
@@ -130,18 +164,13 @@ class TrainingMechanism(Barrier):
         return ImageMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
-    @abstractmethod
-    def build(cls, terms: Terms) -> TrainingMechanism:
-        """Return the mechanism for these terms; `releases(terms)` is what it charges."""
-
-    @classmethod
     def preparation(cls, terms: Terms) -> Charge | None:  # noqa: ARG003
         """Return what is charged once, before the first step; none where nothing is released then."""
         return None
 
     @classmethod
-    def sketch(cls, terms: Terms) -> GeneratorConfig | None:  # noqa: ARG003
-        """Return the config of what `prepare` leaves with the learner; none where there is no such thing."""
+    def companion(cls, terms: Terms) -> GeneratorConfig | None:  # noqa: ARG003
+        """Return the config of what the learner keeps beside its generator, such as a released sketch."""
         return None
 
     @classmethod
@@ -151,6 +180,11 @@ class TrainingMechanism(Barrier):
             raise ValueError(
                 f"the mechanism {cls.name} protects records, and these data name persons (--groups): leave "
                 "the recipe to be chosen, or leave groups out and protect records only"
+            )
+        if isinstance(terms.generator, MixtureConfig) and not cls.trains_mixtures:
+            raise ValueError(
+                f"the mechanism {cls.name} trains networks, not a mixture: moments and a generator of kind "
+                "mixture belong together"
             )
 
     @classmethod
@@ -231,15 +265,6 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
     """A mechanism of gradient descent."""
 
     @classmethod
-    def check(cls, terms: Terms) -> None:
-        super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError(
-                f"the mechanism {cls.name} cannot train a mixture: moments and a generator of kind mixture "
-                "belong together"
-            )
-
-    @classmethod
     def worst_case(cls, noise_multiplier: float, rows: int = 4) -> WorstCase:
         """Images of one pixel lie at -1/2 and 1/2, in equal numbers, and the record at 0.
 
@@ -247,33 +272,19 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
         it the cross term outweighs that, and draws them together. Both gradients are clipped, so that all of
         the release flips: the most that there can be. In a sum over records the one has a share of full norm.
         """
-        pixel = Facts((1, 1, 1), 0, 1, 1)
-        terms = Terms(
-            pixel,
-            _WORST_CLIP,
-            noise_multiplier,
-            sampling_rate=1.0,
-            steps=1,
-            generated=rows,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-            least_largest_sample=100,
-        )
-        built = cls.build(terms)
-        assert isinstance(built, GradientMechanism)
+        built = cls(one_pixel(noise_multiplier, rows))
         images = nn.Parameter(torch.tensor([[-0.5], [0.5]], dtype=torch.float64).repeat(rows // 2, 1))
-        record = torch.zeros(1, 1, dtype=torch.float64)
 
-        def clipped(present: bool) -> Tensor:
-            return built.clipped(images * 1, None, Sample(record[: int(present)]), [images]).flatten()
-
-        def release(present: bool, rate: float, noise: NoiseSource) -> Tensor:
-            taken = poisson_sample(int(present), rate, noise)
-            built.backward(images * 1, None, Sample(record[taken]), [images], noise)
+        def release(sample: Sample, noise: NoiseSource) -> Tensor:
+            built.backward(images * 1, None, sample, [images], noise)
             assert images.grad is not None
-            return images.grad.flatten()
+            return images.grad
 
-        return WorstCase(built.mechanism, clipped, release)
+        def clipped(sample: Sample) -> Tensor:
+            return built.clipped(images * 1, None, sample, [images])
+
+        record = torch.zeros(1, 1, dtype=torch.float64)
+        return WorstCase.of_record(built.mechanism, record, clipped, release)
 
     @abstractmethod
     def clipped(
@@ -284,6 +295,16 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
         parameters: Sequence[nn.Parameter] = (),
     ) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""
+
+
+def rows_of_classes(sample: Sample, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of records that have a class, and their classes: 0 where there are none."""
+    if not classes:
+        rows = torch.arange(len(sample.points), device=sample.points.device)
+        return rows, torch.zeros_like(rows)
+    assert sample.labels is not None
+    rows = ((sample.labels >= 0) & (sample.labels < classes)).nonzero().flatten()
+    return rows, sample.labels[rows].long()
 
 
 def tidy(points: Tensor) -> Tensor:

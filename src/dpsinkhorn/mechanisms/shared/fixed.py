@@ -46,7 +46,7 @@ class Setting:
     records: ReadRecords
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """For as many records there is room: for those of all samples but one in very many."""
         return math.ceil(self.expected_batch + 8 * math.sqrt(self.expected_batch) + 8)
 
@@ -77,7 +77,7 @@ class FixedStep(ABC):
         """Rows of d numbers that a step adds noise to; 0 where it adds none."""
 
     @abstractmethod
-    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+    def inputs_of(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """What ``gradient`` needs of each step, all with ``steps`` as the first dimension; and which fit."""
 
     @abstractmethod

@@ -18,8 +18,8 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.plans import annealing
 
 __all__ = [
-    "Held",
     "Iterate",
+    "ProblemPair",
     "iterate",
     "softmin",
     "solve_fixed",
@@ -69,7 +69,7 @@ def _finite(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class ProblemPair:
     """Both problems, with what their marginals are to be.
 
     Attributes:
@@ -83,15 +83,15 @@ class Held:
     log_columns: Tensor
 
 
-def uniform(costs: Tensor, there: Tensor) -> Held:
+def uniform(costs: Tensor, there: Tensor) -> ProblemPair:
     """All rows alike, and all columns that are ``there``, ``(2, width)``."""
     n = costs.shape[1]
     columns = torch.where(there, -there.sum(1, keepdim=True).to(costs).log(), -math.inf)
     rows = columns.new_full((2, n), -math.log(n))
-    return Held(costs.masked_fill(~there[:, None], math.inf), rows, columns)
+    return ProblemPair(costs.masked_fill(~there[:, None], math.inf), rows, columns)
 
 
-def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor, classes: int) -> Held:
+def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor, classes: int) -> ProblemPair:
     """Weights of `plan_within_classes`: ``labels`` ``(n,)`` are of the rows, ``others`` ``(2, width)``."""
     every = torch.arange(classes, device=costs.device)
     kinds = (labels[:, None] == every).to(costs)
@@ -100,7 +100,7 @@ def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor,
     rows = (theirs > 0).to(costs) @ kinds.mT / len(labels)
     columns = (other @ (ours / theirs.clamp(min=1) / len(labels))[..., None])[..., 0]
     same = (kinds @ other.mT) > 0
-    return Held(torch.where(same, costs, math.inf), rows.log(), columns.log())
+    return ProblemPair(torch.where(same, costs, math.inf), rows.log(), columns.log())
 
 
 def iterate(
@@ -130,10 +130,10 @@ def iterate(
 
 
 def stopped_plans(
-    held: Held, regularization: float, diameter: float, iterations: int, iterate: Iterate = iterate
+    pair: ProblemPair, regularization: float, diameter: float, iterations: int, iterate: Iterate = iterate
 ) -> tuple[Tensor, Tensor]:
     """As `annealed_plans`: both plans of both problems, ``(2, n, width)``."""
-    costs, a, b = held.costs, held.log_rows, held.log_columns
+    costs, a, b = pair.costs, pair.log_rows, pair.log_columns
     epsilons = [diameter, *annealing(regularization, diameter, iterations)]
     f, g = iterate(costs, a, b, epsilons, averaged=True, extra=0.0, penalty=None)
     columns = _shares(costs.mT, f, a, regularization).mT * torch.exp(b)[:, None]
@@ -141,7 +141,7 @@ def stopped_plans(
 
 
 def solve_fixed(
-    held: Held,
+    pair: ProblemPair,
     regularization: float,
     largest: float,
     penalty: float | None = None,
@@ -152,7 +152,7 @@ def solve_fixed(
     With a ``penalty`` ρ the columns' weights are held by ρ KL alone. ``largest``, a public number, is a bound
     on costs between two points: the regularization falls from a fiftieth of that.
     """
-    costs, a, b = held.costs, held.log_rows, held.log_columns
+    costs, a, b = pair.costs, pair.log_rows, pair.log_columns
     start = max(regularization, largest / 50)
     fall = (regularization / start) ** (1 / _STAGES)
     epsilons = [max(regularization, start * fall**step) for step in range(_ITERATIONS)]

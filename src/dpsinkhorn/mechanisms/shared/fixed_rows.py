@@ -36,12 +36,12 @@ class FixedRows(FixedStep):
     def __init__(self, barrier: RowGradients, cost: PixelCost, setting: Setting) -> None:
         self._barrier, self._cost, self._records = barrier, cost, setting.records
         self._n = setting.generated
-        self._room = -(-setting.room // 32) * 32
+        self._capacity = -(-setting.capacity // 32) * 32
         self._kernels = available(setting.records.device)
-        plain = barrier.marginals == "balanced" and barrier.iterations is None
-        self._small = self._kernels and plain and supported(self._n, setting.room)
+        plain = barrier.loss.marginals == "balanced" and barrier.loss.iterations is None
+        self._small = self._kernels and plain and supported(self._n, setting.capacity)
         if self._small:
-            self._room = min(MOST_COLUMNS, self._room)
+            self._capacity = min(MOST_COLUMNS, self._capacity)
 
     @classmethod
     def of(cls, barrier: RowGradients, setting: Setting) -> FixedRows | None:
@@ -49,27 +49,27 @@ class FixedRows(FixedStep):
         cost, device = PixelCost.of(barrier.cost), setting.records.device
         if cost is None or not (available(device) or device.type == "cpu"):
             return None
-        penalty = 0.0 if isinstance(barrier.marginals, str) else barrier.marginals
-        largest = max(cost.of_difference(barrier.label_weight), cost.absolute, penalty)
-        if not (largest < _LARGEST and 1 / _LARGEST < barrier.regularization < _LARGEST):
+        penalty = 0.0 if isinstance(barrier.loss.marginals, str) else barrier.loss.marginals
+        largest = max(cost.of_difference(barrier.loss.label_weight), cost.absolute, penalty)
+        if not (largest < _LARGEST and 1 / _LARGEST < barrier.loss.regularization < _LARGEST):
             return None
         made = cls(barrier, cost, setting)
-        return made if max(made._room, made._n) <= fused.LONGEST_ROW else None
+        return made if max(made._capacity, made._n) <= fused.LONGEST_ROW else None
 
     @property
     def noise_rows(self) -> int:
         return self._n if self._barrier.private else 0
 
-    def lay(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+    def inputs_of(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         counts = torch.bincount(drawn.step, minlength=drawn.steps)
         starts = (counts.cumsum(0) - counts).unsqueeze(1)
-        at = starts + torch.arange(self._room, device=drawn.rows.device)
+        at = starts + torch.arange(self._capacity, device=drawn.rows.device)
         last = len(drawn.rows)  # one more than there are: what is behind the end of a sample does not matter
         rows, kinds = (
             torch.cat([values, values.new_zeros(1)])[at.clamp(max=last)]
             for values in (drawn.rows, drawn.kind)
         )
-        return {"rows": rows, "kinds": kinds, "count": counts.unsqueeze(1)}, counts <= self._room
+        return {"rows": rows, "kinds": kinds, "count": counts.unsqueeze(1)}, counts <= self._capacity
 
     def gradient(
         self, points: Tensor, labels: Tensor | None, inputs: dict[str, Tensor], cells: Tensor | None
@@ -85,11 +85,11 @@ class FixedRows(FixedStep):
             resampled=len(points) - self._n,
             squared=self._cost.squared,
             absolute=self._cost.absolute,
-            classes=barrier.classes if barrier.marginals != "classes" else 0,
-            label_cost=self._cost.of_difference(barrier.label_weight),
+            classes=barrier.classes if barrier.loss.marginals != "classes" else 0,
+            label_cost=self._cost.of_difference(barrier.loss.label_weight),
         )
         if self._small:
-            gradient = eq6_gradient(step, barrier.regularization)
+            gradient = eq6_gradient(step, barrier.loss.regularization)
         else:
             gradient = self._by_kernels(step) if self._kernels else self._in_float64(step)
         return barrier._released(gradient, cells=cells)
@@ -124,21 +124,21 @@ class FixedRows(FixedStep):
 
     def _plans(self, step: Step, costs: Tensor, iterate: plans.Iterate) -> tuple[Tensor, Tensor]:
         """Plans of both problems for the gradients in their rows and in their columns."""
-        barrier = self._barrier
-        there, marginals = self._there(step), barrier.marginals
+        barrier, loss = self._barrier, self._barrier.loss
+        there, marginals = self._there(step), loss.marginals
         if marginals == "classes":
             assert step.labels is not None
             labels = step.labels[: step.rows]
-            held = plans.within_classes(costs, there, labels, self._kinds(step), barrier.classes)
+            pair = plans.within_classes(costs, there, labels, self._kinds(step), barrier.classes)
         else:
-            held = plans.uniform(costs, there)
+            pair = plans.uniform(costs, there)
         d = step.x.shape[1]
-        if barrier.iterations is not None:
+        if loss.iterations is not None:
             diameter = barrier.diameter(d)
-            return plans.stopped_plans(held, barrier.regularization, diameter, barrier.iterations, iterate)
+            return plans.stopped_plans(pair, loss.regularization, diameter, loss.iterations, iterate)
         penalty = None if isinstance(marginals, str) else marginals
         largest = d * self._cost.of_difference(2.0)
-        found = plans.solve_fixed(held, barrier.regularization, largest, penalty, iterate)
+        found = plans.solve_fixed(pair, loss.regularization, largest, penalty, iterate)
         return found, found
 
     @staticmethod

@@ -43,7 +43,7 @@ class Steps(ABC):
     """Updates before the first step, by what was released already: they cost nothing."""
 
     @property
-    def way(self) -> str:
+    def how_taken(self) -> str:
         """Say in words how steps are taken. A seeded run replays where they are taken in the same way."""
         return "one by one"
 
@@ -97,8 +97,8 @@ class NetworkLearner(Learner, Protocol):
 
     updates: int
     """How many updates were made before the first step."""
-    sketch: nn.Module | None
-    """What was released before the first step, where the mechanism has such a thing."""
+    companion: nn.Module | None
+    """What the mechanism keeps beside the generator, where it has such a thing: all of it is released."""
 
     @property
     def reduced(self) -> bool:

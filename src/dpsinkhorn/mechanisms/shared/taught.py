@@ -8,15 +8,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from dpsinkhorn.generators import Generator, MixtureConfig, MLPConfig, draw_latents
-from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, pulled_back
+from dpsinkhorn.generators import Generator, draw_latents
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, Sample, TrainingMechanism, WorstCase, pulled_back
 from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.ot import SquaredEuclidean
+from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, VoteMechanism, parts_of
-from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian, announce
+from dpsinkhorn.privacy.noise import NoiseSource, announce
 
 __all__ = ["CriticSteps", "Drawn", "TaughtBarrier", "TaughtMechanism"]
 
@@ -50,39 +49,15 @@ class TaughtMechanism(TrainingMechanism):
     takes_persons = False
     splits_records = True
     learns_in_private = True
-    unused_settings = frozenset(
-        {
-            "flow",
-            "loss.cost",
-            "loss.l1_weight",
-            "loss.regularization",
-            "loss.self_weight",
-            "loss.debias",
-            "loss.label_weight",
-            "loss.marginals",
-        }
-    )
+    unused_settings = TRANSPORT | {"flow"}
     worst_clip: ClassVar[float] = 1e-3
     """The setting `clip` of its worst case."""
 
     mechanism: ImageMechanism | VoteMechanism
 
-    def __init__(self, terms: Terms) -> None:
-        self.mechanism, self.terms = self.releases(terms), terms
-
     @classmethod
     @abstractmethod
     def releases(cls, terms: Terms) -> ImageMechanism | VoteMechanism: ...
-
-    @classmethod
-    def build(cls, terms: Terms) -> TaughtMechanism:
-        return cls(terms)
-
-    @classmethod
-    def check(cls, terms: Terms) -> None:
-        super().check(terms)
-        if isinstance(terms.generator, MixtureConfig):
-            raise ValueError(f"the mechanism {cls.name} trains networks; choose another generator")
 
     @classmethod
     def worst_records(cls) -> tuple[Tensor, int]:
@@ -96,17 +71,8 @@ class TaughtMechanism(TrainingMechanism):
         Grey images are between the two, so that all their gradients turn round.
         """
         records, parts = cls.worst_records()
-        terms = Terms(
-            Facts((1, 1, 1), 0, 1, 1),
-            cls.worst_clip,
-            noise_multiplier,
-            sampling_rate=1 / parts,
-            steps=1,
-            generated=rows,
-            cost=SquaredEuclidean(),
-            generator=MLPConfig(image_shape=(1, 1, 1), classes=0),
-        )
-        built, grey = cls(terms), torch.zeros(rows, 1)
+        built = cls(one_pixel(noise_multiplier, rows, clip=cls.worst_clip, sampling_rate=1 / parts))
+        grey = torch.zeros(rows, 1)
         drawn = built.draw(grey, torch.Generator().manual_seed(0), SeededNoise(0))
 
         def taught(present: bool) -> PartCritics:
@@ -151,12 +117,7 @@ class TaughtMechanism(TrainingMechanism):
     ) -> Tensor:
         """Return what `clipped` does, noised."""
         announce(noise, points=points, labels=labels, drawn=None if isinstance(drawn, int) else drawn)
-        return add_gaussian(
-            self.clipped(critics, points, labels, drawn),
-            sensitivity=self.mechanism.sensitivity,
-            noise_multiplier=self.mechanism.noise_multiplier,
-            noise=noise,
-        )
+        return self.noised(self.clipped(critics, points, labels, drawn), noise)
 
     @abstractmethod
     def draw(self, points: Tensor, random: torch.Generator, noise: NoiseSource) -> Drawn:
@@ -181,7 +142,7 @@ class CriticSteps(Steps):
         self._horizon = horizon
         # Once in a run, and again in one that is resumed: they are private, and no checkpoint holds them.
         self._critics = barrier.critics(records.draw(1.0, learner.noise), learner.random)
-        for _ in range(self._terms.iterations or 0):
+        for _ in range(self._terms.loss.iterations or 0):
             self._teach_critics()
 
     def take(self, count: int) -> None:

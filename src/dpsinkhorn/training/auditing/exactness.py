@@ -20,7 +20,6 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.audit import Outcome, Recorder, Replayer, Shared
 from dpsinkhorn.training.auditing.neighbours import first_units, joined, some_rows
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 
@@ -72,7 +71,7 @@ def exact_outcomes(plan: Plan, data: Dataset) -> Iterator[Outcome]:
     alone = some_rows(after, np.array([before.records]))
     worlds = [Records(each, torch.device("cpu")) for each in (before, after, alone)]
     (record,) = worlds[2].every()
-    for name, release in build_mechanism(plan).exact_releases(record.points).items():
+    for name, release in plan.build().exact_releases(record.points).items():
         yield _outcome(name, release, *worlds, units=before.units)
 
 

@@ -19,7 +19,7 @@ from dpsinkhorn.mechanisms.shared.steps import Steps
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.records import HeldRecords
+from dpsinkhorn.training.records import StoredRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
 
@@ -53,7 +53,7 @@ class FixedSteps(Steps):
     """Steps of a barrier that offers them in fixed shapes.
 
     Args:
-        held: the private records, on the device.
+        stored: the private records, on the device.
         fixed: the barrier's step.
         labels: of all generated images of a step, where they are the same at every step.
         capture: replay a captured graph, on CUDA; without, the same operations one by one.
@@ -63,7 +63,7 @@ class FixedSteps(Steps):
         self,
         plan: Plan,
         state: TrainingState,
-        held: HeldRecords,
+        stored: StoredRecords,
         barrier: GradientBarrier,
         fixed: FixedStep,
         labels: Tensor | None,
@@ -72,10 +72,10 @@ class FixedSteps(Steps):
         horizon: int,
         capture: bool,
     ) -> None:
-        self._plan, self._state, self._held = plan, state, held
+        self._plan, self._state, self._stored = plan, state, stored
         self._barrier, self._fixed = barrier, fixed
         self._probabilities, self._horizon = probabilities, horizon
-        self._pixels = held.dimension
+        self._pixels = stored.dimension
         numbers = max(fixed.noise_rows * self._pixels, int(plan.expected_batch), 1)
         self.multiple = max(1, min(_MOST_STEPS, _MOST_NUMBERS // numbers))
         device = state.device
@@ -93,7 +93,7 @@ class FixedSteps(Steps):
             self._draws_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @property
-    def way(self) -> str:
+    def how_taken(self) -> str:
         """As steps are drawn for."""
         return f"{self.multiple} at a time"
 
@@ -152,10 +152,10 @@ class FixedSteps(Steps):
         plan, state, n = self._plan, self._state, self._plan.generated
         device = state.device
         extra = self._barrier.resampled(n)
-        drawn = self._held.drawn(
-            poisson_sample(steps * self._held.count, plan.sampling_rate, state.noise, device=device), steps
+        drawn = self._stored.drawn(
+            poisson_sample(steps * self._stored.count, plan.sampling_rate, state.noise, device=device), steps
         )
-        inputs, fits = self._fixed.lay(drawn)
+        inputs, fits = self._fixed.inputs_of(drawn)
         if self._fixed.noise_rows:
             shape = (steps, self._fixed.noise_rows, self._pixels)
             inputs["cells"] = normal_cells(state.noise, shape, device=device)
@@ -237,7 +237,7 @@ class FixedSteps(Steps):
         points = render(state, self._barrier, n, block.inputs["latents"][step], labels)
         mine = block.drawn.step == step
         rows, kinds = block.drawn.rows[mine], block.drawn.kind[mine]
-        sample = Sample(self._held.read(rows).float(), kinds if self._plan.facts.classes else None)
+        sample = Sample(self._stored.read(rows).float(), kinds if self._plan.facts.classes else None)
         self._barrier.backward(points, labels, sample, state.parameters, state.noise)
         state.update(block.inputs["rate"][step])
         self._slot.add_(1)

@@ -47,17 +47,17 @@ def make_steps(
         capture = state.device.type == "cuda"
         if not capture or not state.capturable:
             return plain
-    held = records.held(plan.facts.classes, on_the_grid=plan.kind.on_the_grid)
+    stored = records.stored(plan.facts.classes, on_the_grid=plan.kind.on_the_grid)
     n = plan.generated
     labels: torch.Tensor | None = None
     if labels_are_fixed(plan):
         first = training_labels(plan, n, probabilities, state.random, state.device)
         labels = with_resampled(first, barrier.resampled(n))
-    fixed = None if held is None else barrier.fixed(Setting(n, labels, plan.expected_batch, held))
-    if held is None or fixed is None:
+    fixed = None if stored is None else barrier.fixed(Setting(n, labels, plan.expected_batch, stored))
+    if stored is None or fixed is None:
         return plain
     return FixedSteps(
-        plan, state, held, barrier, fixed, labels, probabilities, horizon=horizon, capture=capture
+        plan, state, stored, barrier, fixed, labels, probabilities, horizon=horizon, capture=capture
     )
 
 

@@ -33,7 +33,6 @@ from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
 from dpsinkhorn.training.auditing.observers.taught import TaughtObserver
-from dpsinkhorn.training.building import build_mechanism
 from dpsinkhorn.training.plan import Plan
 
 __all__ = [
@@ -67,7 +66,7 @@ def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
         None if data.groups is None else torch.tensor(data.groups),
     )
     canaries = Sample(planted.points, planted.labels, planted.owners)
-    mechanism = build_mechanism(plan)
+    mechanism = plan.build()
     if isinstance(mechanism, Record):
         return RecordObserver(mechanism, plan.sampling_rate, canaries, others)
     if isinstance(mechanism, Moments):

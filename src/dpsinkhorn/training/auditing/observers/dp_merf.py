@@ -30,14 +30,7 @@ class EmbeddingsObserver(MeanEmbeddings):
     """
 
     def __init__(self, watched: MeanEmbeddings, canaries: Sample, others: Sample) -> None:
-        super().__init__(
-            watched.mechanism,
-            watched.frequencies.shape[1],
-            watched.classes,
-            iterations=watched.iterations,
-            generated=watched.generated,
-            features=watched.features,
-        )
+        super().__init__(watched.terms, features=watched.features)
         self._canaries, self._others = canaries, others
         self._evidence = Evidence(len(canaries.points))
 

@@ -36,7 +36,7 @@ class MomentsObserver(Moments):
     """
 
     def __init__(self, watched: Moments, canaries: Sample, others: Sample) -> None:
-        super().__init__(watched.mechanism, watched.config, watched.max_records, persons=watched.persons)
+        super().__init__(watched.terms)
         assert canaries.groups is not None
         self._others, self._owners = [others], canaries.groups
         groups = canaries.groups if watched.persons else None

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
-from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
-from dpsinkhorn.privacy.audit import AuditError
+from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import (
@@ -53,12 +52,9 @@ class RecordObserver(GradientBarrier):
     resampled_learn = Record.resampled_learn
 
     def __init__(self, watched: Record, rate: float, canaries: Sample, others: Sample) -> None:
-        if not isinstance(watched.mechanism, RecordMechanism):
-            raise AuditError("only a private training by record can be watched")
         assert canaries.groups is not None
         self.mechanism: RecordMechanism = watched.mechanism
         self._watched, self._rate, self._others = watched, rate, others
-        self._cost = pixel_cost(watched.cost)
         self._evidence = Evidence(int(canaries.groups.max()) + 1)
         self._classes = [self._class(kind, canaries) for kind in range(max(1, watched.classes))]
 
@@ -91,7 +87,7 @@ class RecordObserver(GradientBarrier):
         total = gradient[:n].double()
         if own is not None:  # public
             total = total + own * (self._watched.self_weight / n)
-        total = total * self._watched.expected_batch - self._rate * known
+        total = total * self._watched.terms.expected_batch - self._rate * known
         for kind, members in enumerate(self._classes):
             rows = rows_of(None if labels is None else labels[:n], kind, n)
             if len(members.canaries):
@@ -106,7 +102,7 @@ class RecordObserver(GradientBarrier):
 
     def _shares(self, units: Units, x: Tensor) -> Tensor:
         """Each unit's clipped share v(y), ``(units, n d)``."""
-        shares = shares_of(units, x, self._cost, self._watched.regularization)
+        shares = shares_of(units, x, self._watched.cost, self._watched.terms.loss.regularization)
         factors: Tensor = (self.mechanism.clip / shares.norm(dim=1, keepdim=True)).clamp(max=1.0)
         return shares * factors
 

@@ -121,7 +121,7 @@ class SinkhornObserver(GradientBarrier):
         return carried.double()
 
     def _score(self, points: Tensor, labels: Tensor | None, surprise: Tensor) -> None:
-        n, _ = split_generated(len(points), self._watched.debias)
+        n, _ = split_generated(len(points), self._watched.loss.debias)
         images = on_grid(points[:n])
         for kind, (units, numbers) in enumerate(self._classes):
             rows = rows_of(None if labels is None else labels[:n], kind, n)
@@ -133,7 +133,7 @@ class SinkhornObserver(GradientBarrier):
         found = torch.zeros(units.count, dtype=torch.float64)
         for rows in torch.split(torch.arange(len(units.points)), max(1, _NUMBERS // x.numel())):
             each = Units(units.points[rows], torch.arange(len(rows)), len(rows))
-            along = shares_of(each, x, self._cost, self._watched.regularization) @ direction
+            along = shares_of(each, x, self._cost, self._watched.loss.regularization) @ direction
             found.index_add_(0, units.owners[rows], along)
         return found
 
