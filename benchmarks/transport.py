@@ -1,6 +1,7 @@
 """Private transport on real digits: error against ε and n, and the paper's Theorem 1 against simulation.
 
     python benchmarks/transport.py tradeoff | sizes | theorem1 | all     [--runs 40]
+    python benchmarks/transport.py table
 
 Figures go to benchmarks/results/transport.json, pictures to docs/images.
 """
@@ -11,6 +12,7 @@ import json
 import math
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,47 +40,59 @@ def digits(label: int) -> npt.NDArray[np.float64]:
 
 
 def tradeoff(runs: int) -> dict[str, object]:
-    """Errors of all methods between digits 0 and 1; costs are capped at 0.5."""
+    """Errors of all methods between digits 0 and 1; costs are capped at 0.5, distances at its root."""
     x, y = digits(0), digits(1)
     support = np.stack(np.meshgrid(*[np.array([0.15, 0.4, 0.65])] * 4), -1).reshape(-1, 4)
     found: dict[str, object] = {}
-    for name, regularization, public in (
-        ("small λ", 0.025, None),
-        ("λ = bound", 0.5, None),
-        ("λ = bound, y public", 0.5, "y"),
-        ("exact", 0.0, None),
-    ):
-        result = measure_tradeoff(
-            x,
-            y,
-            cost_bound=0.5,
-            epsilons=EPSILONS,
-            regularization=regularization,
-            public=public,  # type: ignore[arg-type]
-            support=support,
-            runs=runs,
-        )
-        print(
-            f"{name}: true value {result.true_value:.4f}, "
-            f"auto at worst {result.worst_choice():.2f} times the best"
-        )
-        for row in result.rows:
-            print(
-                f"  {row.method:<42} ε {row.epsilon:<5g} measured {row.measured_error:.5f} "
-                f"predicted {row.predicted_error:.5f}{' *' if row.chosen else ''}"
-            )
+    distance = {"cost": "euclidean", "cost_bound": math.sqrt(0.5), "center": [0.4] * 4}
+    squared = {"cost_bound": 0.5}
+    settings: dict[str, dict[str, Any]] = {
+        "small λ": {**squared, "regularization": 0.025},
+        "λ = bound": {**squared, "regularization": 0.5},
+        "λ = bound, y public": {**squared, "regularization": 0.5, "public": "y"},
+        "exact": {**squared, "regularization": 0.0},
+        "distances, exact": {**distance, "regularization": 0.0},
+        "distances, λ = bound": {**distance, "regularization": math.sqrt(0.5)},
+    }
+    for name, options in settings.items():
+        result = measure_tradeoff(x, y, **options, epsilons=EPSILONS, support=support, runs=runs)
         found[name] = {
             "true_value": result.true_value,
             "worst_choice": result.worst_choice(),
             "rows": [vars(row) for row in result.rows],
         }
-        if name == "λ = bound":
+        pictures = {"λ = bound": "transport-tradeoff.png", "distances, exact": "transport-sliced.png"}
+        if name in pictures:
+            at = "λ = c̄ = 0.5" if name == "λ = bound" else "Euclidean distance, c̄ = √0.5, exact"
             draw_tradeoff(
                 result,
-                IMAGES / "transport-tradeoff.png",
-                title=f"digits 0 and 1, {len(x)} and {len(y)} records, λ = c̄ = 0.5, δ = 1e-5",
+                IMAGES / pictures[name],
+                title=f"digits 0 and 1, {len(x)} and {len(y)} records, {at}, δ = 1e-5",
             )
+    table(found)
     return found
+
+
+def table(found: dict[str, Any]) -> None:
+    """Print what was measured: for every method its error against what it estimates, and the prediction."""
+    shown = (0.1, 1.0, 10.0)
+    print("| setting | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in shown) + " | ratio |")
+    print("|---|---|" + "---|" * (len(shown) + 1))
+    for name, measured in found.items():
+        for method in dict.fromkeys(row["method"] for row in measured["rows"]):
+            rows = {row["epsilon"]: row for row in measured["rows"] if row["method"] == method}
+            ratios = [row["predicted_error"] / row["own_error"] for row in rows.values()]
+            cells = [
+                f"{rows[at]['own_error']:.2g}; {rows[at]['measured_error']:.2g}{' *' * rows[at]['chosen']}"
+                for at in shown
+            ]
+            span = f"{min(ratios):.2g} to {max(ratios):.2g}"
+            print(f"| {name} | {method} | " + " | ".join([*cells, span]) + " |")
+        print(
+            f"| {name} | auto, at worst | "
+            + f"{measured['worst_choice']:.2f} times the least error |"
+            + " |" * 3
+        )
 
 
 def sizes(runs: int) -> list[dict[str, float]]:
@@ -197,10 +211,15 @@ def _draw_rate(runs: int) -> None:
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", default="all", choices=("tradeoff", "sizes", "theorem1", "all"))
+    parser.add_argument(
+        "what", nargs="?", default="all", choices=("tradeoff", "sizes", "theorem1", "all", "table")
+    )
     parser.add_argument("--runs", type=int, default=40)
     options = parser.parse_args()
     found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    if options.what == "table":
+        table(found["tradeoff"])
+        return
     for name, measure in (("tradeoff", tradeoff), ("sizes", sizes), ("theorem1", theorem1)):
         if options.what in (name, "all"):
             found[name] = measure(options.runs)

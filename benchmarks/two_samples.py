@@ -1,6 +1,11 @@
 """Power and level of the private two-sample test, per statistic.
 
-    python benchmarks/two_samples.py --runs 200 --exact-runs 25 --null-runs 2000
+    python benchmarks/two_samples.py --statistics mmd sliced --n 500 --runs 300
+    python benchmarks/two_samples.py --statistics exact --only "rare cluster" --n 500 --runs 300
+    python benchmarks/two_samples.py --statistics mmd sliced --only "none (level)" --n 500 --runs 2000
+    python benchmarks/two_samples.py --table
+
+Every command adds to benchmarks/results/two_samples.json; the last one prints all that is in it.
 
 Points of the unit cube in 3 dimensions, n = m, level 5 %, 199 relabellings, bound √3 on the Euclidean
 distance. The reference is normal, of mean 0.5 and standard deviation 0.15 in each coordinate, cut to the
@@ -17,9 +22,12 @@ Noise is seeded, so that the same command prints the same table.
 
 from __future__ import annotations
 
+import json
 import math
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +37,11 @@ from dpsinkhorn.transport import Clouds, Setting, TwoSampleMechanism
 
 _Array = npt.NDArray[np.float64]
 _Pair = Callable[[np.random.Generator, int], tuple[_Array, _Array]]
+RESULTS = Path(__file__).parent / "results" / "two_samples.json"
+STATISTICS = ("mmd", "sliced", "exact")
+EPSILONS = (1.0, 0.2)
 D, BOUND, PERMUTATIONS = 3, math.sqrt(3), 199
+CENTER = [0.5] * D  # of the cube, for sliced
 
 
 def reference(rng: np.random.Generator, n: int, spread: float = 0.15) -> _Array:
@@ -67,54 +79,79 @@ PAIRS: dict[str, _Pair] = {
 }
 
 
-def rejections(
-    pair: _Pair, statistic: str, n: int, runs: int, epsilons: list[float]
-) -> tuple[dict[float, float], float]:
-    """Return the part of the runs that is rejected at each ε, and that without noise."""
+def rejections(pair: _Pair, statistic: str, n: int, runs: int) -> dict[str, float]:
+    """Return the part of the runs that is rejected at each ε, and without noise."""
     setting = Setting(n, n, BOUND, dimension=D)
     plans = {
-        epsilon: TwoSampleMechanism.plan(setting, statistic, epsilon=epsilon, permutations=PERMUTATIONS)  # type: ignore[arg-type]
-        for epsilon in epsilons
+        epsilon: TwoSampleMechanism.plan(
+            setting,
+            statistic,  # type: ignore[arg-type]
+            epsilon=epsilon,
+            permutations=PERMUTATIONS,
+            center=CENTER,
+        )
+        for epsilon in EPSILONS
     }
-    rejected = dict.fromkeys(epsilons, 0)
-    noiseless = 0
+    rejected = dict.fromkeys((*(f"{epsilon:g}" for epsilon in EPSILONS), "no noise"), 0)
     for run in range(runs):
         noise = SeededNoise(run)
         x, y = pair(np.random.default_rng([1, run]), n)
         clouds = Clouds.of(x, y, cost_bound=BOUND, cost="euclidean")
-        values, at = plans[epsilons[0]].values(clouds, noise)  # the same at every ε
+        values, at = plans[EPSILONS[0]].values(clouds, noise)  # the same at every ε
         for epsilon, plan in plans.items():
-            margin = plan.margin(plan.excess(values, at, noise), noise)
-            rejected[epsilon] += plan.rejects(margin)
-        noiseless += int((values >= values[at]).sum()) <= plans[epsilons[0]].rank
-    return {epsilon: count / runs for epsilon, count in rejected.items()}, noiseless / runs
+            rejected[f"{epsilon:g}"] += plan.rejects(plan.margin(plan.excess(values, at, noise), noise))
+        others = np.delete(values.numpy(), at)
+        rejected["no noise"] += float(values[at]) > np.sort(others)[-plans[EPSILONS[0]].rank]
+    return {at: count / runs for at, count in rejected.items()}
+
+
+def table(found: dict[str, Any]) -> None:
+    """Print a row for each difference and size: every statistic at every ε, and how many runs they are of."""
+    levels = (*(f"{epsilon:g}" for epsilon in EPSILONS), "no noise")
+    for n in sorted({each["n"] for each in found.values()}):
+        here = {(each["difference"], each["statistic"]): each for each in found.values() if each["n"] == n}
+        statistics = [name for name in STATISTICS if any(key[1] == name for key in here)]
+        heads = [
+            f"{name}, {'ε = ' * (level != 'no noise')}{level}" for level in levels for name in statistics
+        ]
+        print(f"\nn = m = {n}\n\n| difference | " + " | ".join([*heads, "runs"]) + " |")
+        print("|---|" + "---|" * (len(heads) + 1))
+        for difference in PAIRS:
+            cells = [
+                f"{here[difference, name]['rejected'][level]:.3g}" if (difference, name) in here else "–"
+                for level in levels
+                for name in statistics
+            ]
+            counts = [
+                str(here[difference, name]["runs"]) for name in statistics if (difference, name) in here
+            ]
+            print(f"| {difference} | " + " | ".join([*cells, ", ".join(counts)]) + " |")
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200, help="of mmd, for each alternative")
-    parser.add_argument("--exact-runs", type=int, default=25, help="of the exact cost; 0 leaves it out")
-    parser.add_argument("--null-runs", type=int, default=2000, help="of mmd without a difference")
+    parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--n", type=int, default=500)
-    parser.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS), help="differences")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 0.2])
+    parser.add_argument("--statistics", choices=STATISTICS, nargs="+", default=["mmd", "sliced"])
+    parser.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS)[1:], help="differences")
+    parser.add_argument("--table", action="store_true", help="print what was measured, and measure nothing")
     options = parser.parse_args()
-    heads = [f"{statistic}, {at}" for statistic in ("mmd", "exact")[: 1 + (options.exact_runs > 0)]
-             for at in (*(f"ε = {epsilon:g}" for epsilon in options.epsilons), "no noise")]  # fmt: skip
-    print(f"n = m = {options.n}")
-    print("| difference | " + " | ".join(heads) + " | runs |")
-    print("|---|" + "---|" * (len(heads) + 1))
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    if options.table:
+        table(found)
+        return
     for name in options.only:
-        pair = PAIRS[name]
-        runs = options.null_runs if name.startswith("none") else options.runs
-        cells, counts = [], []
-        for statistic, count in (("mmd", runs), ("exact", options.exact_runs)):
-            if not count:
-                continue
-            found, without = rejections(pair, statistic, options.n, count, options.epsilons)
-            cells += [f"{found[epsilon]:.3g}" for epsilon in options.epsilons] + [f"{without:.3g}"]
-            counts.append(str(count))
-        print(f"| {name} | " + " | ".join(cells) + f" | {', '.join(counts)} |", flush=True)
+        for statistic in options.statistics:
+            rejected = rejections(PAIRS[name], statistic, options.n, options.runs)
+            found[f"{name}, {statistic}, {options.n}"] = {
+                "difference": name,
+                "statistic": statistic,
+                "n": options.n,
+                "runs": options.runs,
+                "rejected": rejected,
+            }
+            print(name, statistic, options.n, rejected, flush=True)
+            RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

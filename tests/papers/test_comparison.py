@@ -62,6 +62,7 @@ def comparison(*lines, public=False):
         left_out=(LeftOut("batch", "it would take years", 1e9),),
         warning="For the curator alone.",
         public=public,
+        real_grid=Image.new("L", (8, 8)) if public else None,
     )
 
 
@@ -75,6 +76,7 @@ class TestCompare:
         assert set(one.accuracy) == set(found.real) == {"logistic", "mlp", "cnn"}
         assert found.real["logistic"] > 90
         assert one.seconds is not None
+        assert list(found.grids) == ["moments"]  # nothing of real images that may be private
         assert told[-1] == ("moments: measuring", 0, 1)
         assert read_ledger(tmp_path / "moments" / "ledger.jsonl").budget.epsilon == EPSILON
 
@@ -178,9 +180,7 @@ class TestCosts:
 
 class TestPage:
     def page(self, tmp_path, found):
-        write_comparison(
-            tmp_path / "page.html", found.to_json(), {each.method: each.grid for each in found.methods}
-        )
+        write_comparison(tmp_path / "page.html", found.to_json(), found.grids)
         return (tmp_path / "page.html").read_text(encoding="utf-8")
 
     def test_of_private_data(self, tmp_path):
@@ -199,10 +199,11 @@ class TestPage:
         assert "CURATOR" not in text
         assert "our own patients" in text
         assert "†" not in text
+        assert text.count("data:image/png") == 2  # real ones too
 
     def test_it_is_whole(self, tmp_path):
         page = read_page(self.page(tmp_path, comparison(line("record"), line("image"))))
         check_page(page)
         figures = rows(page, "Per cent of real test images")
-        assert figures[1] == ["record", "10", "1e-05", "90.0", "91.0", "92.0", "1.5", "1 s"]
-        assert figures[3] == ["real images", "-", "-", "95.0", "96.0", "97.0", "0.5", "-"]
+        assert figures[1] == ["record", "digits", "10", "1e-05", "90.0", "91.0", "92.0", "1.5", "1 s"]
+        assert figures[3] == ["real images", "-", "-", "-", "95.0", "96.0", "97.0", "0.5", "-"]

@@ -37,7 +37,8 @@ def test_on_a_cpu_it_is_a_mixture_that_can_be_trained(shape, epsilon, records):
         (facts(), 10.0, {}, "grey"),
         (facts(), 3.0, {}, "grey"),
         (facts(), 2.9, {}, "mixture"),
-        (facts(records=15_000), 10.0, {}, "mixture"),
+        (facts(records=50_000), 10.0, {}, "grey"),
+        (facts(records=49_999), 20.0, {}, "mixture"),
         (facts(records=6_000_000), 2.9, {}, "mixture"),
         (facts((1, 33, 20)), 10.0, {}, "mixture"),
         (facts((1, 8, 8)), 10.0, {}, "mixture"),
@@ -71,6 +72,24 @@ def test_more_records_or_epsilon_allow_more_components():
     assert [recipe.generator["components"] for recipe in found] == [2, 8, 8, 24, 32]
     assert [recipe.generator["frequencies"] for recipe in found] == [16, 16, 16, 20, 20]
     assert [recipe.privacy.steps for recipe in found] == [4, 6, 6, 6, 6]
+
+
+def test_the_smallest_class_decides_where_shares_are_stated():
+    usual, rare, even = (
+        plan_for_shares(labels) for labels in ("uniform", (9.0, *[1.0] * 9), tuple([0.1] * 10))
+    )
+    assert rare.recipe.generator["components"] < usual.recipe.generator["components"]
+    assert even.recipe == usual.recipe
+    expected = choose_recipe(facts(records=round(6000 / 18 * 10)), epsilon=10.0)
+    assert rare.recipe.generator == expected.generator
+    assert rare.delta == usual.delta
+    with pytest.raises(TrainingError, match="2 label probabilities for 10 classes"):
+        plan_for_shares((0.1, -0.2))
+
+
+def plan_for_shares(labels):
+    images, kinds = np.zeros((6000, 28, 28), np.uint8), np.arange(6000) % 10
+    return plan_for(from_arrays(images, kinds, classes=10), Request(epsilon=10.0, labels=labels, quick=True))
 
 
 def test_a_file_and_a_recipe_are_taken_as_they_are():

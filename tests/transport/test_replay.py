@@ -14,10 +14,14 @@ METHODS = (
     "direct, entropic",
     "direct, exact",
     "direct, divergence",
+    "sliced",
+    "smoothed sliced",
     "histogram",
+    "linear program",
     "noisy Sinkhorn",
     "two-stage",
     "test, mmd",
+    "test, sliced",
     "test, exact",
 )
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from dpsinkhorn.ot import Cost, as_cost
+from dpsinkhorn.ot import Cost, as_cost, sliced_cost, whole_bases
 from dpsinkhorn.privacy import Budget, BudgetExceededError, Ledger, SeededNoise, epsilon, read_ledger
 from dpsinkhorn.transport import Clouds, Setting, TransportError, TwoSampleMechanism, private_test
-from dpsinkhorn.transport.two_sample import _mmd, kernel
+from dpsinkhorn.transport.statistics import kernel, mmd, sliced
 
 BOUND = 2.0
-STATISTICS = ("mmd", "exact")
+STATISTICS = ("mmd", "sliced", "exact")
 
 
 def clouds(x, y, **options) -> Clouds:
@@ -25,6 +25,9 @@ def clouds(x, y, **options) -> Clouds:
 def plan(n: int, m: int, statistic: str, epsilon: float = 1.0, **options) -> TwoSampleMechanism:
     setting = Setting(n, m, BOUND, dimension=2, paired=options.pop("paired", False))
     return TwoSampleMechanism.plan(setting, statistic, epsilon=epsilon, **options)
+
+
+OPTIONS_OF_EFFECT = {"epsilon": 100, "cost_bound": BOUND, "effect_share": 0.5, "noise": SeededNoise(0)}
 
 
 class Chebyshev(Cost):
@@ -59,7 +62,7 @@ class TestSensitivity:
             assert abs(seen[0][1] - seen[1][1]) <= mechanism.sensitivity
             farthest = max(farthest, moved / mechanism.moves)
             most = max(most, float(abs(seen[0][1] - seen[1][1])) / mechanism.sensitivity)
-        assert farthest > (0.7 if paired else 0.98)
+        assert farthest > (0.5 if statistic == "sliced" else 0.7 if paired else 0.98)
         assert most > 0.3
 
     @pytest.mark.parametrize("name", ["euclidean", "sqeuclidean", "cityblock", "l1l2"])
@@ -79,7 +82,15 @@ class TestSensitivity:
         assert k(x, y)[2, 3] == pytest.approx(math.exp(-32 * float((x[2] - y[3]).square().sum()) / BOUND**2))
         labels = (torch.arange(11) < 7)[None]
         expected = math.sqrt(k(x, x).mean() + k(y, y).mean() - 2 * k(x, y).mean())
-        assert float(_mmd(torch.cat([x, y]), labels, k)) == pytest.approx(expected, rel=1e-9)
+        assert float(mmd(torch.cat([x, y]), labels, k)) == pytest.approx(expected, rel=1e-9)
+
+    def test_sliced_is_the_mean_along_lines(self):
+        rng = np.random.default_rng(0)
+        pool = torch.from_numpy(rng.random((9, 2)).round(1))  # with equal projections
+        labels = torch.from_numpy(rng.permuted(np.tile(np.arange(9) < 4, (5, 1)), axis=1))
+        found = sliced(pool @ whole_bases(2).T, labels)
+        for row, value in zip(labels, found, strict=True):
+            assert float(value) == pytest.approx(sliced_cost(pool[row], pool[~row]), abs=1e-12)
 
     def test_rounding_is_within_what_is_claimed(self):
         mechanism = plan(300, 200, "mmd", permutations=19)
@@ -176,6 +187,10 @@ class TestNoise:
             x, y + 3, epsilon=100, cost_bound=BOUND, effect_share=0.5, noise=SeededNoise(0)
         )
         assert 0 < shifted.population_interval[0] < shifted.effect < shifted.population_interval[1]
+        exact = private_test(x, y, **OPTIONS_OF_EFFECT, statistic="exact", permutations=1, level=0.5)
+        assert exact.population_interval[0] == 0 < exact.effect < exact.population_interval[1]
+        lines = private_test(x, y + 3, **OPTIONS_OF_EFFECT, statistic="sliced")
+        assert lines.population_interval[0] < lines.effect < lines.population_interval[1]
 
 
 class TestLevel:
@@ -186,6 +201,7 @@ class TestLevel:
             ("mmd", 12, 12, 600, True, False),
             ("mmd", 25, 25, 600, False, True),
             ("exact", 12, 9, 300, False, False),
+            ("sliced", 20, 30, 300, False, False),
         ],
     )
     def test_at_most_what_it_says_and_near_it(self, statistic, n, m, runs, discrete, paired):
@@ -218,7 +234,8 @@ class TestLevel:
 
 class TestPower:
     @pytest.mark.parametrize(
-        ("statistic", "n", "paired"), [("mmd", 200, False), ("mmd", 200, True), ("exact", 60, False)]
+        ("statistic", "n", "paired"),
+        [("mmd", 200, False), ("mmd", 200, True), ("sliced", 100, False), ("exact", 60, False)],
     )
     def test_a_shift_is_seen(self, statistic, n, paired):
         rng = np.random.default_rng(0)
@@ -279,8 +296,10 @@ class TestBadInput:
             ({"level": 0.001}, "permutations must be at least 999 at level 0.001, not 199"),
             ({"permutations": 0}, "permutations must be a whole number"),
             ({"permutations": 19.0}, "permutations must be a whole number"),
-            ({"statistic": "ks"}, "statistic must be auto, mmd or exact"),
+            ({"statistic": "ks"}, "statistic must be auto, mmd, sliced or exact"),
             ({"statistic": "mmd", "cost": Chebyshev()}, "mmd needs a cost of"),
+            ({"statistic": "sliced", "cost": "cityblock"}, "sliced methods are of the Euclidean distance"),
+            ({"center": [1.0, 2.0, 3.0]}, "center must be a point"),
             ({"effect_share": 1.0}, "effect_share must be from 0 to below 1"),
             ({"confidence": 1.0}, "confidence"),
             ({"paired": True}, "row i of x and row i of y"),

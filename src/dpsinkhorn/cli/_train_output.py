@@ -88,11 +88,15 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
             f"of {format_epsilon(shared.allowed)} allowed"
         )
     before, split, size = plan.preparation_epsilon, plan.kind.splits_records, f"{plan.expected_batch:,.0f}"
-    hidden = "not told: it shows how many records there are"
+    hidden, told = "not told: it shows how many records there are", plan.recipe.published_epsilon
     rows = [
         ("recipe", f"{plan.recipe.name}: {plan.recipe.description}"),
         ("mechanism", plan.recipe.privacy.mechanism),
         ("epsilon, delta", f"{format_epsilon(plan.epsilon)}, {plan.delta:g} ({plan.accountant})"),
+        (
+            "epsilon, published",
+            None if told is None else f"{told:g}, by its authors' count at their noise; not proved here",
+        ),
         ("epsilon on the ledger", on_ledger),
         ("unit of privacy", f"{plan.facts.unit} (add or remove one)"),
         ("noise multiplier", f"{plan.noise_multiplier:.5g}" if plan.private else "none"),

@@ -52,6 +52,14 @@ def parse_epsilons(text: str) -> list[float]:
         raise BadInputError(f"--epsilons must be numbers with commas between, not {text}") from error
 
 
+def parse_point(text: str | None) -> list[float] | None:
+    """The numbers of `--center`."""
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BadInputError(f"--center must be numbers with commas between, not {text}") from error
+
+
 def noise_of(seed: int | None) -> NoiseSource | None:
     """Noise that replays where there is a seed; None for the default, which is for release."""
     from dpsinkhorn.privacy import SeededNoise
@@ -103,6 +111,11 @@ def show_cost(found: PrivateCost, as_json: bool, *, confidence: float, paired: b
         ("quantity", found.quantity),
         ("cost", f"{found.cost:.6g}"),
         (f"interval, {100 * confidence:g} %", f"{low:.6g} to {high:.6g}"),
+        *(
+            ("the populations'", f"{ends[0]:.6g} to {ends[1]:.6g}")
+            for ends in [found.population_interval]
+            if ends
+        ),
         ("epsilon", format_epsilon(found.epsilon)),
         ("delta", f"{found.delta:g}"),
         ("method", found.method),

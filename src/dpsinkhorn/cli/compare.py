@@ -97,7 +97,7 @@ def compare(
                 )
             table, page = out / "comparison.json", out / "comparison.html"
             replace_file(table, (json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
-            write_comparison(page, found.to_json(), {each.method: each.grid for each in found.methods})
+            write_comparison(page, found.to_json(), found.grids)
     except KeyboardInterrupt:
         raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
     if found.used_before:

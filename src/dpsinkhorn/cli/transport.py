@@ -39,7 +39,11 @@ PairedOption = Annotated[bool, "One person owns a row of X and a row of Y: both 
 ColumnsOption = Annotated[
     list[str] | None, "Columns of the tables to use, with commas between; may be given several times."
 ]
-SupportOption = Annotated[Path | None, "Public points to count at, for histogram."]
+SupportOption = Annotated[Path | None, "Public points to count at, for histogram and linear-program."]
+CenterOption = Annotated[
+    str | None,
+    "Public point amid all points, numbers with commas between, for sliced methods: half the noise.",
+]
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,16 @@ class CostOptions:
     ] = None
     debiased: Annotated[bool, "The Sinkhorn divergence 2W(x,y) - W(x,x) - W(y,y)."] = False
     method: Annotated[
-        Literal["auto", "direct", "noisy-sinkhorn", "histogram"],
-        "auto takes the least predicted error, and never histogram.",
+        Literal[
+            "auto", "direct", "noisy-sinkhorn", "histogram", "linear-program", "sliced", "smoothed-sliced"
+        ],
+        "auto takes direct or noisy-sinkhorn, by the predicted error; sliced ones take --cost euclidean.",
     ] = "auto"
     public: PublicOption = None
     paired: PairedOption = False
     support: SupportOption = None
-    confidence: Annotated[float, "Of the interval."] = 0.95
+    center: CenterOption = None
+    confidence: Annotated[float, "Of the intervals."] = 0.95
 
 
 @app.command("cost")
@@ -99,12 +106,16 @@ def cost_command(x: XArgument, y: YArgument, asked: CostOptions, release: Releas
     Example:
 
         dpsinkhorn transport cost january.csv february.csv --epsilon 1 --cost-bound 4
+
+        dpsinkhorn transport cost x.npy y.npy --epsilon 1 --cost-bound 2 --cost euclidean --method sliced
     """
     from dpsinkhorn.transport import private_cost
 
     with shared.one_line():
         first, second, support = shared.read(x, y, asked.support, release.columns)
-        options = shared.keywords(asked, delta=asked.delta or 0.0, support=support)
+        options = shared.keywords(
+            asked, delta=asked.delta or 0.0, support=support, center=shared.parse_point(asked.center)
+        )
         found = private_cost(first, second, **options, **release.keywords())
     shared.show_cost(found, release.as_json, confidence=asked.confidence, paired=asked.paired)
 
@@ -115,13 +126,15 @@ class TestOptions:
     cost_bound: BoundOption
     level: Annotated[float, "Probability of telling equal distributions apart, at most."] = 0.05
     statistic: Annotated[
-        Literal["auto", "mmd", "exact"], "mmd is quick at any size; exact, the transport cost, to 1,000 rows."
+        Literal["auto", "mmd", "sliced", "exact"],
+        "mmd and sliced are quick at any size; exact, the transport cost, to 1,000 rows.",
     ] = "auto"
     cost: CostOption = "euclidean"
     l1_weight: WeightOption = 1.0
     permutations: Annotated[int, "Relabellings that the data are compared with."] = 199
     effect_share: Annotated[float, "Part of epsilon that releases the statistic itself."] = 0.0
     paired: Annotated[bool, "Row i of X and row i of Y are one person's: both are protected."] = False
+    center: CenterOption = None
     confidence: Annotated[float, "Of the intervals."] = 0.95
 
 
@@ -138,7 +151,8 @@ def two_sample_command(x: XArgument, y: YArgument, asked: TestOptions, release: 
 
     with shared.one_line():
         first, second, _ = shared.read(x, y, None, release.columns)
-        found = private_test(first, second, **shared.keywords(asked), **release.keywords())
+        options = shared.keywords(asked, center=shared.parse_point(asked.center))
+        found = private_test(first, second, **options, **release.keywords())
     shared.show_test(found, release.as_json, paired=asked.paired)
 
 
@@ -202,6 +216,7 @@ class TradeoffOptions:
     debiased: Annotated[bool, "Of the Sinkhorn divergence."] = False
     public: PublicOption = None
     support: SupportOption = None
+    center: CenterOption = None
     runs: Annotated[int, "Runs to take the mean error of."] = 20
     seed: Annotated[int, "The same seed gives the same figures."] = 0
 
@@ -232,7 +247,9 @@ def tradeoff_command(
     warn("measured errors are not private: they are for the curator alone")
     with shared.one_line():
         first, second, support = shared.read(x, y, asked.support, columns)
-        found = measure_tradeoff(first, second, **shared.keywords(asked, epsilons=values, support=support))
+        center = shared.parse_point(asked.center)
+        options = shared.keywords(asked, epsilons=values, support=support, center=center)
+        found = measure_tradeoff(first, second, **options)
         if output is not None:
             write_tradeoff(found, output)
         if plot is not None:

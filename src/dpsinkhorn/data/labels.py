@@ -263,4 +263,7 @@ def _by_name(labels: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.int6
     try:
         return np.array([places[label] for label in labels], dtype=np.int64)
     except KeyError as error:
-        raise DataError(f"the label {error.args[0]!r} is not among the {len(names)} classes stated") from None
+        raise DataError(
+            f"the label {error.args[0]!r} is not among the {len(names)} classes stated; names of the classes "
+            "0, 1, ... are stated by class_names (--class-names)"
+        ) from None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
+    from dpsinkhorn.ot.sliced import line_costs, sliced_cost, whole_bases
 
 __all__ = [
     "COST_NAMES",
@@ -45,16 +46,19 @@ __all__ = [
     "compiled",
     "debiased_loss",
     "empirical_loss",
+    "line_costs",
     "semi_debiased_loss",
+    "sliced_cost",
     "solve",
     "solve_rows",
     "transport_loss",
+    "whole_bases",
     "with_labels",
 ]
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples", "over_ranks")
+_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples", "over_ranks", "sliced")
 
 
 def __getattr__(name: str) -> Any:

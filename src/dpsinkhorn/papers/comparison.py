@@ -15,7 +15,7 @@ from PIL import Image
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import ReproductionError, TrainingError
-from dpsinkhorn.evaluation import Evaluation, Utility, draw_images, evaluate_images, find_protocol
+from dpsinkhorn.evaluation import Evaluation, Utility, draw_images, evaluate_images, find_protocol, images_of
 from dpsinkhorn.mechanisms import private_names
 from dpsinkhorn.privacy import epsilon as epsilon_of
 from dpsinkhorn.privacy import format_epsilon, read_ledger
@@ -30,7 +30,7 @@ LONGEST = 120.0
 """Seconds that a method may be expected to train for, unless it was asked for by name."""
 
 _CLASSIFIERS = ("logistic", "mlp", "cnn")
-_COLUMNS = 8  # images of a class in a grid
+_COLUMNS = 6  # images of a class in a grid
 _MOST_CLASSES = 20  # in a grid
 
 
@@ -92,6 +92,14 @@ class Comparison:
     """What is to be said of earlier uses of the same data."""
     earlier: tuple[tuple[str, float, float], ...] = ()
     """Name, ε and δ of runs that are in the folder from other comparisons."""
+    real_grid: Image.Image | None = None
+    """Real test images, a row for each class, where they are public."""
+
+    @property
+    def grids(self) -> dict[str, Image.Image]:
+        """Pictures by what they are of, real images first."""
+        real = {} if self.real_grid is None else {"real images": self.real_grid}
+        return real | {each.method: each.grid for each in self.methods}
 
     @property
     def together(self) -> tuple[float, float]:
@@ -111,7 +119,8 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("methods", "left_out")}
+        others = "methods", "left_out", "real_grid"
+        plain = {name: value for name, value in vars(self).items() if name not in others}
         epsilon, delta = self.together
         return {
             **plain,
@@ -236,7 +245,19 @@ def compare(
         public=public,
         used_before=used_before,
         earlier=before,
+        real_grid=_grid_of(test) if public else None,
     )
+
+
+def _grid_of(test: Dataset) -> Image.Image:
+    """Return a picture of real images, a row for each class."""
+    if test.labels is None:
+        rows, labels = np.arange(min(test.records, _COLUMNS**2)), None
+    else:
+        kinds = range(min(test.classes, _MOST_CLASSES))
+        rows = np.concatenate([np.flatnonzero(test.labels == kind)[:_COLUMNS] for kind in kinds])
+        labels = test.labels[rows]
+    return grid_image(images_of(test)[rows], labels, columns=_COLUMNS, class_names=test.class_names)
 
 
 def _earlier(folder: Path, plans: Mapping[str, Plan]) -> tuple[tuple[str, float, float], ...]:

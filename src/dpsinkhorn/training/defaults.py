@@ -27,9 +27,8 @@ _BATCH = 4096  # of a flow, where there are enough records
 # Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
 _SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
 _USUAL_EPSILON = 10.0  # where the noise is given in its place
-# From where on thousands of noisy gradients say as much as a few sums: ε = 3 with 60,000 records. With fewer
-# of them noise weighs more, as much as at a smaller ε.
-_LARGE_EPSILON, _MANY_RECORDS = 3.0, 60_000
+# From where on thousands of noisy gradients say as much as a few sums. Fewer records were not measured.
+_LARGE_EPSILON, _MANY_RECORDS = 3.0, 50_000
 
 
 def choose_recipe(
@@ -40,17 +39,21 @@ def choose_recipe(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     epsilon: float | None = None,
     quick: bool = True,
+    labels: tuple[float, ...] | str = "uniform",
 ) -> Recipe:
     """Return the recipe that was asked for, or the default for data of which these facts are public.
 
     The default is a mixture by `moments`: seconds on a CPU. Where there is a GPU (not `quick`), many grey
     images of a middling size and a large ε, it is `grey`, by `record`. `mechanism` asks for another, or
-    replaces that of a recipe that was named. `settings` change what was chosen, by section.
+    replaces that of a recipe that was named. `settings` change what was chosen, by section. Where shares of
+    classes are stated (`labels`), the smallest class decides on the sizes.
 
     >>> digits = Facts((1, 8, 8), classes=10, records=1347, units=1347)
     >>> chosen = choose_recipe(digits, epsilon=10)
     >>> chosen.name, chosen.generator["components"], chosen.privacy.steps
     ('mixture', 4, 5)
+    >>> choose_recipe(digits, epsilon=10, labels=(0.01, *[0.11] * 9)).generator["components"]
+    2
     >>> choose_recipe(Facts((1, 28, 28), 10, 60_000, 60_000), epsilon=10, quick=False).name
     'grey'
     >>> choose_recipe(digits, mechanism="record", settings={"privacy": {"steps": 5}}).privacy.steps
@@ -64,7 +67,7 @@ def choose_recipe(
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     sizes = {_MIXTURE: _sizes, _FLOW: _flow_sizes}.get(str(recipe))
     if sizes is not None:
-        chosen = chosen.replace(**sizes(facts, epsilon or _USUAL_EPSILON))
+        chosen = chosen.replace(**sizes(facts, (epsilon or _USUAL_EPSILON) * members(facts, labels)))
     if mechanism not in (None, chosen.privacy.mechanism):
         chosen = chosen.replace(privacy={"mechanism": mechanism})
     if not settings:
@@ -81,14 +84,20 @@ def _default_name(facts: Facts, mechanism: str | None, epsilon: float | None, qu
         return by_size if mechanism == _GRADIENTS else find_mechanism(mechanism).recipe
     if facts.grouped:
         return _MIXTURE
-    enough = (epsilon or _USUAL_EPSILON) * min(1.0, facts.records / _MANY_RECORDS) >= _LARGE_EPSILON
+    enough = (epsilon or _USUAL_EPSILON) >= _LARGE_EPSILON and facts.records >= _MANY_RECORDS
     gradients = not quick and enough and by_size == "grey" and max(height, width) <= _LARGEST_SIDE
     return by_size if gradients else _MIXTURE
 
 
-def _sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, int]]:
+def members(facts: Facts, labels: tuple[float, ...] | str) -> float:
+    """Return how many records or persons a class has, by public numbers: the smallest, by stated shares."""
+    stated = () if isinstance(labels, str) else [share for share in labels if share > 0]
+    return facts.units * min(stated, default=1.0 / max(facts.classes, 1))
+
+
+def _sizes(facts: Facts, weight: float) -> dict[str, dict[str, int]]:
     """Sizes and steps of a mixture, by ε times the records of a class, which count a ninth in colour."""
-    weight = epsilon * facts.units / max(facts.classes, 1) / facts.image_shape[0] ** 2
+    weight /= facts.image_shape[0] ** 2
     components = min(32, max(2, round(math.sqrt(weight) / 10)))
     return {
         "generator": {"components": components, "frequencies": 20 if weight >= 18_000 else 16},
@@ -96,11 +105,10 @@ def _sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, int]]:
     }
 
 
-def _flow_sizes(facts: Facts, epsilon: float) -> dict[str, dict[str, Any]]:
+def _flow_sizes(facts: Facts, weight: float) -> dict[str, dict[str, Any]]:
     """The sketch's share and sizes, and the expected batch, of a flow."""
-    weight = epsilon * facts.units / max(facts.classes, 1)
     share = min(_LARGEST_SHARE, _SKETCH_WEIGHT / weight)
-    sketch = _sizes(facts, epsilon * math.sqrt(share))
+    sketch = _sizes(facts, weight * math.sqrt(share))
     return {
         "privacy": {"batch": max(1, min(_BATCH, facts.units // 4))},
         "flow": {**sketch["generator"], "share": share, "sketch_steps": max(4, sketch["privacy"]["steps"])},

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpsinkhorn.privacy import format_epsilon
+from dpsinkhorn.training.defaults import members
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["MEASURED", "Expectation", "expectation", "weigh"]
+__all__ = ["EXPECT", "MEASURED", "Expectation", "expectation", "weigh"]
+
+EXPECT = "What to expect, by public numbers: "
+"""Begins the sentence in the notes of a release."""
 
 _PIXELS = 784  # of the images that limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
 # ε times records of a class. From the first on, each of three classifiers keeps more than half of what it
@@ -49,14 +53,13 @@ def expectation(plan: Plan) -> Expectation | None:
     if not plan.private:
         return None
     facts, budget = plan.facts, plan.budget_epsilon
-    stated = () if isinstance(plan.labels, str) else [share for share in plan.labels if share > 0]
-    members = facts.units * min(stated, default=1.0 / max(facts.classes, 1))
-    weight = weigh(budget, members, facts.image_shape)
-    least = _LEAST * budget * members / weight
+    count = members(facts, plan.labels)
+    weight = weigh(budget, count, facts.image_shape)
+    least = _LEAST * budget * count / weight
     a_class = " a class" if facts.classes > 1 else ""
-    having = f"about {members:,.0f} {facts.unit}s{a_class} at epsilon {format_epsilon(budget)}"
+    having = f"about {count:,.0f} {facts.unit}s{a_class} at epsilon {format_epsilon(budget)}"
     if weight < _LEAST:
-        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / members):,}"
+        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / count):,}"
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
     if plan.kind.name != "moments":
         return None

@@ -58,6 +58,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
     """
     facts = facts_of(dataset, records=request.records)
     kind, mechanism = request.generator, request.mechanism
+    labels = _label_probabilities(request.labels, facts.classes)
     if request.recipe is None and mechanism is None and kind not in (None, "mixture"):
         mechanism = "record"  # what trains a network
     recipe = choose_recipe(
@@ -67,6 +68,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
         settings=request.settings,
         epsilon=request.epsilon,
         quick=request.quick,
+        labels=labels,
     )
     if kind not in (None, recipe.generator.get("kind")):
         latent = {} if kind == "mixture" else {"latent": recipe.generator.get("latent", 12)}
@@ -77,7 +79,7 @@ def plan_for(dataset: Dataset, request: Request) -> Plan:
         budget_epsilon=request.epsilon,
         delta=request.delta,
         accountant=request.accountant,
-        labels=request.labels,
+        labels=labels,
         seed=request.seed,
     )
     expected = expectation(plan)

@@ -7,9 +7,11 @@ from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
 from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
+from dpsinkhorn.transport.linear_program import FeasiblePlan, LinearProgramMechanism
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_points, read_together
 from dpsinkhorn.transport.result import PrivateCost
+from dpsinkhorn.transport.sliced import SlicedMechanism, SmoothedMechanism, published_sensitivity
 from dpsinkhorn.transport.tradeoff import (
     Tradeoff,
     TradeoffRow,
@@ -24,13 +26,17 @@ __all__ = [
     "CappedCost",
     "Clouds",
     "DirectMechanism",
+    "FeasiblePlan",
     "HistogramMechanism",
+    "LinearProgramMechanism",
     "NoisyHistograms",
     "NoisyPotentials",
     "NoisySinkhorn",
     "PrivateCost",
     "PrivateTest",
     "Setting",
+    "SlicedMechanism",
+    "SmoothedMechanism",
     "Tradeoff",
     "TradeoffRow",
     "TransportError",
@@ -45,6 +51,7 @@ __all__ = [
     "paper_sensitivity",
     "private_cost",
     "private_test",
+    "published_sensitivity",
     "read_points",
     "read_together",
     "step_sensitivity",

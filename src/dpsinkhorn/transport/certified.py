@@ -147,6 +147,21 @@ def exact_value(costs: _Array, a: _Array, b: _Array, *, bound: float, gap: float
     return _by_sinkhorn(costs, a, b, bound, gap)
 
 
+def exact_plan(costs: _Array, a: _Array, b: _Array, *, bound: float) -> _Array:
+    """Return a plan of the least cost within the weights: for public numbers, without a certificate."""
+    rows, columns = a > 0, b > 0
+    found = emd(
+        a[rows] / a.sum(),
+        b[columns] / b.sum(),
+        np.ascontiguousarray(costs[np.ix_(rows, columns)] / bound),
+        numItermax=_PIVOTS,
+        center_dual=False,
+    )
+    plan = np.zeros_like(costs)
+    plan[np.ix_(rows, columns)] = _cut(found, a[rows], b[columns])
+    return plan
+
+
 def _merged(points: Tensor) -> tuple[Tensor, _Array]:
     """Equal points as one, and the weights of those that are left.
 
@@ -171,11 +186,17 @@ def _below(costs: _Array, g: _Array, a: _Array, b: _Array) -> float:
 
 def _above(costs: _Array, plan: _Array, a: _Array, b: _Array, bound: float) -> float:
     """The cost of a feasible plan near this one: marginals are cut to size, the rest costs at most c̄."""
+    plan = _cut(plan, a, b)
+    # Rows first: no term passes through more than n + m additions.
+    return float(np.einsum("ij,ij->i", plan, costs).sum() + bound * max(0.0, 1.0 - plan.sum(1).sum()))
+
+
+def _cut(plan: _Array, a: _Array, b: _Array) -> _Array:
+    """Return the plan without what is negative, or beyond the weights."""
     plan = np.maximum(plan, 0.0)
     plan *= np.minimum(1.0, a / np.maximum(plan.sum(1), 1e-300))[:, None]
     plan *= np.minimum(1.0, b / np.maximum(plan.sum(0), 1e-300))
-    # Rows first: no term passes through more than n + m additions.
-    return float(np.einsum("ij,ij->i", plan, costs).sum() + bound * max(0.0, 1.0 - plan.sum(1).sum()))
+    return plan
 
 
 def _by_sinkhorn(costs: _Array, a: _Array, b: _Array, bound: float, gap: float) -> float:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import numpy.typing as npt
-from scipy import stats
 from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
-from dpsinkhorn.privacy import Adjacency, Charge
+from dpsinkhorn.privacy import Adjacency
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
-from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.histogram import HistogramMechanism
-from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.result import Method, PrivateCost, Quantity
+from dpsinkhorn.transport.methods import METHODS, Planned, offered
+from dpsinkhorn.transport.populations import Interval
+from dpsinkhorn.transport.result import CostMethod, PrivateCost, Quantity
 
-Choice: TypeAlias = Literal["auto", "direct", "noisy-sinkhorn", "histogram"]
+Choice: TypeAlias = Literal["auto", CostMethod]
+COMPARED: tuple[CostMethod, ...] = ("direct", "noisy-sinkhorn")  # by `auto`
+_COMPUTED_ON_ALL_POINTS = ("auto", "direct")  # whose cost grows with the pairs
 _DEFAULT_REGULARIZATION = 0.05  # of the bound, where transport is not exact
 _AFFORDABLE = 2000  # points of a side up to which exact transport, the default, takes about a second
 
@@ -41,6 +41,7 @@ def private_cost(
     public: PublicSide | None = None,
     paired: bool = False,
     support: npt.ArrayLike | Tensor | None = None,
+    center: npt.ArrayLike | Tensor | None = None,
     confidence: float = 0.95,
     gap: float | None = None,
     ledger: LedgerLike = None,
@@ -67,12 +68,18 @@ def private_cost(
             Above 0 it is the entropic cost that is estimated, and that the interval covers: larger than the
             transport cost, by up to λ log min(n, m), and not 0 for equal data.
         debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
-        method: `auto` takes the one whose error, predicted from public quantities, is least. It never takes
-            histogram: what moving data to the support changes cannot be predicted. Ask for it by name.
+        method: `auto` takes direct or noisy-sinkhorn, whichever has the smaller error predicted from public
+            quantities. The others are asked for by name: histogram and linear-program give the cost of data
+            that were moved to a support, and what that changes cannot be predicted; sliced and
+            smoothed-sliced, for cost "euclidean", give the mean distance along lines.
         public: "x" or "y", where one side is not private.
         paired: one person owns a point of either side; both are then replaced at once.
-        support: public points ``(k, d)``, for histogram: data count at the nearest one.
-        confidence: of the interval, over the noise.
+        support: public points ``(k, d)``, for histogram and linear-program: data count at the nearest one.
+        center: a public point in the middle of where points can be, for sliced and smoothed-sliced: those
+            farther from it than half the bound are moved to that distance. Without one they are moved to
+            within the bound of the origin, and there is twice the noise.
+        confidence: of the intervals: that of these samples is over the noise, that of the populations over
+            noise and samples.
         gap: how near the computed cost must come to the true one, for direct; by default a hundredth of
             the sensitivity, or of the noise where that is less. Iterations go on until it is reached.
         ledger: a file, or an open `Ledger`; charged before anything private is computed.
@@ -90,78 +97,59 @@ def private_cost(
     checks.fraction(zero=True, delta=delta)
     checks.fraction(confidence=confidence)
     checks.flag(debiased=debiased)
-    checks.choice(("auto", "direct", "noisy-sinkhorn", "histogram"), method=method)
+    checks.choice(("auto", *METHODS), method=method)
     # NumPy's scalars would take the arithmetic down to float32, and JSON does not know them.
     epsilon, delta, confidence, debiased = float(epsilon), float(delta), float(confidence), bool(debiased)
     source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
+    bound = clouds.setting.bound
     if regularization is None and not debiased and method != "noisy-sinkhorn":
-        regularization = 0.0 if max(clouds.setting.n, clouds.setting.m) <= _AFFORDABLE else None
-    value = regularization_of(regularization, clouds.setting.bound)
-    quantity = quantity_of(value, debiased)
+        affordable = max(clouds.setting.n, clouds.setting.m) <= _AFFORDABLE
+        regularization = 0.0 if affordable or method not in _COMPUTED_ON_ALL_POINTS else None
+    value = regularization_of(regularization, bound)
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
+    plans = offered(
+        clouds,
+        quantity_of(value, debiased),
+        regularization=value,
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        gap=gap,
+        support=support,
+        center=center,
+        methods=COMPARED if method == "auto" else (method,),
+    )
+    chosen, reason = _choose(method, plans, support is not None)
+    plan = plans[chosen]
+    account.spend(plan.charge, what=plan.what, paired=paired)
+    found = plan.estimate(source)
+    least, most = (-math.inf, math.inf) if plan.quantity == "divergence" else (0.0, bound)
 
-    direct = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=epsilon, gap=gap)
-    predictions: dict[Method, float] = {"direct": direct.predicted_error}
-    histogram: HistogramMechanism | None = None
-    if support is not None:
-        histogram = HistogramMechanism.plan(clouds, support, epsilon=epsilon)
-        if method == "histogram":  # what binning changes is not in it: no match for the other predictions
-            predictions["histogram"] = histogram.predicted_error(quantity)
-    noisy: NoisySinkhorn | None = None
-    turned = clouds.flipped() if public == "x" else clouds  # ψ, the algorithm's state, on the public side
-    if delta > 0 and quantity == "entropic" and method in ("auto", "noisy-sinkhorn"):
-        # An ε that is too small for it does not keep `auto` from the others.
-        with contextlib.suppress(*(() if method == "noisy-sinkhorn" else (TransportError,))):
-            noisy = NoisySinkhorn.plan(turned.setting, regularization=value, epsilon=epsilon, delta=delta)
-            predictions["noisy-sinkhorn"] = noisy.predicted_error
-    chosen, reason = _choose(method, predictions)
-    if method == "auto" and histogram is not None:
-        reason += "; histogram is left out, as what moving data to the support changes cannot be predicted"
-
-    def result(
-        released: float, interval: tuple[float, float], charge: Charge, delta: float = 0.0
-    ) -> PrivateCost:
-        least, most = (-math.inf, math.inf) if debiased else (0.0, clouds.setting.bound)
+    def within(interval: Interval) -> Interval:
         low, high = (min(max(end, least), most) for end in interval)
-        return PrivateCost(
-            cost=min(max(released, least), most),
-            released=released,
-            interval=(low, high),
-            confidence=confidence,
-            epsilon=epsilon,
-            delta=delta,
-            method=chosen,
-            quantity=quantity,
-            predicted_error=predictions[chosen],
-            regularization=value,
-            cost_bound=clouds.setting.bound,
-            adjacency=Adjacency.REPLACE_ONE.value,
-            reason=reason,
-            seeded=not source.secure,
-            sizes=(clouds.setting.n, clouds.setting.m),
-            charge=charge,
-        )
+        return low, high
 
-    if chosen == "histogram":
-        assert histogram is not None
-        reach = histogram.reach(quantity, confidence)
-        account.spend(histogram.charge, what="histogram", paired=paired)
-        weights = histogram.release(clouds, source)
-        released = weights.cost(quantity, value)
-        predictions["histogram"] = histogram.estimated_error(weights, quantity, value)
-        return result(released, (released - reach, released + reach), histogram.charge)
-    if chosen == "noisy-sinkhorn":
-        assert noisy is not None
-        account.spend(noisy.charge, what="noisy-cost", paired=paired)
-        found = noisy.release(turned, source)
-        # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
-        reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
-        interval = (found.cost - reach, found.cost + reach + found.shortfall)
-        return result(found.cost, interval, noisy.charge, delta)
-    account.spend(direct.charge, what="cost", paired=paired)
-    released = direct.release(clouds, source)
-    return result(released, direct.interval(released, confidence), direct.charge)
+    return PrivateCost(
+        cost=min(max(found.cost, least), most),
+        released=found.released,
+        interval=within(found.interval),
+        population_interval=None if found.population_interval is None else within(found.population_interval),
+        confidence=confidence,
+        epsilon=epsilon,
+        delta=plan.delta,
+        method=chosen,
+        quantity=plan.quantity,
+        predicted_error=plan.predicted_error if found.predicted_error is None else found.predicted_error,
+        regularization=value,
+        cost_bound=bound,
+        adjacency=Adjacency.REPLACE_ONE.value,
+        reason=reason,
+        seeded=not source.secure,
+        sizes=(clouds.setting.n, clouds.setting.m),
+        charge=plan.charge,
+        remarks=plan.notes,
+    )
 
 
 def regularization_of(regularization: float | None, bound: float) -> float:
@@ -183,16 +171,16 @@ def quantity_of(regularization: float, debiased: bool) -> Quantity:
     return "entropic" if regularization else "exact"
 
 
-def _choose(method: Choice, predictions: dict[Method, float]) -> tuple[Method, str]:
+def _choose(method: Choice, plans: Mapping[CostMethod, Planned], binned: bool) -> tuple[CostMethod, str]:
     if method != "auto":
-        if method not in predictions:
-            needs = {
-                "histogram": "histogram needs a public support to count on; give support",
-                "noisy-sinkhorn": "noisy-sinkhorn needs a delta above 0, a regularization above 0, and gives "
-                "no divergence",
-            }
-            raise TransportError(needs[method])
         return method, "asked for"
-    best = min(predictions, key=lambda name: predictions[name])
-    errors = ", ".join(f"{name} {error:.3g}" for name, error in predictions.items())
-    return best, f"least predicted error of: {errors}"
+    errors = ", ".join(f"{name} {plan.predicted_error:.3g}" for name, plan in plans.items())
+    reason = f"least predicted error of: {errors}"
+    if binned:
+        reason += "; histogram is left out, as what moving data to the support changes cannot be predicted"
+    return taken_by_auto(plans), reason
+
+
+def taken_by_auto(plans: Mapping[CostMethod, Planned]) -> CostMethod:
+    """Return the method of the least predicted error, of those that `auto` compares."""
+    return min((name for name in COMPARED if name in plans), key=lambda name: plans[name].predicted_error)

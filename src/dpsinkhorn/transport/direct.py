@@ -19,6 +19,7 @@ from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
 from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.laplace import LaplaceRelease
+from dpsinkhorn.transport.populations import Interval, of_populations
 from dpsinkhorn.transport.result import Quantity
 
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
@@ -99,6 +100,21 @@ class DirectMechanism(LaplaceRelease):
         reach = self.scale * math.log(1 / (1 - confidence)) + self.rounding
         below = self.gap / 2 if self.quantity == "divergence" else 0.0  # there the gaps have both signs
         return released - reach - below, released + reach + self.gap - below
+
+    def of_populations(self, released: float, confidence: float) -> Interval | None:
+        """Return where the populations' cost is: below what follows from that of the samples, and above 0.
+
+        No lower end above 0 holds for all populations: far apart, n draws of one need meet none of the
+        other's, however large n is.
+        """
+        if self.quantity == "divergence":
+            return None
+        return of_populations(
+            lambda at: self.interval(released, at),
+            self.setting,
+            confidence=confidence,
+            span=self.setting.bound,
+        )
 
     def value(self, clouds: Clouds) -> float:
         """Return the value that is noised. **Private**: not for anyone's eyes."""

@@ -71,12 +71,18 @@ def _methods(x: Points, y: Points, bound: float) -> Iterator[_Method]:
     yield _Method("direct, entropic", direct, {"regularization": 0.1 * bound})
     yield _Method("direct, exact", direct, {"regularization": 0.0})
     yield _Method("direct, divergence", direct, {"regularization": 0.1 * bound, "debiased": True})
+    along_lines = {"cost": "euclidean", "center": x[0].tolist()}
+    yield _Method("sliced", partial(private_cost, method="sliced", **common), along_lines)
+    smoothed = partial(private_cost, method="smoothed-sliced", delta=1e-5, **common)
+    yield _Method("smoothed sliced", smoothed, along_lines)
     support = np.concatenate([x[:3], y[:3]])
     yield _Method("histogram", partial(private_cost, method="histogram", **common), {"support": support})
+    program = partial(private_cost, method="linear-program", **common)
+    yield _Method("linear program", program, {"support": support})
     yield _Method("noisy Sinkhorn", noisy_sinkhorn, {**common, "delta": 1e-5, "iterations": 3})
     yield _Method("two-stage", two_stage_cost, {**common, "epsilon": 5.0, "delta": 1e-5, "iterations": 2})
     who = ({}, {"paired": True}) if len(x) == len(y) else ({},)
-    for statistic in ("mmd", "exact"):
+    for statistic in ("mmd", "sliced", "exact"):
         options = {**common, "statistic": statistic, "permutations": 39, "effect_share": 0.5}
         yield _Method(f"test, {statistic}", private_test, options, who)
 

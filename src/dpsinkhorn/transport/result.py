@@ -8,9 +8,12 @@ from typing import Any, Literal, TypeAlias
 
 from dpsinkhorn.privacy import Charge
 
-Method: TypeAlias = Literal["direct", "noisy-sinkhorn", "histogram", "two-stage"]
+CostMethod: TypeAlias = Literal[
+    "direct", "noisy-sinkhorn", "histogram", "linear-program", "sliced", "smoothed-sliced"
+]
+Method: TypeAlias = Literal[CostMethod, "two-stage"]
 Quantity: TypeAlias = Literal["entropic", "exact", "divergence"]
-Released: TypeAlias = Literal["entropic", "exact", "divergence", "plan-cost"]
+Released: TypeAlias = Literal[Quantity, "sliced", "smoothed-sliced", "plan-cost"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,14 @@ class PrivateCost:
     Attributes:
         cost: the estimate, within what is possible at all (0 to the bound, for a transport cost).
         released: the noised value as it left the private data, without bias from that limit.
-        interval: contains the true value (for histogram, that of the binned data; for two-stage, <c, π̂>) with
-            probability `confidence`, over the noise.
+        interval: contains the true value for these samples (for histogram and linear-program, that of the
+            binned data; for two-stage, <c, π̂>) with probability `confidence`, over the noise.
+        population_interval: contains the same for the populations, of which rows are independent draws, with
+            probability `confidence` over noise and samples; None where none is proved.
         quantity: what is estimated: the transport cost (exact), the entropic cost, the Sinkhorn divergence,
-            or the <c, π̂> of two-stage (plan-cost).
-        predicted_error: mean absolute error to expect, from public quantities alone (for histogram, from the
-            released histograms, noised once more); see `notes` for what it leaves out.
+            the mean along lines (sliced, smoothed-sliced), or the <c, π̂> of two-stage (plan-cost).
+        predicted_error: mean absolute error to expect, from public quantities alone (for histogram and
+            linear-program, from the released histograms); see `notes` for what it leaves out.
         sizes: n and m.
         reason: why this method was taken.
         seeded: made with predictable noise: not for release.
@@ -47,6 +52,8 @@ class PrivateCost:
     seeded: bool
     sizes: tuple[int, int]
     charge: Charge = field(repr=False)
+    population_interval: tuple[float, float] | None = None
+    remarks: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -66,7 +73,22 @@ class PrivateCost:
                 f"The Sinkhorn divergence, at {at}: 0 for equal data, and near twice the transport cost "
                 "where the regularization is small."
             )
-        if self.method == "histogram":
+        if self.quantity == "sliced":
+            notes.append(
+                "The mean over public directions of the transport cost between projections: at most the "
+                "transport cost itself, of points moved to within the bound."
+            )
+        if self.quantity == "smoothed-sliced":
+            notes.append(
+                "The mean distance along lines of measures that are smoothed by normal noise, which brings "
+                "them closer. What noise alone adds was taken out of the cost."
+            )
+        if self.method == "linear-program":
+            notes.append(
+                "An upper bound, with the probability of the interval: of mass that is there for certain, "
+                "the rest at the largest cost."
+            )
+        if self.method in ("histogram", "linear-program"):
             notes.append(
                 "Cost, interval and predicted error are of the data moved to the nearest points of the "
                 "support: what that changes is not known, and not in them."
@@ -77,9 +99,15 @@ class PrivateCost:
                 "and the interval is of <c, P> itself. The predicted error is of the noise, beside the "
                 "entropic cost: that <c, P> leaves out the entropy is not in it."
             )
-        return tuple(notes)
+        return (*notes, *self.remarks)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, for users: not what only the curator's own programs need."""
-        shown = {k: v for k, v in vars(self).items() if k not in ("released", "sizes", "charge")}
-        return {**shown, "interval": list(self.interval), "notes": list(self.notes)}
+        shown = {k: v for k, v in vars(self).items() if k not in ("released", "sizes", "charge", "remarks")}
+        populations = self.population_interval
+        return {
+            **shown,
+            "interval": list(self.interval),
+            "population_interval": None if populations is None else list(populations),
+            "notes": list(self.notes),
+        }

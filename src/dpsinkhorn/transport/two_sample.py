@@ -10,11 +10,9 @@ Proof: docs/proofs/two-sample-test.md.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +20,25 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
-from dpsinkhorn.ot import L1L2, Cityblock, Cost, Euclidean, SquaredEuclidean
+from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge, compose
 from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells
 from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
-from dpsinkhorn.transport import checks
-from dpsinkhorn.transport.certified import exact_value, rounding
+from dpsinkhorn.transport import checks, statistics
+from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
+from dpsinkhorn.transport.clouds import Clouds, Setting
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.laplace import LaplaceRelease
+from dpsinkhorn.transport.populations import of_populations, spread
+from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, require_euclidean
 
-Statistic: TypeAlias = Literal["mmd", "exact"]
-StatisticChoice: TypeAlias = Literal["auto", "mmd", "exact"]
+Statistic: TypeAlias = Literal["mmd", "sliced", "exact"]
+StatisticChoice: TypeAlias = Literal["auto", Statistic]
+STATISTICS = get_args(Statistic)
 
+_ALL_PAIRS = 2000  # points of a side up to which the kernel of all pairs takes about a second
 _LARGEST = 2.0**50  # whole numbers on the lattice are clamped to this, as those of `add_laplace`
-_BLOCK = 2**21  # entries of the kernel matrix at a time
-_WIDTHS = 8.0  # of the kernel within the bound on the distance
-_UNCAPPED = 1e300  # a capped distance would have no positive definite kernel
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class PrivateTest:
         effect_interval: contains the statistic of these samples with probability `confidence` over the
             noise. It says nothing of the populations: two samples of one population are not at 0.
         population_interval: contains the populations' statistic with probability `confidence` over noise and
-            samples, for rows that are independent draws. It is wide. None for exact, and for pairs.
+            samples, for rows that are independent draws. It is wide; for exact its lower end is 0, as no
+            other holds for all populations. None for pairs.
         epsilon: of all of it together.
     """
 
@@ -92,6 +92,7 @@ class TwoSampleMechanism(LaplaceRelease):
             points of a person, where they are paired.
         gap: how far below its true value a computed statistic may be, at most.
         rounding: how far float64 may put it off besides.
+        lines: directions and ball of the sliced statistic.
         rank: k; what exceeds the k-th largest of the others is rejected.
     """
 
@@ -103,6 +104,7 @@ class TwoSampleMechanism(LaplaceRelease):
     moves: float
     gap: float
     rounding: float
+    lines: SlicedMechanism | None = None
 
     @classmethod
     def plan(
@@ -113,12 +115,13 @@ class TwoSampleMechanism(LaplaceRelease):
         epsilon: float,
         level: float = 0.05,
         permutations: int = 199,
+        center: npt.ArrayLike | Tensor | None = None,
     ) -> TwoSampleMechanism:
         """Fix sensitivity and rank from public numbers."""
         checks.positive(epsilon=epsilon)
         checks.fraction(level=level)
         checks.count(permutations=permutations)
-        checks.choice(("mmd", "exact"), statistic=statistic)
+        checks.choice(STATISTICS, statistic=statistic)
         if setting.paired and setting.n != setting.m:
             raise TransportError(
                 f"paired: row i of x and row i of y must be one person's, but x has {setting.n} rows and y "
@@ -131,22 +134,33 @@ class TwoSampleMechanism(LaplaceRelease):
                 f"permutations must be at least {math.ceil(1 / level) - 1} at level {level:g}, "
                 f"not {permutations}"
             )
-        if statistic == "exact":
+        lines: SlicedMechanism | None = None
+        if center is not None:
+            Ball.of(setting, center)  # checked, whatever the statistic
+        if statistic == "sliced":
+            lines = SlicedMechanism.plan(setting, epsilon=epsilon, center=center)
+            gap, off = 0.0, lines.rounding
+            moves = setting.worst(lines.span / setting.n, lines.span / setting.m) + 2 * off
+        elif statistic == "exact":
             direct = DirectMechanism.plan(setting, "exact", regularization=0.0, epsilon=epsilon)
             moves, gap, off = direct.sensitivity, direct.gap, direct.rounding
         else:
-            root2 = math.sqrt(2)
             sizes = Setting(setting.n, setting.m, 1.0, dimension=setting.dimension)
-            gap, off = 0.0, math.sqrt(rounding(sizes, 0.0))
-            moves = setting.worst(root2 / setting.n, root2 / setting.m) + 2 * off
-        return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off)
+            waves = _by_waves(setting)
+            gap, off = 0.0, rounding(sizes, 0.0) if waves else math.sqrt(rounding(sizes, 0.0))
+            moves = setting.worst(_jump(waves) / setting.n, _jump(waves) / setting.m) + 2 * off
+        return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off, lines)
 
     @property
     def sensitivity(self) -> float:
         """Of the statistic less the noised threshold, on the lattice of the noise."""
         lattice = 1 - min(0.5, 2.0 ** (2 - LATTICE_BITS) / self.epsilon)  # both are rounded to it
-        largest = 2.0 * (self.setting.bound if self.statistic == "exact" else 1.0)
-        return self._widened(2 * self.moves / lattice, largest=largest)
+        return self._widened(2 * self.moves / lattice, largest=2 * self.largest)
+
+    @property
+    def largest(self) -> float:
+        """Return what the statistic does not exceed."""
+        return 2.0 if self.statistic == "mmd" else 2 * self.setting.bound
 
     @property
     def step(self) -> float:
@@ -174,8 +188,13 @@ class TwoSampleMechanism(LaplaceRelease):
             pool = torch.empty(n + m, self.setting.dimension, dtype=torch.float64)
             pool[labels[at]], pool[~labels[at]] = clouds.x, clouds.y
         if self.statistic == "mmd":
-            return _mmd(pool, labels, kernel(clouds.cost.base, self.setting.bound)), at
-        return _exact(pool, labels, clouds.cost, self.gap), at
+            if _by_waves(self.setting):
+                omega = statistics.frequencies(clouds.cost.base, self.setting.bound, self.setting.dimension)
+                return statistics.spectral(pool, labels, omega), at
+            return statistics.mmd(pool, labels, statistics.kernel(clouds.cost.base, self.setting.bound)), at
+        if self.lines is not None:
+            return statistics.sliced(self.lines.ball.moved(pool) @ self.lines.directions.T, labels), at
+        return statistics.exact(pool, labels, clouds.cost, self.gap), at
 
     def excess(self, values: Tensor, at: int, noise: NoiseSource) -> Tensor:
         """Return the statistic, without noise, less the k-th largest of the others, with it. **Private.**
@@ -208,6 +227,7 @@ def private_test(
     permutations: int = 199,
     effect_share: float = 0.0,
     paired: bool = False,
+    center: npt.ArrayLike | Tensor | None = None,
     confidence: float = 0.95,
     ledger: LedgerLike = None,
     budget: float | None = None,
@@ -227,13 +247,15 @@ def private_test(
             kernel is an eighth of the distance that it stands for.
         level: the probability of rejecting what is true, at most.
         statistic: "mmd", the distance of mean embeddings for a Gaussian kernel (a Laplace one for cityblock,
-            their product for l1l2), or "exact", the transport cost, which takes B + 1 solves. `auto` takes
-            mmd, except for a `Cost` of your own, which need not have a kernel.
+            their product for l1l2; beyond 2,000 points of a side by 256 random frequencies), "sliced", the
+            mean transport cost along lines, for euclidean, or "exact", the transport cost, which takes B + 1
+            solves. `auto` takes mmd, except for a `Cost` of your own, which need not have a kernel.
         cost: of a pair, as for `private_cost`.
         permutations: B, how many relabellings the statistic is compared with.
         effect_share: the part of ε that goes to releasing the statistic itself; the decision has the rest.
         paired: row i of x and row i of y are one person's: both are protected, and relabellings exchange
             them. The hypothesis then is that exchanging them makes no difference.
+        center: a public point in the middle of where points can be, for sliced, as for `private_cost`.
         confidence: of the intervals, over the noise.
         ledger: a file, or an open `Ledger`; charged before anything private is computed.
         budget: ε that a new file allows in all; by default this ε.
@@ -247,18 +269,20 @@ def private_test(
     checks.positive(epsilon=epsilon)
     checks.fraction(confidence=confidence)
     checks.fraction(zero=True, effect_share=effect_share)
-    checks.choice(("auto", "mmd", "exact"), statistic=statistic)
+    checks.choice(("auto", *STATISTICS), statistic=statistic)
     epsilon, share, confidence = float(epsilon), float(effect_share), float(confidence)
     source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, paired=paired)
-    known = _has_kernel(clouds.cost.base)
+    known = statistics.has_kernel(clouds.cost.base)
+    if statistic == "sliced":
+        require_euclidean(clouds.cost.base)
     if statistic == "mmd" and not known:
         raise TransportError("mmd needs a cost of dpsinkhorn.ot, which has a kernel; use statistic exact")
     chosen: Statistic = statistic if statistic != "auto" else "mmd" if known else "exact"
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=0.0)
     rest = epsilon * (1 - share) * (1 - 1e-12) if share else epsilon  # the sum may not round up past ε
     plan = TwoSampleMechanism.plan(
-        clouds.setting, chosen, epsilon=rest, level=level, permutations=permutations
+        clouds.setting, chosen, epsilon=rest, level=level, permutations=permutations, center=center
     )
     release = _Effect(plan, epsilon * share) if share else None
     charge = compose(plan.charge, release.charge) if release else plan.charge
@@ -301,8 +325,7 @@ class _Effect(LaplaceRelease):
 
     @property
     def sensitivity(self) -> float:
-        largest = 2.0 * (self.plan.setting.bound if self.plan.statistic == "exact" else 1.0)
-        return self._widened(self.plan.moves, largest=largest)
+        return self._widened(self.plan.moves, largest=2 * self.plan.largest)
 
     def noised(self, value: Tensor, noise: NoiseSource) -> float:
         return float(self._noised(value, noise))
@@ -313,59 +336,29 @@ class _Effect(LaplaceRelease):
 
     def of_populations(self, released: float, confidence: float) -> tuple[float, float] | None:
         """Half of what may go wrong is the noise, half the draw of the samples."""
-        if self.plan.statistic != "mmd" or self.plan.setting.paired:
+        if self.plan.lines is not None:
+            return self.plan.lines.of_populations(released, confidence, interval=self.interval)
+        if self.plan.statistic == "exact":
+            return of_populations(
+                lambda at: self.interval(released, at),
+                self.plan.setting,
+                confidence=confidence,
+                span=self.plan.setting.bound,
+            )
+        if self.plan.setting.paired:
             return None
         low, high = self.interval(released, (1 + confidence) / 2)
-        spread = math.sqrt(1 / self.plan.setting.n + 1 / self.plan.setting.m)
-        reach = spread * (1 + math.sqrt(math.log(2 / (1 - confidence))))
+        jump = _jump(_by_waves(self.plan.setting))
+        reach = 1 + jump * math.sqrt(math.log(2 / (1 - confidence)) / 2)
+        reach *= math.sqrt(spread(self.plan.setting))
         return max(0.0, low - reach), high + reach
 
 
-def _has_kernel(cost: Cost) -> bool:
-    return type(cost) in (SquaredEuclidean, Euclidean, Cityblock, L1L2)
+def _by_waves(setting: Setting) -> bool:
+    """Return whether mmd is computed at random frequencies: for more points than all pairs are affordable."""
+    return max(setting.n, setting.m) > _ALL_PAIRS
 
 
-def kernel(cost: Cost, bound: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a positive definite kernel with values in [0, 1], and 1 on the diagonal, for a known cost.
-
-    It is exp(-64 |x - y|² / 2D²) where the bound is one on the Euclidean distance, D, or on its square, D²;
-    for the others exp(-8 c / bound).
-    """
-    uncapped = CappedCost(cost, _UNCAPPED)
-
-    def values(x: Tensor, y: Tensor) -> Tensor:
-        costs = uncapped.pairwise(x, y) / bound
-        if type(cost) is Euclidean:
-            costs = costs.square_()
-        gaussian = type(cost) in (Euclidean, SquaredEuclidean)
-        return costs.mul_(-(_WIDTHS**2) / 2 if gaussian else -_WIDTHS).exp_()
-
-    return values
-
-
-def _mmd(pool: Tensor, labels: Tensor, k: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return |mean k(x, .) - mean k(y, .)| in the kernel's norm for each row of labels ``(B + 1, N)``."""
-    n = int(labels[0].sum())
-    of_x, of_y = torch.tensor([1 / n, -1 / (len(pool) - n)], dtype=torch.float64)
-    weights = torch.where(labels, of_x, of_y)
-    squares = torch.zeros(len(labels), dtype=torch.float64)
-    rows = max(1, _BLOCK // len(pool))
-    for start in range(0, len(pool), rows):
-        part = slice(start, start + rows)
-        squares += ((weights @ k(pool, pool[part])) * weights[:, part]).sum(1)
-    return squares.clamp(min=0.0).sqrt()
-
-
-def _exact(pool: Tensor, labels: Tensor, cost: CappedCost, gap: float) -> Tensor:
-    """Return certified transport costs, one for each row of labels; equal points are merged."""
-    unique, places = np.unique(pool.numpy() + 0.0, axis=0, return_inverse=True)
-    points, places = torch.from_numpy(unique), places.reshape(-1)
-    costs = cost.pairwise(points, points).numpy()
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whatever a solver has to say would tell of the data
-        for row in labels.numpy():
-            a, b = (np.bincount(places[side], minlength=len(unique)) / side.sum() for side in (row, ~row))
-            block = np.ascontiguousarray(costs[np.ix_(a > 0, b > 0)])
-            found.append(exact_value(block, a[a > 0], b[b > 0], bound=cost.bound, gap=gap))
-    return torch.tensor(found, dtype=torch.float64)
+def _jump(waves: bool) -> float:
+    """Return how far two points' embeddings are apart, at most: a kernel of waves can be as low as -1."""
+    return 2.0 if waves else math.sqrt(2)

@@ -76,6 +76,27 @@ class TestCost:
         assert (found["method"], found["delta"]) == ("noisy-sinkhorn", 1e-5)
         assert found["cost"] == pytest.approx(true_cost(files, quantity="entropic", at=4.0), abs=0.2)
 
+    def test_sliced_methods(self, run):
+        arguments = "cost x.npy y.npy --epsilon 1e3 --cost-bound 4 --cost euclidean --center 0.5,0.5 --json"
+        found = json.loads(run(arguments, "--method", "sliced")[1])
+        assert (found["quantity"], found["delta"]) == ("sliced", 0)
+        assert found["population_interval"][0] < found["cost"] < found["population_interval"][1]
+        noised = json.loads(run(arguments, "--method", "smoothed-sliced", "--delta", 1e-5)[1])
+        assert noised["cost"] == pytest.approx(found["cost"], abs=0.1)
+        status, _, err = run(arguments, "--method", "sliced", "--center", "0.5,a")
+        assert (status, err.count("\n")) == (2, 1)
+        assert "--center must be numbers" in err
+        status, out, _ = run("cost x.npy y.npy --epsilon 1 --cost-bound 4")
+        assert (status, "the populations'" in out) == (0, True)
+
+    def test_a_linear_program(self, run, files):
+        arguments = "cost x.npy y.npy --epsilon 1e4 --cost-bound 4 --json --method linear-program"
+        found = json.loads(run(arguments, "--support", files / "grid.npy")[1])
+        assert found["cost"] == pytest.approx(true_cost(files), abs=0.15)
+        status, _, err = run(arguments)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "needs a public support" in err
+
     def test_costs(self, run):
         costs = {}
         for name in ("sqeuclidean", "cityblock", "l1l2"):
