@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpsinkhorn.data import DataError, ShardedDataset, from_arrays, load_dataset, write_shards
+from dpsinkhorn.data import DataError, ShardedDataset, from_arrays, load_dataset, load_parts, write_shards
 from dpsinkhorn.training.records import Records, records_of
+from support.readers import write_idx
 from support.runs import bits, finished, small_plan, tiny_arrays, tiny_data
 
 CPU = torch.device("cpu")
@@ -55,6 +56,57 @@ class TestWhatIsRead:
         write_shards(data, tmp_path / "shards")
         found = load_dataset(tmp_path / "shards")
         assert found.public_names == ("a", "c", "b")
+
+    def parts(self, tmp_path, groups, labels=("0", "1", "0", "1")):
+        """Two .npz files of two records each."""
+        (tmp_path / "parts").mkdir()
+        images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2)
+        for name, rows in (("a", slice(0, 2)), ("b", slice(2, 4))):
+            arrays = {
+                "images": images[rows],
+                "labels": np.array(labels)[rows],
+                "groups": np.array(groups)[rows],
+            }
+            np.savez(tmp_path / "parts" / f"{name}.npz", **arrays)
+        return images, tmp_path / "parts"
+
+    def test_a_folder_of_files_is_read_one_by_one(self, tmp_path):
+        images, parts = self.parts(tmp_path, groups=[5, 5, 7, 6])
+        with pytest.raises(DataError, match=r"2 files like a.npz; .* dpsinkhorn data shard"):
+            load_dataset(parts)
+        found = write_shards(load_parts(parts, classes=2), tmp_path / "shards", records=2)
+        assert np.array_equal(found.images[:][..., 0], images)
+        assert found.labels[:].tolist() == [0, 1, 0, 1]
+        assert found.groups[:].tolist() == [0, 0, 1, 2]
+        assert found.found_counts() == (2, 2)
+        assert found.found_range() == (0, 15)
+
+    def test_a_person_in_two_files_is_refused(self, tmp_path):
+        _, parts = self.parts(tmp_path, groups=[5, 6, 6, 7])
+        with pytest.raises(DataError, match=r"records in a.npz and in b.npz; all records of a person belong"):
+            write_shards(load_parts(parts, classes=2), tmp_path / "shards")
+        assert not (tmp_path / "shards" / "index.json").exists()
+
+    def test_classes_of_several_files_are_stated(self, tmp_path):
+        _, parts = self.parts(tmp_path, groups=[5, 6, 7, 8], labels=("cat", "dog", "owl", "dog"))
+        with pytest.raises(DataError, match="each could number its classes otherwise; state them"):
+            write_shards(load_parts(parts), tmp_path / "shards")
+        found = write_shards(load_parts(parts, classes=["cat", "dog", "owl"]), tmp_path / "again")
+        assert found.labels[:].tolist() == [0, 1, 2, 1]
+
+    def test_files_of_another_shape_are_refused(self, tmp_path):
+        _, parts = self.parts(tmp_path, groups=[5, 6, 7, 8])
+        np.savez(parts / "c.npz", images=np.zeros((2, 3, 3), np.uint8), labels=[0, 1], groups=[9, 9])
+        with pytest.raises(DataError, match=r"c.npz differs from the files before it: shape \[3, 3, 1\]"):
+            write_shards(load_parts(parts, classes=2), tmp_path / "shards")
+
+    def test_several_idx_files(self, tmp_path):
+        for number in range(2):
+            values = np.full((3, 2, 2), number, np.uint8)
+            write_idx(tmp_path / f"{number}-train-images-idx3-ubyte", values)
+            write_idx(tmp_path / f"{number}-train-labels-idx1-ubyte", values[:, 0, 0].copy())
+        found = write_shards(load_parts(tmp_path, classes=2), tmp_path.parent / "shards")
+        assert found.labels[:].tolist() == found.images[:][:, 0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
 
     def test_shards_of_shards(self, tmp_path):
         _, shards = written(tmp_path, persons=15)

@@ -25,7 +25,8 @@ from dpsinkhorn.privacy import (
 from dpsinkhorn.privacy.words import factor_in_words
 from dpsinkhorn.release import TRUST, About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
-from dpsinkhorn.training import Run
+from dpsinkhorn.training import Request, Run, plan_for
+from dpsinkhorn.training.expectation import expectation
 from support.html import read_page, rows
 from support.releases import CONFIGS, statement, trained, write_small_release
 from support.reports import DAY, about, banner, figure, page_of, printed
@@ -59,6 +60,18 @@ def test_the_guarantee_stands_at_the_top(run):
     # before any other section, and its title says it too
     assert page.all("h2")[0].text == "What is guaranteed"
     assert format_epsilon(privacy.epsilon) in page.one("head").one("title").text
+
+
+def test_what_to_expect_stands_where_it_is_looked_for(tmp_path):
+    """Public numbers say it; it is no part of what counts as public."""
+    data = tiny_data()
+    run = finished(tmp_path / "run", plan_for(data, Request(epsilon=10.0, anyway=True, quick=True)), data)
+    expected = str(expectation(run.plan))
+    page = page_of(run.folder)
+    assert expected in page.one("section", id="evaluation").text
+    assert expected in page.one("section", id="decision").text
+    assert expected not in page.one("main").all("section")[0].text
+    assert expected in (run.folder / "release" / "README.md").read_text()
 
 
 def test_what_anyone_can_become_sure_of(run):

@@ -7,7 +7,9 @@ person where the format has them, and pixels.
 from __future__ import annotations
 
 import io
+import json
 import shutil
+import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.random import Generator
 from PIL import Image
 
-from dpsinkhorn.data import DataError, Dataset, from_arrays, load_dataset, write_shards
+from dpsinkhorn.data import DataError, Dataset, from_arrays, load_dataset, load_parts, write_shards
 from dpsinkhorn.transport import TransportError, read_points
 from support.readers import encoded, write_idx
 
@@ -435,6 +437,70 @@ class PictureFolder(Format):
         return load_dataset(path, **options)
 
 
+class Tar(Format):
+    """WebDataset: a picture, its class and its person follow each other."""
+
+    name = "tar"
+    options = (
+        {"groups": "person"},
+        {"groups": "person", "classes": NAMES},
+        {"size": 3},
+        {"unlabelled": True},
+    )
+
+    def record(self, rng: Generator) -> tuple[str, str, bytes]:
+        return NAMES[rng.integers(3)], f"p{rng.integers(4)}", picture(rng)
+
+    def hostile(self, rng: Generator) -> tuple[str, str, bytes]:
+        label, person, content = self.record(rng)
+        if rng.random() < 0.5:
+            label = str(rng.choice(HOSTILE_FIELDS))
+        if rng.random() < 0.5:
+            person = str(rng.choice(HOSTILE_FIELDS))
+        return label, person, hostile_picture(rng) if rng.random() < 0.5 else content
+
+    def write(self, folder: Path, records: Sequence[tuple[str, str, bytes]]) -> Path:
+        with tarfile.open(folder / "set.tar", "w") as archive:
+            for k, (label, person, content) in enumerate(records):
+                about = json.dumps({"person": person}).encode()
+                for ending, data in (("png", content), ("cls", label.encode()), ("json", about)):
+                    member = tarfile.TarInfo(f"{k:03d}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+        return folder / "set.tar"
+
+
+class Parts(Parquet):
+    """A folder of parquet files, one for each person, written as shards."""
+
+    options = (
+        {"unlabelled": True},
+        {"classes": NAMES},
+        {"classes": NAMES, "size": 3, "value_range": (0, 255)},
+    )  # type: ignore[assignment]
+
+    def place(self, records: Sequence[Any], rng: Generator) -> int:  # noqa: ARG002
+        return len(records)
+
+    def found_at(self, records: Sequence[Any], at: int) -> int:
+        return Shards.found_at(self, records, at)  # type: ignore[arg-type]
+
+    def write(self, folder: Path, records: Sequence[Any]) -> Path:
+        place = folder / "parts"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        persons = list(dict.fromkeys(person for _, person, _ in records))
+        for number, person in enumerate(persons):
+            own = [record for record in records if record[1] == person]
+            super().write(folder, own).rename(place / f"{number:03d}.parquet")
+        return place
+
+    def read(self, path: Path, options: dict[str, Any]) -> Dataset:
+        place = path.parent / "shards"
+        shutil.rmtree(place, ignore_errors=True)
+        return write_shards(load_parts(path, **options), place, records=2)
+
+
 FORMATS: tuple[Format, ...] = (
     TextTable("csv", ".csv", ","),
     TextTable("csv, numbered classes", ".csv", ",", numbered=True),
@@ -442,6 +508,7 @@ FORMATS: tuple[Format, ...] = (
     TextTable("tsv", ".tsv", "\t"),
     PathTable(),
     Parquet("parquet of bytes", "uint8"),
+    Parts("folder of parquet", "uint8"),
     Parquet("parquet of whole numbers", "int64"),
     Parquet("parquet of floats", "float64"),
     Parquet("parquet of lists", "uint8", lists=True),
@@ -453,6 +520,7 @@ FORMATS: tuple[Format, ...] = (
     ListOfArrays(),
     Idx(),
     PictureFolder(),
+    Tar(),
     PointTable("points, csv", ".csv", ","),
     PointTable("points, csv with semicolons", ".csv", ";"),
     PointTable("points, tsv", ".tsv", "\t"),

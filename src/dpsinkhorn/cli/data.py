@@ -104,6 +104,15 @@ class DataOptions:
             warn(printable(data.skipped_sentence()))
         return data
 
+    def parts(self, source: str, *, split: SplitName = "train") -> Iterator[Dataset]:
+        """Read a folder of several files one after the other; any other source is one part."""
+        from dpsinkhorn.data import load_parts
+
+        for part in load_parts(source, split=split, **self.parsed()):
+            if part.skipped_files:
+                warn(printable(part.skipped_sentence()))
+            yield part
+
 
 def parse_classes(text: str) -> int | tuple[str, ...]:
     """`10`, or `cat,dog`.
@@ -236,15 +245,18 @@ def shard_command(
 ) -> None:
     """Write a source as a folder of shards, which trainings read a little at a time, on one rank or on many.
 
-    All records of a person (--groups) go into one shard.
+    A folder of several .parquet, .npy, .npz, .tar, .csv or idx files is read one file at a time. All records
+    of a person (--groups) go into one shard; in such a folder each person's must be in one file.
 
-    Example:
+    Examples:
 
         dpsinkhorn data shard scans.npy --classes 3 --to shards
+
+        dpsinkhorn data shard folder-of-tars --classes ill,well --groups patient --to shards
     """
     from dpsinkhorn.data import write_shards
 
-    written = write_shards(reading.load(source, split=split, quiet=as_json), to, records)
+    written = write_shards(reading.parts(source, split=split), to, records)
     if as_json:
         print_json({"folder": str(to), "shards": len(written.shards), "records": written.records})
         return

@@ -38,16 +38,21 @@ def has_idx(folder: Path) -> bool:
 
 def find_idx(folder: Path, split: str) -> Path | None:
     """Return the file of images of a split in a folder of idx files; None where there is none."""
-    if split not in _PREFIX:
-        return None
-    pattern = re.compile(rf"(?:.*-)?{_PREFIX[split]}-images[-.]idx\d-ubyte(\.gz)?")
-    found = sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file())
+    found = list_idx(folder, split)
     plain = {path.name.removesuffix(".gz") for path in found}
     if len(plain) > 1:
         raise DataError(
             f"{folder} holds several sets of idx files ({', '.join(sorted(plain))}); name one file"
         )
     return found[0] if found else None  # the unpacked one sorts first, and is the quicker to read
+
+
+def list_idx(folder: Path, split: str) -> list[Path]:
+    """Return all files of images of a split in a folder of idx files."""
+    if split not in _PREFIX:
+        return []
+    pattern = re.compile(rf"(?:.*-)?{_PREFIX[split]}-images[-.]idx\d-ubyte(\.gz)?")
+    return sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file())
 
 
 def labels_beside(images: Path) -> Path | None:

@@ -6,15 +6,17 @@ A reader is imported when a source of its kind is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpsinkhorn import _checks
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
+from dpsinkhorn.data.parts import Persons, find_parts
 from dpsinkhorn.data.pictures import DICOM_HINT, Progress, is_dicom, parse_size
 from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.data.shards import is_sharded, read_shards
@@ -40,11 +42,13 @@ def load_dataset(
     unlabelled: bool = False,
     folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    persons: Persons | None = None,
 ) -> Dataset:
     """Read a data set by its name (`digits`, `mnist`, `fashion-mnist`, `cifar10`, `celeba`) or its path.
 
     A path is a folder of idx files, an .npz or .npy file, a folder of pictures with a sub-folder per class,
-    a .csv, .tsv or .parquet table, or a folder of shards. A folder that has a known name is written ./mnist.
+    a .csv, .tsv or .parquet table, a .tar of WebDataset, or a folder of shards. A folder that has a known
+    name is written ./mnist.
 
     `image`, `label` and `groups` say where the images, the labels and the persons are: columns of a table,
     arrays of an .npz, files beside a .npy, for CelebA an attribute and `identity`. `unlabelled` leaves labels
@@ -52,7 +56,7 @@ def load_dataset(
     same order, where labels are numbers or codes. `size` (one number, or height and width) and
     `channels` (1 or 3) crop and convert. `value_range` is the public range of the pixels where it is not that
     of their type. `folder` replaces the data folder of named sets; `progress` is called with the number of
-    pictures decoded so far and of all.
+    pictures decoded so far and of all. `persons` are those of other files, of whom this one may have none.
 
     >>> load_dataset("digits", split="test")
     Dataset('digits': 450 images of 8 x 8 x 1, uint8, 10 classes)
@@ -67,7 +71,9 @@ def load_dataset(
         raise DataError(f"channels must be 1 (grey) or 3 (colour), not {channels}")
     names = _checked_names(class_names)
     fitted = parse_size(size), channels
-    asked = Request(split, image, label, groups, unlabelled, classes, names, *fitted, value_range, progress)
+    asked = Request(
+        *(split, image, label, groups, unlabelled, classes, names, *fitted, value_range, progress, persons)
+    )
     text = os.fspath(source)
     if text in KNOWN:
         return _load_known(text, None if folder is None else Path(folder), asked)
@@ -79,6 +85,22 @@ def load_dataset(
             f"there is no file or folder {text}, and no data set of that name ({', '.join(KNOWN)})"
         )
     return _load_file(path, asked)
+
+
+def load_parts(source: str | os.PathLike[str], *, split: str = "train", **options: Any) -> Iterator[Dataset]:
+    """Read a folder of several files of one kind, such as .parquet or .tar, one file after the other.
+
+    Each has a part of the records, and whole persons. Any other source is a part by itself. The options are
+    those of `load_dataset`.
+    """
+    path = Path(os.fspath(source)).expanduser()
+    known = os.fspath(source) in KNOWN or not path.is_dir() or is_sharded(path)
+    parts = [] if known else find_parts(path, split)
+    persons = Persons()
+    for part in parts:
+        yield load_dataset(part, split=split, persons=persons, **options)
+    if not parts:
+        yield load_dataset(source, split=split, **options)
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -133,6 +155,7 @@ def _load_folder(path: Path, name: str, asked: Request) -> Dataset:
             raise DataError(f"{name} is a folder of shards: parts, labels and class names are settled there")
         return read_shards(path)
     if formats.has_idx(path):
+        _refuse_parts(path, asked)
         images = formats.find_idx(path, asked.split)
         if images is None:
             raise DataError(
@@ -147,6 +170,7 @@ def _load_folder(path: Path, name: str, asked: Request) -> Dataset:
         )
     if folders.is_celeba(path):
         return _load_celeba(path, name, asked)
+    _refuse_parts(path, asked)
     asked.refuse(name, "image", "label", "groups", hint="write a table of paths, labels and persons instead")
     listing = folders.list_pictures(path, asked)
     pictures = asked.decode(listing.paths, [str(file) for file in listing.paths])
@@ -161,6 +185,14 @@ def _load_folder(path: Path, name: str, asked: Request) -> Dataset:
     return replace(asked.finish(found, name), skipped_files=listing.skipped)
 
 
+def _refuse_parts(path: Path, asked: Request) -> None:
+    if parts := find_parts(path, asked.split):
+        raise DataError(
+            f"{path} holds {len(parts)} files like {parts[0].name}; name one of them, or write them all as "
+            f"shards first: dpsinkhorn data shard {path} --to SHARDS"
+        )
+
+
 def _load_file(path: Path, asked: Request) -> Dataset:
     from dpsinkhorn.data import formats
 
@@ -171,11 +203,12 @@ def _load_file(path: Path, asked: Request) -> Dataset:
         from dpsinkhorn.data.arrays import read_npz_set
 
         return asked.finish(read_npz_set(path, asked), path.name)
-    if suffix not in (".npy", ".csv", ".tsv", ".parquet"):
+    if suffix not in (".npy", ".csv", ".tsv", ".parquet", ".tar"):
         if is_dicom(path):
             raise DataError(f"{path} is of no known type; {DICOM_HINT} in a folder per class")
         raise DataError(
-            f"{path} is of no known type; give a folder, or a file ending in .npz, .npy, .csv, .tsv, .parquet"
+            f"{path} is of no known type; give a folder, or a file ending in .npz, .npy, .csv, .tsv, "
+            ".parquet, .tar"
         )
     if asked.split != "train":
         raise asked.no_part(path)
@@ -184,6 +217,10 @@ def _load_file(path: Path, asked: Request) -> Dataset:
 
         asked.refuse(path.name, "image")
         return asked.finish(read_npy_set(path, asked.label, asked.groups), path.name)
+    if suffix == ".tar":
+        from dpsinkhorn.data.webdataset import read_tar
+
+        return asked.finish(read_tar(path, asked), path.name)
     from dpsinkhorn.data.tables import read_table
 
     return asked.finish(read_table(path, asked), path.name)

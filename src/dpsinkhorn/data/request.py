@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from dpsinkhorn.data.dataset import Dataset, from_arrays
+from dpsinkhorn.data.parts import Persons
 from dpsinkhorn.data.pictures import Pixels, Progress, decode_all, fit_array
 from dpsinkhorn.errors import DataError
 
@@ -42,6 +44,8 @@ class Request:
     channels: int | None
     value_range: tuple[float, float] | None
     progress: Progress | None
+    persons: Persons | None = None
+    """Those of other files, of whose persons this one may have none."""
 
     def decode(self, sources: Sequence[bytes | Path], names: Sequence[str]) -> Pixels:
         """Decode pictures to the size and channels asked for."""
@@ -62,6 +66,8 @@ class Request:
 
     def finish(self, found: Content, name: str) -> Dataset:
         """Check everything, then bring the images to the size and channels asked for."""
+        if self.persons is not None and found.groups is not None:
+            self.persons.add(np.asarray(found.groups, dtype=object).tolist(), name)
         labels, class_names = (None, ()) if self.unlabelled else (found.labels, found.class_names)
         classes = self.classes
         if class_names and classes not in (None, len(class_names)):

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -211,8 +211,12 @@ def read_shards(folder: Path) -> ShardedDataset:
         raise DataError(f"{folder / _INDEX} cannot be read: {reason}; write the shards again") from error
 
 
-def write_shards(dataset: Dataset, folder: Path, records: int | None = None) -> ShardedDataset:
-    """Write a data set as shards of about so many records, each person in one of them.
+def write_shards(
+    data: Dataset | Iterable[Dataset], folder: Path, records: int | None = None
+) -> ShardedDataset:
+    """Write a data set, or several with a part of the records each, as shards of about so many records.
+
+    Each person is in one of them; of several parts, none may have records of the same person.
 
     >>> import tempfile
     >>> from dpsinkhorn.data import from_arrays
@@ -225,34 +229,54 @@ def write_shards(dataset: Dataset, folder: Path, records: int | None = None) -> 
     """
     if records is not None and records < 1:
         raise DataError(f"a shard has 1 record or more, not {records}")
-    size = math.prod(dataset.images.shape[1:]) * dataset.images.dtype.itemsize
-    many = min(max(1, _BYTES // size), -(-dataset.records // _LEAST_SHARDS)) if records is None else records
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise DataError(f"{folder} is not empty; choose another folder")
-        entries = [
-            _write(dataset, rows, folder, number) for number, rows in enumerate(_shares(dataset, many))
-        ]
-        index = {
-            "format": _FORMAT,
-            "name": dataset.name,
-            "shape": list(dataset.images.shape[1:]),
-            "dtype": dataset.images.dtype.str,
-            "value_range": list(dataset.value_range),
-            "classes": dataset.classes,
-            "class_names": list(dataset.class_names),
-            "classes_stated": dataset.classes_stated,
-            "labelled": dataset.labels is not None,
-            "grouped": dataset.groups is not None,
-            "found_range": list(dataset.found_range()),
-            "found_counts": list(dataset.found_counts()),
-            "shards": entries,
-        }
+        index: dict[str, Any] = {}
+        for part in [data] if isinstance(data, Dataset) else data:
+            _add(part, index, folder, records)
         write_new(folder / _INDEX, json.dumps(index, indent=1).encode())
     except OSError as error:
         raise DataError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return read_shards(folder)
+
+
+def _add(part: Dataset, index: dict[str, Any], folder: Path, records: int | None) -> None:
+    """Write the shards of one part, and their lines of the index."""
+    facts = {
+        "shape": list(part.images.shape[1:]),
+        "dtype": part.images.dtype.str,
+        "value_range": list(part.value_range),
+        "classes": part.classes,
+        "class_names": list(part.class_names),
+        "classes_stated": part.classes_stated,
+        "labelled": part.labels is not None,
+        "grouped": part.groups is not None,
+    }
+    low, high = part.found_range()
+    counts = np.array(part.found_counts(), np.int64)
+    if not index:
+        found = {"found_range": [low, high], "found_counts": counts.tolist()}
+        index.update({"format": _FORMAT, "name": part.name, **facts, **found, "shards": []})
+    else:
+        if part.labels is not None and not part.classes_stated:
+            raise DataError(
+                "labels are in several files, and each could number its classes otherwise; state them "
+                "(--classes 10, or their names)"
+            )
+        for fact, value in facts.items():
+            if index[fact] != value:
+                raise DataError(
+                    f"{part.name} differs from the files before it: {fact.replace('_', ' ')} {value}, not "
+                    f"{index[fact]}; state --classes, --value-range, --size or --channels"
+                )
+        index["found_range"] = [min(index["found_range"][0], low), max(index["found_range"][1], high)]
+        index["found_counts"] = (counts + index["found_counts"]).tolist()
+    size = math.prod(part.images.shape[1:]) * part.images.dtype.itemsize
+    many = min(max(1, _BYTES // size), -(-part.records // _LEAST_SHARDS)) if records is None else records
+    for rows in _shares(part, many):
+        index["shards"].append(_write(part, rows, folder, len(index["shards"])))
 
 
 def _shares(dataset: Dataset, many: int) -> Iterator[slice | npt.NDArray[np.int64]]:

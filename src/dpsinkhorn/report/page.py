@@ -25,6 +25,7 @@ from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import cautions, explain, status_of
 from dpsinkhorn.report.pictures import samples_by_class, training_log
 from dpsinkhorn.report.standards import sp_800_226
+from dpsinkhorn.training.expectation import EXPECT
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
@@ -175,6 +176,10 @@ def _context(found: Findings) -> dict[str, Any]:
         "variation": "" if release is None else settings.value_in_words(release.config.variation.values),
         "curve": curve,
         "plot": curve and line_plot(curve.steps, curve.epsilons, budget if math.isfinite(budget) else None),
+        "notes": [note for note in found.privacy.notes if not note.startswith(EXPECT)],
+        "expected": next(
+            (note.removeprefix(EXPECT) for note in found.privacy.notes if note.startswith(EXPECT)), None
+        ),
         "budget": format_epsilon(budget) if math.isfinite(budget) else None,
         "allowed": format_epsilon(allowed) if math.isfinite(allowed) else None,
         "data_rows": settings.data_rows(found),

@@ -28,7 +28,7 @@ from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.privacy.words import unit_conflict
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.training.expectation import expectation
+from dpsinkhorn.training.expectation import EXPECT, expectation
 from dpsinkhorn.training.plan import Plan
 
 __all__ = ["Account", "accountant_for", "charged_steps", "check_unit", "epsilon_by", "statement_of"]
@@ -265,8 +265,8 @@ def _notes(plan: Plan) -> tuple[str, ...]:
     if plan.published_epsilon is not None:
         notes.append("published_epsilon is the papers' own count; it is not a valid guarantee.")
     expected = expectation(plan)
-    if expected is not None and expected.level != "fine":
-        notes.append(f"What to expect, by public numbers: {expected}.")
+    if expected is not None:
+        notes.append(f"{EXPECT}{expected}.")
     return tuple(notes)
 
 

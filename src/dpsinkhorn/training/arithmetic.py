@@ -47,7 +47,9 @@ def check_float64(device: torch.device) -> None:
 
 def computed_by(device: torch.device) -> str:
     """Return what decides on the last bits here: the version of PyTorch, and the kind of device."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    kind, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    on_cpu = f"{device.type} ({kind}, threads: {threads})"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu
     return f"torch {torch.__version__} on {name}"
 
 

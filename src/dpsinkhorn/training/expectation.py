@@ -14,7 +14,10 @@ from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.defaults import members
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["MEASURED", "Expectation", "expectation", "weigh"]
+__all__ = ["EXPECT", "MEASURED", "Expectation", "expectation", "weigh"]
+
+EXPECT = "What to expect, by public numbers: "
+"""Begins the sentence in the notes of a release."""
 
 _PIXELS = 784  # of the images that limits are stated for: 28 x 28, grey; larger ones are learnt as coarsely
 # ε times records of a class. From the first on, each of three classifiers keeps more than half of what it
