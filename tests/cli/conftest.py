@@ -25,6 +25,19 @@ def run(capsys):
 
 
 @pytest.fixture
+def refused(run):
+    """The one line of a refusal: status 2, nothing on stdout."""
+
+    def refused(*command: object) -> str:
+        status, out, err = run(*command)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("dpsinkhorn: ")
+        return err
+
+    return refused
+
+
+@pytest.fixture
 def one_thread():
     """PyTorch with one thread."""
     before = torch.get_num_threads()

@@ -150,19 +150,11 @@ class TestRun:
         ("audit --game run --epsilon 1 --seed -1", "seed"),
     ],
 )
-def test_bad_input_is_one_line_on_stderr_and_status_2(run, tmp_path, monkeypatch, command, says):
+def test_bad_input_is_one_line_on_stderr_and_status_2(refused, tmp_path, monkeypatch, command, says):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(command)
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("dpsinkhorn: ")
-    assert says in err
+    assert says in refused(command)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_has_examples_and_says_what_the_status_means(run):
-    status, out, _ = run("audit --help")
-    assert status == 0
-    words = " ".join(out.split())
-    assert "dpsinkhorn audit --mechanism record" in words
-    assert "3 if it exceeds it" in words
+def test_help_says_what_the_status_means(run):
+    assert "3 if it exceeds it" in " ".join(run("audit --help")[1].split())

@@ -100,10 +100,8 @@ def test_each_run_has_its_own_adjacency(shared, mixed, run, monkeypatch):
     assert not any("add-or-remove-one" in line for line in lines)
 
 
-def test_an_accountant_without_a_bound_is_one_line(mixed, run):
-    status, out, err = run("privacy ledger", mixed, "--accountant", "rdp")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "pld" in err
+def test_an_accountant_without_a_bound_is_one_line(mixed, refused):
+    assert "pld" in refused("privacy ledger", mixed, "--accountant", "rdp")
 
 
 def test_no_epsilon_is_rounded_down(tmp_path, run):
@@ -136,11 +134,8 @@ def test_without_privacy_it_is_infinite(tmp_path, run):
     assert "infinite" in run("privacy ledger", tmp_path / "run")[1]
 
 
-def test_bad_input(tmp_path, run):
+def test_bad_input(tmp_path, refused):
     (tmp_path / "text").write_text("no ledger")
     (tmp_path / "empty").mkdir()
     for name in ("missing", "text", "empty"):
-        status, out, err = run("privacy ledger", tmp_path / name)
-        assert (status, out) == (2, "")
-        assert err.count("\n") == 1
-        assert name in err
+        assert name in refused("privacy ledger", tmp_path / name)

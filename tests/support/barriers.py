@@ -14,13 +14,15 @@ Kind = TypeVar("Kind", bound=TrainingMechanism)
 _NAMES = {SquaredEuclidean: "sqeuclidean", Cityblock: "cityblock", L1L2: "l1l2"}
 
 
-def terms(clip, sigma, generator=None, *, classes=0, batch=1.0, rows=1, persons=1, most=2**20, loss=None):
+def terms(
+    clip, sigma, generator=None, *, classes=0, rate=1.0, batch=1.0, rows=1, persons=1, most=2**20, loss=None
+):
     """Public numbers: `batch` records are expected, `persons` records of each person."""
     generator = generator or MLPConfig(image_shape=(1, 8, 8), classes=classes)
-    facts = Facts(generator.image_shape, classes, batch, batch / persons)
+    facts = Facts(generator.image_shape, classes, batch / rate, batch / rate / persons)
     options = {"loss": loss or LossSettings(), "least_largest_sample": most}
     return Terms(
-        facts, clip, sigma, sampling_rate=1.0, steps=1, generated=rows, generator=generator, **options
+        facts, clip, sigma, sampling_rate=rate, steps=1, generated=rows, generator=generator, **options
     )
 
 

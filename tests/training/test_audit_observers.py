@@ -81,8 +81,8 @@ class TestEvidence:
 
 
 def watched_record(sigma: float = 1.0, own: float = 0.5) -> tuple[Record, RecordObserver]:
-    barrier = mechanism_of(Record, 2.0, sigma, SquaredEuclidean(), 1.0, batch=15.0, own=own, classes=3)
-    return barrier, RecordObserver(barrier, RATE, CANARIES, OTHERS)
+    barrier = mechanism_of(Record, 2.0, sigma, rate=RATE, batch=15.0, own=own, classes=3)
+    return barrier, RecordObserver(barrier, CANARIES, OTHERS)
 
 
 class TestRecord:
@@ -102,7 +102,7 @@ class TestRecord:
         """Three records each, all of one class: summed, then clipped, as the barrier does."""
         persons = Sample(CANARIES.points, CANARIES.labels.sort().values, torch.arange(9) // 3)
         barrier, _ = watched_record()
-        observer = RecordObserver(barrier, RATE, persons, OTHERS)
+        observer = RecordObserver(barrier, persons, OTHERS)
         for kind in range(3):
             rows = (LABELS[:9] == kind).nonzero().flatten()
             members = observer._classes[kind]

@@ -36,6 +36,7 @@ from support.runs import (
     tiny_plan,
 )
 
+torch.set_num_threads(1)  # as every rank has: seeded runs replay with as many alone
 CPU = torch.device("cpu")
 
 

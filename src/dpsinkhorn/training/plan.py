@@ -51,7 +51,7 @@ class Plan:
     sampling_rate: float
     steps: int
     generated: int
-    labels: tuple[float, ...] | str
+    labels: str | tuple[float, ...]
     """Probabilities of the generated labels; `released` where the data's own are released privately."""
     seed: int | None = None
     """Of a run that replays; such a run is not for release."""
@@ -184,47 +184,18 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """A plan as `to_json` wrote it; anything else is refused."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(data, Mapping) or set(data) != names:
+        if not isinstance(data, Mapping) or set(data) != {field.name for field in dataclasses.fields(cls)}:
             raise TrainingError("a plan has other entries than it should")
-        values = {name: read_value(kind, data[name], f"plan.{name}") for name, kind in _PLAIN.items()}
-        recipe, facts = Recipe.from_json(data["recipe"]), read_value(Facts, data["facts"], "plan.facts")
         budget = math.inf if data["budget_epsilon"] == "infinite" else data["budget_epsilon"]
-        plan = cls(
-            recipe=recipe,
-            facts=facts,
-            budget_epsilon=read_value(float, budget, "plan.budget_epsilon"),
-            labels=_read_labels(data["labels"], facts.classes),
-            **values,
-        )
+        plan: Plan = read_value(cls, {**data, "budget_epsilon": budget}, "plan")
         _check_numbers(plan)
         plan.check()
         return plan
 
 
-# Entries of a plan that are plain numbers or names.
-_PLAIN: dict[str, Any] = {
-    "delta": float,
-    "accountant": str,
-    "noise_multiplier": float,
-    "sampling_rate": float,
-    "steps": int,
-    "generated": int,
-    "seed": int | None,
-}
-
-
-def _read_labels(labels: Any, classes: int) -> tuple[float, ...] | str:
-    if labels == "released":
-        return "released"
-    if not isinstance(labels, list) or len(labels) != classes:
-        raise TrainingError(f"plan.labels must be released, or a probability for each of {classes} classes")
-    return tuple(read_value(float, share, "plan.labels") for share in labels)
-
-
 def _check_numbers(plan: Plan) -> None:
-    facts = plan.facts
-    shares = [] if isinstance(plan.labels, str) else plan.labels
+    facts, labels = plan.facts, plan.labels
+    shares = () if isinstance(labels, str) else labels
     right = {
         "delta": 0 < plan.delta < 1,
         "accountant": plan.accountant in ACCOUNTANTS,
@@ -233,7 +204,8 @@ def _check_numbers(plan: Plan) -> None:
         "steps": 1 <= plan.steps <= MOST_STEPS,
         "generated": 1 <= plan.generated <= _MOST_GENERATED,
         "budget_epsilon": plan.budget_epsilon > 0,
-        "labels": all(0 <= share <= 1 for share in shares),
+        "labels": labels == "released"
+        or (len(shares) == facts.classes and all(0 <= each <= 1 for each in shares)),
         "facts": min(facts.records, facts.units) >= 1 and facts.classes >= 0 and min(facts.image_shape) >= 1,
     }
     for name, fine in right.items():

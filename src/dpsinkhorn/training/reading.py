@@ -38,6 +38,8 @@ def read_value(kind: Any, value: Any, where: str) -> Any:
         return read_value(kinds[0 if isinstance(value, str) else -1], value, where)  # a name, or a number
     if origin is tuple:
         parts = typing.get_args(kind)
+        if parts[1:] == (...,) and isinstance(value, Sequence):
+            parts = parts[:1] * len(value)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != len(parts):
             raise TrainingError(f"{where} must be a list of {len(parts)}, not {value!r}")
         return tuple(read_value(part, item, where) for part, item in zip(parts, value, strict=True))

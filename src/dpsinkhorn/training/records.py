@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from dpsinkhorn.mechanisms.shared.base import Sample, tidy
 from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.mechanisms.shared.fixed import Drawn
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.steps import AllRecords
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts
@@ -93,19 +94,11 @@ class StoredRecords:
         return Drawn(steps, indices.div(self.count, rounding_mode="floor"), rows, self.kinds[rows])
 
 
-class Drawable(Protocol):
+class Drawable(AllRecords, Protocol):
     """Records that steps can draw from."""
-
-    def draw(self, rate: float, noise: NoiseSource) -> Sample:
-        """A Poisson sample."""
-        ...
 
     def stored(self, classes: int, *, on_the_grid: bool) -> StoredRecords | None:
         """All of them, ready for steps in fixed shapes, where that can be."""
-        ...
-
-    def every(self) -> Iterable[Sample]:
-        """All of them, some at a time."""
         ...
 
 

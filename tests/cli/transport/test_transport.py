@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -108,7 +106,7 @@ class TestCost:
 
 
 class TestTwoSamples:
-    def test_json_table_and_ledger(self, run, files):
+    def test_json_table_and_ledger(self, run, refused, files):
         arguments = "test x.npy y.npy --epsilon 2 --cost-bound 2 --effect-share 0.25"
         status, out, err = run(arguments, "--json", "--ledger", files / "ledger", "--budget", 2)
         found = json.loads(out)
@@ -116,8 +114,7 @@ class TestTwoSamples:
         assert (found["rejected"], found["p_value"], found["statistic"]) == (True, 0.05, "mmd")
         assert found["effect_interval"][0] <= found["effect"] <= found["effect_interval"][1]
         assert epsilon(read_ledger(files / "ledger").total(), 0.0) == pytest.approx(2)
-        status, _, err = run(arguments, "--ledger", files / "ledger")
-        assert (status, err.count("\n")) == (2, 1)
+        err = refused(arguments, "--ledger", files / "ledger")
         status, out, err = run(arguments, "--seed", 1)
         assert (status, "not for release" in err) == (0, True)
         for shown in ("rejected", "p-value", "effect", "probability", "replace-one", "populations"):
@@ -131,12 +128,10 @@ class TestTwoSamples:
             ("--level 2", "level"),
         ],
     )
-    def test_bad_input(self, run, files, options, message):
-        status, out, err = run(
+    def test_bad_input(self, refused, files, options, message):
+        assert message in refused(
             f"test x.npy y.npy --epsilon 1 --cost-bound 2 {options}", "--ledger", files / "l"
         )
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert message in err
         assert not (files / "l").exists()
 
 
@@ -221,7 +216,7 @@ class TestFiles:
             assert err.count("\n") == (1 if status == 2 else 0)
         assert refused > 10
 
-    def test_encrypted_and_unknown_members(self, run, files):
+    def test_encrypted_and_unknown_members(self, refused, files):
         np.savez(files / "plain.npz", points=np.zeros((3, 2)))
         content = (files / "plain.npz").read_bytes()
         start = content.index(b"PK\x01\x02")
@@ -233,11 +228,9 @@ class TestFiles:
             for offset in offsets:
                 changed[offset] = value
             (files / "bad.npz").write_bytes(changed)
-            status, out, err = run("cost bad.npz y.npy --epsilon 1 --cost-bound 4")
-            assert (status, out, err.count("\n")) == (2, "", 1)
-            assert "no plain NumPy array" in err
+            assert "no plain NumPy array" in refused("cost bad.npz y.npy --epsilon 1 --cost-bound 4")
 
-    def test_a_wrong_ending_does_not_matter(self, run, files):
+    def test_a_wrong_ending_does_not_matter(self, refused, files):
         """What is in the file does, also where there is no array in it."""
         x = np.load(files / "x.npy")
         (files / "array.npz").write_bytes((files / "x.npy").read_bytes())
@@ -248,8 +241,7 @@ class TestFiles:
             np.testing.assert_array_equal(read_points(files / name), x)
         with zipfile.ZipFile(files / "text.npz", "w") as other:
             other.writestr("text.txt", "hello")
-        status, out, err = run("cost text.npz y.npy --epsilon 1 --cost-bound 4")
-        assert (status, out, err.count("\n")) == (2, "", 1)
+        refused("cost text.npz y.npy --epsilon 1 --cost-bound 4")
 
 
 class TestLedger:
@@ -363,16 +355,6 @@ class TestBadInput:
         status, _, err = run("tradeoff x.npy y.npy --cost-bound 4 --epsilons 1,b")
         assert status == 2
         assert "--epsilons" in err
-
-    def test_help_does_without_torch(self):
-        code = (
-            "import sys\nfrom dpsinkhorn.cli import main\n"
-            "try:\n    main(['transport', 'cost', '--help'])\nexcept SystemExit:\n    pass\n"
-            "assert 'torch' not in sys.modules and 'scipy' not in sys.modules"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "january.csv" in done.stdout
 
 
 class TestWhatIsShown:

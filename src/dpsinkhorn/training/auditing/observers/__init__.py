@@ -7,27 +7,17 @@ sampled.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any
 
 import torch
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.mechanisms.batch import Batch
-from dpsinkhorn.mechanisms.datalens import Votes
-from dpsinkhorn.mechanisms.dp_cgan import Discriminator
-from dpsinkhorn.mechanisms.dp_merf import MeanEmbeddings
-from dpsinkhorn.mechanisms.flow import Flow
-from dpsinkhorn.mechanisms.g_pate import Ballots
-from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
-from dpsinkhorn.mechanisms.image import Image
-from dpsinkhorn.mechanisms.moments import Moments
-from dpsinkhorn.mechanisms.parameter import Parameter
-from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.canaries import Canaries
 from dpsinkhorn.training.auditing.observers.dp_cgan import DiscriminatorObserver
 from dpsinkhorn.training.auditing.observers.dp_merf import EmbeddingsObserver
+from dpsinkhorn.training.auditing.observers.evidence import Observer
 from dpsinkhorn.training.auditing.observers.flow import FlowObserver
 from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
@@ -35,27 +25,11 @@ from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
 from dpsinkhorn.training.auditing.observers.taught import TaughtObserver
 from dpsinkhorn.training.plan import Plan
 
-__all__ = [
-    "DiscriminatorObserver",
-    "EmbeddingsObserver",
-    "FlowObserver",
-    "MomentsObserver",
-    "Observer",
-    "RecordObserver",
-    "SinkhornObserver",
-    "TaughtObserver",
-    "observe",
-]
-
-Observer: TypeAlias = (
-    RecordObserver
-    | MomentsObserver
-    | FlowObserver
-    | SinkhornObserver
-    | EmbeddingsObserver
-    | DiscriminatorObserver
-    | TaughtObserver
+_OBSERVERS: tuple[Any, ...] = (
+    *(RecordObserver, MomentsObserver, FlowObserver, SinkhornObserver),
+    *(EmbeddingsObserver, DiscriminatorObserver, TaughtObserver),
 )
+__all__ = [*(each.__name__ for each in _OBSERVERS), "Observer", "observe"]
 
 
 def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
@@ -67,20 +41,10 @@ def observe(plan: Plan, data: Dataset, planted: Canaries) -> Observer:
     )
     canaries = Sample(planted.points, planted.labels, planted.owners)
     mechanism = plan.build()
-    if isinstance(mechanism, Record):
-        return RecordObserver(mechanism, plan.sampling_rate, canaries, others)
-    if isinstance(mechanism, Moments):
-        return MomentsObserver(mechanism, canaries, others)
-    if isinstance(mechanism, Flow):
-        return FlowObserver(mechanism, canaries, others)
-    if isinstance(mechanism, Batch | Image | Parameter):
-        return SinkhornObserver(mechanism, canaries, others)
-    if isinstance(mechanism, MeanEmbeddings):
-        return EmbeddingsObserver(mechanism, canaries, others)
-    if isinstance(mechanism, Discriminator):
-        return DiscriminatorObserver(mechanism, canaries, others)
-    if isinstance(mechanism, SecretCritic | Votes | Ballots):
-        return TaughtObserver(mechanism, canaries, others)
+    for observer in _OBSERVERS:
+        if isinstance(mechanism, observer.watches):
+            found: Observer = observer(mechanism, canaries, others)
+            return found
     if not plan.private:
         raise AuditError("a training without privacy guarantees nothing that could be audited")
     raise AuditError(

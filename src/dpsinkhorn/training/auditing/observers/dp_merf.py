@@ -15,28 +15,20 @@ from dpsinkhorn.mechanisms.dp_merf import (
 )
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence, rows_of
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer, rows_of
 
 __all__ = ["EmbeddingsObserver"]
 
 
-class EmbeddingsObserver(MeanEmbeddings):
-    """Releases the noised sums of another `MeanEmbeddings`, and looks on.
+class EmbeddingsObserver(Observer, MeanEmbeddings):
+    """Releases the noised sums of another `MeanEmbeddings`, and looks on."""
 
-    Args:
-        watched: whose sums are released.
-        canaries: their records; `groups` has the number of each.
-        others: all other records of the data.
-    """
+    watches = MeanEmbeddings
 
     def __init__(self, watched: MeanEmbeddings, canaries: Sample, others: Sample) -> None:
         super().__init__(watched.terms, features=watched.features)
         self._canaries, self._others = canaries, others
         self._evidence = Evidence(len(canaries.points))
-
-    def scores(self) -> Tensor:
-        """Return a score for each canary from the release."""
-        return self._evidence.scores()
 
     def embeddings(self, records: Iterable[Sample], noise: NoiseSource) -> Embeddings:
         released = super().embeddings(records, noise)

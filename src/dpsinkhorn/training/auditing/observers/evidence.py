@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.base import Barrier, Sample
 from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
 from dpsinkhorn.ot.costs import PixelCost
 
-__all__ = ["Evidence", "SampledRows", "Units", "rows_of", "sampling_variances", "shares_of", "weighed"]
+__all__ = [
+    "Evidence",
+    "Observer",
+    "SampledRows",
+    "Units",
+    "rows_of",
+    "sampling_variances",
+    "shares_of",
+    "weighed",
+]
 
 _LEAST_VARIANCE = 1e-9
 _PRIOR = 4.0  # one over the variance of a fair coin
@@ -46,6 +56,23 @@ class Evidence:
         """Return the estimate, ``(canaries,)``: the higher, the more likely a canary is in."""
         prior = _PRIOR * torch.eye(len(self._along), dtype=torch.float64)
         scores: Tensor = torch.linalg.solve(self._precision + prior, self._along)
+        return scores
+
+
+class Observer(Barrier):
+    """Stands in the place of a mechanism, which does all the work, and looks on.
+
+    Of a release all is known but the noise, the sampling, and which canaries are in the data. It is made of
+    what it watches, of the canaries' records, or those of made-up persons, in which `groups` has the number
+    of each, and of all other records of the data.
+    """
+
+    watches: ClassVar[type[Barrier] | tuple[type[Barrier], ...]]
+    _evidence: Any
+
+    def scores(self) -> Tensor:
+        """Return a score for each canary from all steps so far."""
+        scores: Tensor = self._evidence.scores()
         return scores
 
 

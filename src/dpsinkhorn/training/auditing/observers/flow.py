@@ -9,30 +9,23 @@ from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import SampledRows
+from dpsinkhorn.training.auditing.observers.evidence import Observer, SampledRows
 
 __all__ = ["FlowObserver"]
 
 
-class FlowObserver(Flow):
+class FlowObserver(Observer, Flow):
     """Releases the noised sums of another `Flow`, and looks on.
 
     Of a released sum all is known but the noise, the sampling, and which canaries are in the data. What the
     sketch shows of canaries is left aside.
-
-    Args:
-        watched: whose sums are released.
-        canaries: their records, or those of made-up persons; `groups` has the number of each.
-        others: all other records of the data.
     """
+
+    watches = Flow
 
     def __init__(self, watched: Flow, canaries: Sample, others: Sample) -> None:
         super().__init__(watched.terms)
-        self._seen = SampledRows(canaries, others, persons=watched.terms.facts.grouped)
-
-    def scores(self) -> Tensor:
-        """Return a score for each canary from all steps so far."""
-        return self._seen.scores()
+        self._evidence = SampledRows(canaries, others, persons=watched.terms.facts.grouped)
 
     def released(
         self,
@@ -44,7 +37,7 @@ class FlowObserver(Flow):
         reduced: bool = False,
     ) -> Tensor:
         released = super().released(network, sample, draws, noise, reduced=reduced)
-        self._seen.look(
+        self._evidence.look(
             released,
             self.terms.sampling_rate,
             self.mechanism.noise_std,

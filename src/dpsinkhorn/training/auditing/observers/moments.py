@@ -18,22 +18,19 @@ from dpsinkhorn.mechanisms.moments import (
 )
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer
 
 __all__ = ["MomentsObserver"]
 
 
-class MomentsObserver(Moments):
+class MomentsObserver(Observer, Moments):
     """Releases the noised sums of another `Moments`, and looks on.
 
     Of a released sum all is known but the noise and which canaries are in it: the sums over other records are
     taken off, and half of every canary's part.
-
-    Args:
-        watched: whose sums are released.
-        canaries: their records, or those of made-up persons; `groups` has the number of each.
-        others: all other records of the data.
     """
+
+    watches = Moments
 
     def __init__(self, watched: Moments, canaries: Sample, others: Sample) -> None:
         super().__init__(watched.terms)
@@ -42,10 +39,6 @@ class MomentsObserver(Moments):
         groups = canaries.groups if watched.persons else None
         self._canaries = [Sample(canaries.points, canaries.labels, groups)]
         self._evidence = Evidence(int(canaries.groups.max()) + 1)
-
-    def scores(self) -> Tensor:
-        """Return a score for each canary from all steps so far."""
-        return self._evidence.scores()
 
     def deviations(
         self,

@@ -15,6 +15,7 @@ from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import (
     Evidence,
+    Observer,
     Units,
     rows_of,
     sampling_variances,
@@ -36,34 +37,26 @@ class _Class:
     variances: Tensor  # of each one's presence in a sample, where it is known whether it is in the data
 
 
-class RecordObserver(GradientBarrier):
+class RecordObserver(Observer, GradientBarrier):
     """Stands in the place of a `record` barrier, which does all the work, and looks on.
 
     Every step it takes the released sum, less what is expected of it. Noise disturbs that, and so do other
     records, which come and go with the sampling: it is weighed by the inverse of their covariance.
-
-    Args:
-        watched: the barrier.
-        rate: the sampling rate.
-        canaries: their records; `groups` has the number of the canary that each belongs to.
-        others: all other records of the data.
     """
+
+    watches = Record
 
     resampled_learn = Record.resampled_learn
 
-    def __init__(self, watched: Record, rate: float, canaries: Sample, others: Sample) -> None:
+    def __init__(self, watched: Record, canaries: Sample, others: Sample) -> None:
         assert canaries.groups is not None
         self.mechanism: RecordMechanism = watched.mechanism
-        self._watched, self._rate, self._others = watched, rate, others
+        self._watched, self._rate, self._others = watched, watched.terms.sampling_rate, others
         self._evidence = Evidence(int(canaries.groups.max()) + 1)
         self._classes = [self._class(kind, canaries) for kind in range(max(1, watched.classes))]
 
     def resampled(self, generated: int) -> int:
         return self._watched.resampled(generated)
-
-    def scores(self) -> Tensor:
-        """Return a score for each canary from all steps so far."""
-        return self._evidence.scores()
 
     def backward(
         self,

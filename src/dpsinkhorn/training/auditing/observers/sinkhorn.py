@@ -18,7 +18,7 @@ from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropa
 from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Units, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.evidence import Observer, Units, rows_of, shares_of
 
 __all__ = ["SinkhornObserver"]
 
@@ -26,24 +26,16 @@ _EXPECTED_FROM = 512  # records that the expected gradient is computed from
 _NUMBERS = 2**22  # of shares at a time
 
 
-class SinkhornObserver(GradientBarrier):
+class SinkhornObserver(Observer, GradientBarrier):
     """Stands in the place of a barrier of the Sinkhorn loss, which does all the work, and looks on.
 
     The released gradient, less that of other records, is multiplied with each canary's
     share. For `parameter` both are compared as gradients of the parameters, through the generator.
-
-    Args:
-        watched: the barrier.
-        canaries: their records; `groups` has the number of the canary that each belongs to.
-        others: all other records of the data.
     """
 
-    def __init__(
-        self,
-        watched: Batch | Image | Parameter,
-        canaries: Sample,
-        others: Sample,
-    ) -> None:
+    watches = (Batch, Image, Parameter)
+
+    def __init__(self, watched: Batch | Image | Parameter, canaries: Sample, others: Sample) -> None:
         assert canaries.groups is not None
         self.mechanism = watched.mechanism
         self.resampled_learn = watched.resampled_learn

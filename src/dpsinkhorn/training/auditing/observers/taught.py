@@ -15,23 +15,19 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.g_pate import Ballots
 from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
-from dpsinkhorn.mechanisms.shared.base import Barrier, Sample
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.taught import CriticSteps, TaughtMechanism
-from dpsinkhorn.training.auditing.observers.evidence import Evidence
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer
 
 __all__ = ["TaughtObserver"]
 
 
-class TaughtObserver(Barrier):
-    """Stands in the place of a mechanism that critics teach, which does all the work, and looks on.
+class TaughtObserver(Observer):
+    """Stands in the place of a mechanism that critics teach, which does all the work, and looks on."""
 
-    Args:
-        watched: the mechanism.
-        canaries: their records; `groups` has the number of each.
-        others: all other records of the data.
-    """
+    watches = (SecretCritic, Votes, Ballots)
 
     def __init__(self, watched: SecretCritic | Votes | Ballots, canaries: Sample, others: Sample) -> None:
         self.mechanism, self.terms = watched.mechanism, watched.terms
