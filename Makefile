@@ -33,6 +33,7 @@ demo: $(VENV)/.package  ## train privately on handwritten digits: samples, relea
 	@rm -rf runs/demo runs/demo-samples.npz runs/demo-samples.png
 	$(BIN)/dpsinkhorn train --data digits --epsilon 10 --out runs/demo
 	$(BIN)/dpsinkhorn sample runs/demo/release --count 1000 --output runs/demo-samples.npz --grid runs/demo-samples.png
+	@echo "Look at the images, runs/demo-samples.png, and open runs/demo/report.html in a browser."
 
 browser: $(VENV)/.setup  ## a headless browser for the tests of the report, where it may be installed
 	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \

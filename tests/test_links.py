@@ -76,3 +76,9 @@ def test_broken_links_are_noticed(tmp_path: Path):
 def test_every_guide_is_in_the_readme():
     named = set(links((ROOT / "README.md").read_text(encoding="utf-8")))
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= named
+
+
+def test_every_page_has_a_place_in_the_menu_of_the_site():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    assert [page for page in docs.rglob("*.md") if page.relative_to(docs).as_posix() not in menu] == []

@@ -102,9 +102,10 @@ class Run:
         content = json.dumps(settings, indent=1).encode()
         made: Path | None = None
         try:
-            if (path / "run.json").exists():
+            others = set(path.iterdir()) - drafts_of(path / "run.json") if path.is_dir() else None
+            if (path / "run.json").exists():  # looked at last: another process may just be beginning
                 raise FileExistsError
-            if path.is_dir() and set(path.iterdir()) - drafts_of(path / "run.json"):
+            if others:
                 raise TrainingError(f"{path} is not empty; choose another folder")
             if os.path.lexists(path) and not path.is_dir():
                 raise TrainingError(f"{path} is a file; choose another folder")
