@@ -128,6 +128,17 @@ class TestNoise:
         assert plan.smoothing == pytest.approx(plan.multiplier * BOUND, rel=1e-4)
         assert epsilon(plan.charge, 1e-5) == pytest.approx(2.0, rel=1e-3)
 
+    def test_gaussian_audit_is_below_the_claim_and_near_it(self):
+        """At either end of the ball, and the best test there is of which: every row is a draw of its own."""
+        target, delta, runs = 1.0, 0.01, 200_000
+        ends = [clouds(np.full((runs, 1), end), [[0.0]]) for end in (-1.0, 1.0)]
+        plan = SmoothedMechanism.plan(ends[0].setting, epsilon=target, delta=delta, center=[0.0])
+        at, noise = target * plan.smoothing**2 / BOUND, SeededNoise(0)  # where the loss is ε
+        below, above = (int((plan.release(end, noise)[0] > at).sum()) for end in ends)
+        low = stats.beta.ppf(0.005, above, runs - above + 1) - delta
+        high = stats.beta.ppf(0.995, below + 1, runs - below)
+        assert 0.7 * target < math.log(low / high) < target
+
     def test_noise_does_not_grow_with_the_number_of_directions(self):
         """Slices of noised points are noised as much along each of them."""
         plan = SmoothedMechanism.plan(Setting(2000, 1, BOUND, dimension=2), epsilon=1.0, delta=1e-5)

@@ -54,6 +54,39 @@ def test_every_error_falls_with_epsilon(found):
         assert last.predicted_error < first.predicted_error
 
 
+@pytest.fixture(scope="module")
+def of_distances():
+    support = np.stack(np.meshgrid(*[np.array([0.2, 0.6])] * 4), -1).reshape(-1, 4)
+    return measure_tradeoff(
+        digits(0),
+        digits(1),
+        cost_bound=0.7,
+        cost="euclidean",
+        center=[0.4] * 4,
+        epsilons=(1.0, 100.0),
+        regularization=0.0,
+        support=support,
+        runs=12,
+    )
+
+
+def test_every_method_for_distances_errs_as_it_predicts(of_distances):
+    names = ["direct", "histogram", "linear-program", "sliced", "smoothed-sliced"]
+    assert list(dict.fromkeys(row.method for row in of_distances.rows)) == names
+    for row in of_distances.rows:
+        assert row.predicted_error / 4 < row.own_error < 4 * row.predicted_error
+        binned = row.method in ("histogram", "linear-program")
+        assert binned or row.measured_error == row.own_error
+        assert row.chosen == (
+            row.method == "direct"
+        )  # though sliced, which estimates another value, has less
+
+
+def test_binning_is_in_the_measured_error_alone(of_distances):
+    (row,) = (row for row in of_distances.rows if (row.method, row.epsilon) == ("histogram", 100.0))
+    assert row.measured_error > 5 * row.own_error
+
+
 def test_written_and_drawn(found, tmp_path):
     write_tradeoff(found, tmp_path / "t.csv")
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))

@@ -221,7 +221,8 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
     worst = found.worst_choice()
     sentences = [
         "Errors are against the value asked for (see --regularization and --debiased).",
-        f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}.",
+        f"In brackets: the error predicted from public quantities, if below the bound of {cost_bound:g}; of "
+        "methods on a support, the one that they estimate from what they release.",
         *_omitted(found),
         "* the method that auto takes.",
         f"At worst its error is {worst:.2f} times the least measured one."
@@ -236,6 +237,10 @@ def _omitted(found: Tradeoff) -> list[str]:
     what = {
         "two-stage": "that it leaves out the entropy of the cost",
         "histogram": "what moving data to the support changes",
+        "linear-program": "what moving data to the support changes",
     }
     here = {row.method for row in found.rows}
-    return [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
+    told = [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
+    if "sliced" in here:
+        told.append("The sliced methods estimate a distance of their own, and their errors are of that.")
+    return told

@@ -64,7 +64,8 @@ def private_cost(
             `dpsinkhorn.ot`, one of their names ("sqeuclidean", "euclidean", "cityblock", "l1l2"), or a `Cost`
             of your own, whose negative values count as 0.
         regularization: λ in the units of the cost; 0 for exact optimal transport, the default up to 2,000
-            points of a side. Beyond, and for noisy-sinkhorn and `debiased`, it is a twentieth of the bound.
+            points of a side, and of methods that look at counts or lines. Beyond, and for noisy-sinkhorn and
+            `debiased`, it is a twentieth of the bound.
             Above 0 it is the entropic cost that is estimated, and that the interval covers: larger than the
             transport cost, by up to λ log min(n, m), and not 0 for equal data.
         debiased: the Sinkhorn divergence 2 W(x, y) - W(x, x) - W(y, y) in place of W(x, y).
