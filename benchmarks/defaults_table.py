@@ -71,7 +71,7 @@ def by_default(rows: list[Row]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, group in _groups(rows, lambda row: row["setting"] == "rule" and "split" not in row["data"]):
-        base = real.get(name[:3])
+        base = real.get((name[0].partition(",")[0], *name[1:3]))  # of persons, too
         cells = [_figures(group), "" if base is None else _figures([base])]
         cells += [_cell([row[column] for row in group]) for column in ("frechet", "precision", "recall")]
         lines += [f"| {name[0]}, {name[1]} | {name[2]:,} | {name[3]:g} | {' | '.join(cells)} |"]

@@ -53,7 +53,7 @@ def count_bytes() -> None:
 
     dist.broadcast = counting(dist.broadcast, "asked")
     dist.reduce = counting(dist.reduce, "answered")
-    dist.recv = counting(dist.recv, "gathered")
+    dist.irecv = counting(dist.irecv, "gathered")
 
 
 def keep_sums() -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py moments 10_000_000 --folder /tmp/scale --ranks 1 2
     python benchmarks/scale.py record 60_000 10_000_000 --folder /tmp/scale --ranks 1
+    python benchmarks/scale.py flat 60_000 1_000_000 10_000_000 100_000_000 --folder /tmp/scale
 
 Records are 8 x 8: digits of scikit-learn, each with noise of its own. They are written once, and kept.
 """
@@ -14,14 +15,21 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
+import torch
 from sklearn.datasets import load_digits
 
 from dpsinkhorn.cli import main
 from dpsinkhorn.data import load_dataset, write_shards
+from dpsinkhorn.data.shards import read_shards
+from dpsinkhorn.training import load_recipe, make_plan
+from dpsinkhorn.training.records import facts_of, records_of
+from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.steps import make_steps
 
 AT_ONCE = 2**20
 SETTINGS = {
@@ -30,6 +38,7 @@ SETTINGS = {
     "record": ["--recipe", "digits", "--noise-multiplier", "1", "--steps", "40", "--anyway"],
 }
 BATCH = 2048
+STEPS = 5  # of a round of `flat`
 
 
 def made(folder: Path, records: int) -> Path:
@@ -98,16 +107,45 @@ def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
     )
 
 
+def flat(folder: Path, counts: list[int], rounds: int) -> None:
+    """Processor time of a step of `record` at one expected batch, by records: interleaved, in one process."""
+    torch.set_num_threads(1)
+    takers = {}
+    for count in counts:
+        data = read_shards(made(folder, count))
+        options = {"steps": 10**6, "sampling_rate": BATCH / count, "noise_multiplier": 1.0}
+        recipe = load_recipe("digits").replace(privacy=options)
+        plan = make_plan(recipe, facts_of(data), accountant="rdp")
+        state, records = TrainingState(plan, torch.device("cpu")), records_of(data, torch.device("cpu"))
+        labels = (0.1,) * 10
+        takers[count] = make_steps(plan, state, records, plan.build(), labels, horizon=plan.steps)
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(rounds + 1):
+        for count, steps in takers.items():
+            started = time.process_time()
+            steps.take(STEPS)
+            times[count].append((time.process_time() - started) / STEPS)
+    for count, found in times.items():
+        first, *rest = found  # which touches files for the first time
+        low, middle, high = np.quantile(rest, [0.25, 0.5, 0.75]) * 1e3
+        between = f"{low:.1f} to {high:.1f}; first {first * 1e3:.0f}"
+        print(f"record  {count:>11,} records  {middle:6.1f} ms a step ({between})", flush=True)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "rank":
         train(sys.argv[2], sys.argv[3:])
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("mechanism", choices=SETTINGS)
+    parser.add_argument("mechanism", choices=[*SETTINGS, "flat"])
     parser.add_argument("records", type=int, nargs="+")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.mechanism == "flat":
+        flat(asked.folder, asked.records, asked.rounds)
+        raise SystemExit
     for count in asked.records:
         place = made(asked.folder, count)
         for ranks in asked.ranks:

@@ -12,6 +12,7 @@ the clock: whatever else the machine does then matters little.
 
     python benchmarks/sinkhorn_grid.py --patience 10 --output benchmarks/results/sinkhorn_grid.json
     python benchmarks/sinkhorn_grid.py --sizes 500 --dims 10
+    python benchmarks/sinkhorn_grid.py --show benchmarks/results/sinkhorn_grid.json
 """
 
 from __future__ import annotations
@@ -201,9 +202,22 @@ def main() -> None:
     parser.add_argument("--no-ott", action="store_true")
     parser.add_argument("--patience", type=float, default=20.0)
     parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--show", type=Path, nargs="+", help="run nothing; put the rows of these files together"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if arguments.show:
+        rows = [row for path in arguments.show for row in json.loads(path.read_text())]
+        rows.sort(key=lambda row: (row["n"], row["d"]))
+        if arguments.output:
+            arguments.output.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+        for row in rows:
+            if (found := ratio(row)) is not None and found < 1 / 1.1:
+                print(_line(row))
+        summary(rows)
+        return
 
     peers: dict[str, Entrant] = {
         "ten lines": ten_lines,

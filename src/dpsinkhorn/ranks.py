@@ -107,17 +107,16 @@ class Ranks:
         """At every rank: put rows behind each other, in the order of the ranks; all of them are at rank 0."""
         with self._one_line():
             if self.rank:
-                dist.send(torch.tensor([len(part[0])]), 0, group=self._group)
-                for each in part:
-                    dist.send(each.contiguous(), 0, group=self._group)
+                for each in (torch.tensor([len(part[0])]), *part):
+                    self._wait(dist.isend(each.contiguous(), 0, group=self._group))
                 return part
             every = [part]
             for rank in range(1, self.count):
                 rows = torch.empty(1, dtype=torch.int64)
-                dist.recv(rows, rank, group=self._group)
+                self._wait(dist.irecv(rows, rank, group=self._group))
                 every.append([each.new_empty(int(rows), *each.shape[1:]) for each in part])
                 for each in every[-1]:
-                    dist.recv(each, rank, group=self._group)
+                    self._wait(dist.irecv(each, rank, group=self._group))
             return [torch.cat(pieces) for pieces in zip(*every, strict=True)]
 
     def words(self, own: str) -> list[str]:
@@ -137,6 +136,12 @@ class Ranks:
         """Let go of the connections: whoever waits for this rank notices."""
         with suppress(RuntimeError):
             dist.destroy_process_group(self._group)
+
+    def _wait(self, work: dist.Work | None) -> None:
+        assert work is not None
+        work.wait(
+            timedelta(seconds=self._seconds)
+        )  # what is sent to one knows only the time-out of connecting
 
     def _broadcast(self, value: Tensor) -> Tensor:
         with self._one_line():

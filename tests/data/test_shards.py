@@ -39,6 +39,20 @@ class TestWhatIsRead:
         if data.labels is not None:
             assert np.array_equal(found.labels[:], data.labels)
 
+    def test_a_few_rows_of_a_large_file(self, tmp_path):
+        """They are read one by one, without a map of the file."""
+        data, shards = written(tmp_path, records=90, persons=60)
+        order = np.argsort(data.groups, kind="stable")
+        rows = np.array([70, 3, 70])
+        assert len(shards.shards) == 1
+        assert torch.equal(shards.points(rows), data.points(order[rows]))
+        assert np.array_equal(shards.labels[rows], data.labels[order[rows]])
+        assert np.array_equal(shards.groups[rows], data.groups[order[rows]])
+        path = tmp_path / "shards" / "00000.images.npy"
+        path.write_bytes(path.read_bytes()[:-40])
+        with pytest.raises(DataError, match=r"00000.images.npy is shorter than the index says"):
+            shards.points(np.array([89]))
+
     def test_persons_are_whole_and_in_order(self, tmp_path):
         data, found = written(tmp_path, persons=15)
         order = np.argsort(data.groups, kind="stable")

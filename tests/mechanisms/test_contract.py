@@ -25,7 +25,7 @@ from dpsinkhorn.privacy import (
     SeededNoise,
 )
 from support.barriers import mechanism_of, terms
-from support.sanitizer_oracles import digits, joined, neighbours
+from support.sanitizer_oracles import CountingNoise, digits, joined, neighbours
 
 CLASSES = 10
 N = 20
@@ -208,18 +208,6 @@ class TestNoise:
         assert bool((one[:10] != two[:10]).all())
         assert torch.equal(one[10:], two[10:])
         assert 0 < float(one[10:].norm()) <= 0.5 * (1 + 1e-6)
-
-
-class CountingNoise(SeededNoise):
-    """Notes every request for random words."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.requests: list[int] = []
-
-    def words(self, count: int, *, device="cpu") -> Tensor:
-        self.requests.append(count)
-        return super().words(count, device=device)
 
 
 class TestNothingMovesWithTheSample:

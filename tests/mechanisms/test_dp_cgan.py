@@ -13,10 +13,10 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.critics import ClippedGradients, Critic
 from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
-from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.training import DPSinkhorn, TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.auditing.exactness import ExactSums
 from dpsinkhorn.training.state import TrainingState
+from support.sanitizer_oracles import CountingNoise
 
 CLASSES, PIXELS, HIDDEN, MANY = 3, 16, 8, 2**20
 ODD = {
@@ -130,18 +130,6 @@ def settled(**privacy):
         privacy={"batch": 100, "steps": 5, "noise_multiplier": 1.0, **privacy}, loss={"generated": 20}
     )
     return make_plan(recipe, facts_of(load_dataset("digits")), delta=1e-5, seed=1, accountant="rdp")
-
-
-class CountingNoise(SeededNoise):
-    """Notes every request for random words."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.requests = []
-
-    def words(self, count, *, device="cpu"):
-        self.requests.append(count)
-        return super().words(count, device=device)
 
 
 class SeenOnce:

@@ -48,7 +48,7 @@ def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
         ("x", {"x": torch.rand(2, 2, 2, 2)}),
         ("x", {"x": [[0.0, 1.0]]}),
         ("x", {"x": torch.zeros(4, 2, dtype=torch.int64)}),
-        ("x", {"x": torch.zeros(4, 2, dtype=torch.float16)}),
+        ("x", {"x": torch.zeros(4, 2, dtype=torch.complex64)}),
         ("x and y", {"y": torch.rand(5, 3)}),
         ("x and y", {"y": torch.rand(5, 2, dtype=torch.float64)}),
         ("x and y", {"y": torch.rand(3, 5, 2)}),
@@ -73,7 +73,6 @@ def with_entry(points: torch.Tensor, value: float) -> torch.Tensor:
         ("a", {"a": torch.ones(4, dtype=torch.complex64)}),
         ("cost", {"cost": "chebyshev"}),
         ("cost", {"cost": SquaredEuclidean}),
-        ("cost", {"cost": lambda x, y: x @ y.mT}),
         ("cost", {"cost": L1L2(-1.0)}),
         ("cost", {"cost": L1L2("1")}),  # type: ignore[arg-type]
     ],

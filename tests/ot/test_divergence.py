@@ -23,6 +23,7 @@ from dpsinkhorn.ot import (
     SquaredEuclidean,
     debiased_loss,
     empirical_loss,
+    matrix_loss,
     semi_debiased_loss,
     solve,
     transport_loss,
@@ -234,26 +235,70 @@ def weights_of(n: int, seed: int = 0) -> Tensor:
 
 
 class TestSecondDerivatives:
-    """They are not to be had, and never count as zero."""
+    """Where they are not to be had they never count as zero."""
 
     LOSSES: ClassVar = {
         "transport": lambda x, y: transport_loss(x, y, 0.1),
         "empirical": lambda x, y: empirical_loss(x, y, 0.1),
         "module": lambda x, y: SinkhornLoss(0.1)(x, y),
     }
-    WORDS = r"^the losses of dpsinkhorn.ot have first derivatives only: create_graph=True"
 
     @pytest.mark.parametrize("name", LOSSES)
-    def test_raise(self, name: str):
-        x, y = draw(6), draw(5, seed=1)
-        loss = self.LOSSES[name]
-        with pytest.raises(NotImplementedError, match=self.WORDS):
-            torch.autograd.functional.hessian(lambda points: loss(points, y), x)
-        x.requires_grad_()
-        with pytest.raises(NotImplementedError, match=self.WORDS):  # a gradient penalty
-            torch.autograd.grad(loss(x, y), x, create_graph=True)
-        with pytest.raises(NotImplementedError, match=self.WORDS):
-            loss(x, y).square().backward(create_graph=True)
+    def test_by_finite_differences(self, name: str):
+        x, y = draw(6).requires_grad_(), draw(5, seed=1)
+        assert torch.autograd.gradgradcheck(lambda points: self.LOSSES[name](points, y), x, atol=1e-4)
+
+    @pytest.mark.parametrize("cost", ["euclidean", "l1l2", "cityblock", torch.cdist])
+    def test_of_every_cost(self, cost: object):
+        x, y = (
+            torch.stack([draw(n, seed=k) for k in seeds]).requires_grad_()
+            for n, seeds in ((5, (0, 1)), (4, (2, 3)))
+        )
+        b = torch.tensor([0.1, 0.4, 0.0, 0.5]).double()
+        if cost is torch.cdist:
+            cost = lambda x, y: (x.unsqueeze(-2) - y.unsqueeze(-3) + 0.1).square().sum(-1)  # noqa: E731
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return transport_loss(x, y, 0.7, cost=cost, b=b, tolerance=1e-12)
+
+        assert torch.autograd.gradgradcheck(loss, (x, y), atol=1e-5)
+
+    def test_what_has_none_says_so(self):
+        x, y, a = draw(6).requires_grad_(), draw(5, seed=1), torch.rand(6).double().requires_grad_()
+        for loss in (transport_loss(x, y, 0.1, marginals=1.0), transport_loss(x, y, 0.1, a=a)):
+            with pytest.raises(NotImplementedError, match=r"^second derivatives are those of balanced"):
+                torch.autograd.grad(loss, x, create_graph=True)
+        (first,) = torch.autograd.grad(transport_loss(x, y, 0.1), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="first and second derivatives only"):
+            second.sum().backward()
+
+    def test_of_a_cost_matrix(self):
+        matrix = torch.rand(2, 5, 4).double().requires_grad_()
+        b = torch.tensor([0.1, 0.2, 0.3, 0.4])
+
+        def loss(matrix: Tensor) -> Tensor:
+            return matrix_loss(matrix, 0.3, b=b, tolerance=1e-12)
+
+        assert torch.autograd.gradcheck(loss, matrix)
+        assert torch.autograd.gradgradcheck(loss, matrix, atol=1e-5)
+        (gradient,) = torch.autograd.grad(loss(matrix).sum(), matrix)
+        torch.testing.assert_close(gradient, solve(MatrixProblem(matrix, b=b), 0.3).plan)
+
+    def test_by_torch_func(self):
+        x, y, many = draw(6), draw(5, seed=1), torch.stack([draw(6, seed=k) for k in range(3)])
+
+        def loss(points: Tensor) -> Tensor:
+            return transport_loss(points, y, 1.0)
+
+        grad, vmap, jacrev = torch.func.grad, torch.func.vmap, torch.func.jacrev
+        leaf = x.clone().requires_grad_()
+        torch.testing.assert_close(grad(loss)(x), *torch.autograd.grad(loss(leaf), leaf))
+        torch.testing.assert_close(vmap(loss)(many), torch.stack([loss(points) for points in many]))
+        each = torch.stack([grad(loss)(points) for points in many])
+        torch.testing.assert_close(vmap(grad(loss))(many), each)
+        torch.testing.assert_close(grad(lambda points: vmap(loss)(points).sum())(many), each)
+        torch.testing.assert_close(jacrev(grad(loss))(x), torch.autograd.functional.hessian(loss, x))
 
     @pytest.mark.parametrize("name", LOSSES)
     def test_first_ones_need_nothing_special(self, name: str):

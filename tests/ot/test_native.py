@@ -26,6 +26,7 @@ from dpsinkhorn.ot import (
 )
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.iterate import TorchIterate
+from dpsinkhorn.ot.native import small
 from dpsinkhorn.ot.native.iterates import NativeIterate, ScalingIterate
 from dpsinkhorn.ot.semidual import SemiDual
 from support.problems import generate
@@ -34,7 +35,7 @@ needs_library = pytest.mark.skipif(native.library is None, reason="needs the com
 COSTS = [L1L2(1.0), L1L2(0.3), Cityblock(), SquaredEuclidean()]
 
 
-@pytest.fixture(params=[1, 0], ids=["best instructions", "plain instructions"])
+@pytest.fixture(params=[2, 1, 0], ids=["AVX-512", "AVX2", "plain instructions"])
 def library(request: pytest.FixtureRequest) -> Iterator[native.Library]:
     """The library, with the CPU's best instructions and without."""
     path = native.find()
@@ -196,6 +197,63 @@ def test_costs_and_gradients_by_definition(cost: Cost, dtype: torch.dtype, shape
         found = native.gradient(x, y, plan, PixelCost(weights["l2"] > 0, weights["l1"]))
         assert found is not None
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=float(rounding * scale))
+
+
+@needs_library
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [3, 40, 300])
+@pytest.mark.parametrize("cost", [SquaredEuclidean(), L1L2(2.0)], ids=str)
+def test_a_cost_is_that_of_two_points_alone(cost: Cost, dtype: torch.dtype, d: int):
+    """To the last bit: private transport relies on it that no other point moves it."""
+    x, y = draw(13, d, dtype=dtype), draw(71, d, seed=1, dtype=dtype)
+    costs = native.pairwise(x, y, cost.pixels)
+    for i, j in ((0, 0), (12, 70), (5, 66), (7, 3)):
+        alone = native.pairwise(x[i : i + 1].clone(), y[j : j + 1].clone(), cost.pixels)
+        assert alone.item() == costs[i, j].item()
+
+
+@needs_library
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_squared_distances_by_a_product(offset: float, monkeypatch: pytest.MonkeyPatch):
+    """Of float32 clouds too large for differences; pairs so near that a product says nothing of them too."""
+    monkeypatch.setattr("dpsinkhorn.ot.costs._DIRECT_TERMS", 0)
+    monkeypatch.setattr("dpsinkhorn.ot.costs._EXACT_LIMIT", 0)
+    x, y = (draw(*shape, 40, seed=k, dtype=torch.float32) + offset for k, shape in enumerate([(90,), (80,)]))
+    y[:5] = x[:5] + 1e-3 * draw(5, 40, dtype=torch.float32)
+    y[5] = x[6]
+    cost = SquaredEuclidean()
+    exact = (x.double()[:, None] - y.double()).square().sum(-1)
+    torch.testing.assert_close(cost.pairwise(x, y).double(), exact, rtol=5e-6, atol=0)
+    plan = torch.softmax(draw(90, 80, seed=3, dtype=torch.float32), -1) / 90
+    expected = (2 * plan.double().unsqueeze(-1) * (x.double()[:, None] - y.double())).sum(1)
+    torch.testing.assert_close(cost.gradient(x, y, plan).double(), expected, rtol=1e-4, atol=1e-7)
+
+
+@needs_library
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("cost", COSTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(6, 5, 7, 2), (1, 50, 50, 40), (2, 90, 60, 3)], ids=str)
+def test_a_small_problem_in_one_call_is_the_same(
+    cost: Cost, dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    batch, n, m, d = shape
+    x, y = draw(batch, n, d, dtype=dtype), draw(batch, m, d, seed=1, dtype=dtype)
+    a = draw(batch, n, seed=2, dtype=dtype).abs() + 0.1
+    calls = []
+    for pairs in (small._PAIRS, 0):
+        monkeypatch.setattr(small, "_PAIRS", pairs)
+        problem, settings = Problem(x, y, cost, a), {"tolerance": 1e-4, "max_iterations": 100}
+        taken = small.transport(problem, 10.0, wrt_x=True, wrt_y=True, **settings)
+        assert (taken is not None) == bool(pairs)
+        leaves = [each.clone().requires_grad_() for each in (x, y, a)]
+        points, others, weights = leaves
+        loss = transport_loss(points, others, 10.0, cost=cost, a=weights, **settings)
+        calls.append([loss.detach(), *torch.autograd.grad(loss.sum(), leaves)])
+    for one, other in zip(*calls, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @needs_library

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
+from dpsinkhorn.privacy import SeededNoise
 
 COSTS: tuple[Cost, ...] = (SquaredEuclidean(), Cityblock(), L1L2(1.0), L1L2(3.0))
 
@@ -200,3 +201,15 @@ def neighbours(images: Tensor, labels: Tensor | None, *, persons: bool = False, 
 
 def unit_rows(corner: Tensor, sample: Callable[..., Sample]) -> Sample:
     return sample(torch.zeros(1, dtype=torch.int64), corner)
+
+
+class CountingNoise(SeededNoise):
+    """Notes every request for random words."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.requests: list[int] = []
+
+    def words(self, count: int, *, device="cpu") -> Tensor:
+        self.requests.append(count)
+        return super().words(count, device=device)

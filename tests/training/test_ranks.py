@@ -242,7 +242,7 @@ class TestSamples:
 
 
 STEPS = ("--data", "digits", "--mechanism", "record", "--noise-multiplier", "1.2", "--sampling-rate", "0.02")
-LONG = ("train", *STEPS, "--steps", "300", "--rank-timeout", "3", "--checkpoint-every", "0")
+LONG = ("train", *STEPS, "--steps", "300", "--rank-timeout", "5", "--checkpoint-every", "0")
 
 
 class TestFaults:
@@ -293,8 +293,8 @@ class TestFaults:
             group.processes[rank].join(30)
             assert group.processes[rank].exitcode == 2
             assert "another rank" in self.said_once(group, rank)
-        assert time.monotonic() - started < 10  # 3 are allowed; the rest is for a busy machine
-        assert "gave no answer for 3 seconds" in group.said(0) + group.said(2)
+        assert time.monotonic() - started < 15  # 5 are allowed; the rest is for a busy machine
+        assert "gave no answer for 5 seconds" in group.said(0) + group.said(2)
         group.send(1, signal.SIGKILL)
 
     def test_ctrl_c_reaches_them_all(self, tmp_path):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dpsinkhorn.data.arrays import read_npy
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.errors import DataError
-from dpsinkhorn.files import write_new
+from dpsinkhorn.files import failing_as, write_new
 
 __all__ = ["ShardedDataset", "is_sharded", "read_shards", "write_shards"]
 
@@ -34,6 +34,7 @@ _FORMAT = "dpsinkhorn shards, version 1"
 _BYTES, _LEAST_SHARDS = 2**26, 64  # of images in a shard at most; by default
 _AT_ONCE = 2**20  # bytes of a file that are hashed together
 _LARGEST = 1e30  # of values
+_FEW = 16  # times as many records are in a file of which some are read one by one
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class _Joined:
         self._files = files
         self.starts: list[int] = [0, *itertools.accumulate(length for _, length, _ in files)]
         self.shape, self.dtype = (self.starts[-1], *shape), np.dtype(dtype)
+        # where rows begin in a file, and of what type they are
+        self._layouts: dict[int, tuple[int, np.dtype[Any]]] = {}
         self._last: tuple[int, npt.NDArray[Any]] | None = None
 
     def __len__(self) -> int:
@@ -79,13 +82,32 @@ class _Joined:
         places = np.searchsorted(self.starts, numbers, side="right") - 1
         for place in np.unique(places).tolist():
             here = places == place
-            found[here] = self.file(place)[numbers[here] - self.starts[place]]
+            found[here] = self._rows(place, numbers[here] - self.starts[place])
             if offset := self._files[place][2]:
                 found[here] += offset
         return found
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
+
+    def _rows(self, place: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Read some rows of a file: one by one where they are few, since a map costs a page for each."""
+        path, length, _ = self._files[place]
+        if len(rows) * _FEW > length:
+            return self.file(place)[rows]
+        if place not in self._layouts:
+            array = self.file(place)
+            assert isinstance(array, np.memmap)  # it has records
+            self._layouts[place] = array.offset, array.dtype
+        start, dtype = self._layouts[place]
+        found = np.empty((len(rows), *self.shape[1:]), dtype)
+        size = found.itemsize * math.prod(self.shape[1:])
+        with failing_as(DataError, f"cannot read {path}"), path.open("rb", buffering=0) as stream:
+            for row, into in zip(rows.tolist(), found.reshape(len(rows), -1), strict=True):
+                stream.seek(start + row * size)
+                if stream.readinto(into.data) != size:
+                    raise DataError(f"{path} is shorter than the index says; write the shards again")
+        return found
 
     def file(self, place: int) -> npt.NDArray[Any]:
         """Map a file into memory; what was read of it stays there only until another one is mapped."""

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsinkhorn.ot.barycenters import barycenter
     from dpsinkhorn.ot.costs import (
         COST_NAMES,
         L1L2,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.ot.over_ranks import RowsResult, solve_rows
     from dpsinkhorn.ot.problem import MatrixProblem, Problem
     from dpsinkhorn.ot.samples import SamplesLoss
+    from dpsinkhorn.ot.second_order import matrix_loss
     from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, SinkhornResult, solve
     from dpsinkhorn.ot.sliced import line_costs, sliced_cost, whole_bases
 
@@ -43,10 +45,12 @@ __all__ = [
     "SinkhornResult",
     "SquaredEuclidean",
     "as_cost",
+    "barycenter",
     "compiled",
     "debiased_loss",
     "empirical_loss",
     "line_costs",
+    "matrix_loss",
     "semi_debiased_loss",
     "sliced_cost",
     "solve",
@@ -58,7 +62,18 @@ __all__ = [
 
 # Names are imported when they are first used: who needs a cost alone need not load the solver. In this order
 # none of the modules loads a later one.
-_MODULES = ("costs", "native", "problem", "sinkhorn", "divergence", "samples", "over_ranks", "sliced")
+_MODULES = (
+    "costs",
+    "native",
+    "problem",
+    "sinkhorn",
+    "second_order",
+    "barycenters",
+    "divergence",
+    "samples",
+    "over_ranks",
+    "sliced",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,10 +22,12 @@ from dpsinkhorn.ot.iterate import start
 from dpsinkhorn.ot.semidual import SemiDual
 
 Method = Literal["newton", "sinkhorn"]
+History: TypeAlias = "tuple[tuple[int, float, float], ...]"
+"""Evaluations so far, λ, and the largest error there."""
 
 # ε-scaling: λ starts at a part of the range of the costs and shrinks by a factor; a stage ends when the
 # marginal error is below this, or after so many evaluations.
-_START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
+STAGES = _START, _SHRINK, _STAGE_ERROR, _STAGE_ITERATIONS = 0.02, 0.25, 0.002, 50
 # Damping: a Newton step may first move a potential by 20 λ. The limit grows while full steps succeed and
 # shrinks when one fails (Newton's model of an exponential is good over a few λ only).
 _FIRST_LIMIT, _LEAST_LIMIT, _LIMIT_FACTOR, _BACKTRACK = 20.0, 2.0, 4.0, 0.35
@@ -36,7 +38,7 @@ _NEWTON_ERROR = 0.5  # farther from the marginals than this, Sinkhorn's step doe
 _NEGLIGIBLE = 1e-3
 # Evaluations at the last λ after which the exact solution is tried as a start.
 _HEADWAY = 150
-_FLAT = 1e6  # times the range of the costs: from this λ on the solution is had in closed form
+FLAT = 1e6  # times the range of the costs: from this λ on the solution is had in closed form
 _PATIENCE = 25  # evaluations without progress after which rounding is held to be the limit
 
 
@@ -49,6 +51,7 @@ class Ascent:
     value: Tensor
     error: Tensor
     iterations: int
+    history: History = ()
 
     @staticmethod
     def stack(ends: list[Ascent]) -> Ascent:
@@ -56,18 +59,30 @@ class Ascent:
         f, g, value, error = (
             torch.stack([getattr(end, name) for end in ends]) for name in ("f", "g", "value", "error")
         )
-        return Ascent(f, g, value, error, max(end.iterations for end in ends))
+        longest = max(ends, key=lambda end: end.iterations)
+        return Ascent(f, g, value, error, longest.iterations, longest.history)
 
 
 def maximise(
-    dual: SemiDual, regularization: float, *, tolerance: float, max_iterations: int, method: Method
+    dual: SemiDual,
+    regularization: float,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    method: Method,
+    init: Tensor | None = None,
 ) -> Ascent:
-    """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``."""
-    if not dual.relaxed and regularization > _FLAT * (dual.highest - dual.lowest):
+    """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``.
+
+    From ``init``, a g near the maximum, there is no need of greater λ on the way.
+    """
+    if not dual.relaxed and regularization > FLAT * (dual.highest - dual.lowest):
         f, g, value = dual.flat(regularization)
         return Ascent(f, g, value, dual.evaluate(g, regularization).error, 1)
     climber = _Climber(dual, max_iterations, method)
     stages = schedule(regularization, dual.highest - dual.lowest)
+    if init is not None and climber.stand_near(init, regularization):
+        stages = stages[-1:]
     for stage in stages[:-1]:
         if climber.iterations < max_iterations - 1:
             climber.climb(stage, _STAGE_ERROR, limit=_STAGE_ITERATIONS)
@@ -83,7 +98,7 @@ def maximise(
             climber.try_from(near, regularization)
         climber.climb(regularization, tolerance)
     at = climber.at
-    return Ascent(at.f, at.g, at.value, at.error, climber.iterations)
+    return Ascent(at.f, at.g, at.value, at.error, climber.iterations, tuple(climber.history))
 
 
 def schedule(regularization: float, cost_range: float) -> list[float]:
@@ -157,6 +172,7 @@ class _Climber:
         self.dual, self.max_iterations, self.method = dual, max_iterations, method
         self.at = start(dual)
         self.iterations = 0
+        self.history: list[tuple[int, float, float]] = []
         self.least_ridge = 1e-12 if dual.work == torch.float64 else 1e-6
         self.ridge = [self.least_ridge] * dual.batch
         self.largest = max(abs(dual.highest), abs(dual.lowest))
@@ -179,6 +195,16 @@ class _Climber:
         if not there < error:
             self.at.stand(here)
 
+    def stand_near(self, g: Tensor, regularization: float) -> bool:
+        """Go to ``g`` if it is near enough to the maximum to go on from there."""
+        self.at.stand(g)
+        _, errors = self.at.evaluate([0.0] * self.dual.batch, regularization)
+        self.iterations += 1
+        near = max(errors) <= _NEWTON_ERROR
+        if not near:
+            self.at.stand(torch.zeros_like(g))
+        return near
+
     def climb(self, regularization: float, target: float, limit: int | None = None) -> None:
         """Ascend at one λ from the present ``g`` until all errors are at most ``target``."""
         end = self.max_iterations if limit is None else min(self.max_iterations - 1, self.iterations + limit)
@@ -194,6 +220,7 @@ class _Climber:
             else:
                 values, errors = self.at.evaluate(steps, regularization)
                 self.iterations += 1
+            self.history.append((self.iterations, regularization, max(errors)))
             taken = [
                 walker.judge(value, error, self._rounding(value, regularization))
                 for walker, value, error in zip(walkers, values, errors, strict=True)

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,11 +23,13 @@ from torch import Tensor
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
-# Up to so many pairs and multiply-adds float32 points on a CPU get squared distances without the cancellation
-# in |x|^2 + |y|^2 - 2<x, y>: sums of differences, or the product in float64.
-_EXACT_PAIRS, _EXACT_LIMIT = 2**16, 2**23
-# Pairs and dimensions up to which, and from which on, the compiled sums of differences are the faster way.
-_DIRECT_PAIRS, _DIRECT_DIMENSIONS = 2**12, 64
+# Dimensions, or terms in all, up to which squared distances are sums of differences, compiled: no slower than
+# by a product. The last is for float64 with AVX-512.
+_DIRECT_DIMENSIONS, _DIRECT_TERMS, _DIRECT_TERMS_64 = 32, 2**21, 2**28
+# Up to so many terms the product of float32 points is taken in float64.
+_EXACT_LIMIT = 2**23
+# Terms from which on a float32 product goes to oneDNN, which is twice as fast as others on some CPUs.
+_LARGE_PRODUCT = 2**18
 # Elements of the tile of differences in an L1 cost on the CPU.
 _L1_TILE = 2**20
 
@@ -99,32 +102,33 @@ class SquaredEuclidean(Cost):
     pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        pairs, d = x.shape[-2] * y.shape[-2], x.shape[-1]
-        exact = x.dtype == torch.float32 and x.device.type == "cpu"
-        exact &= pairs <= _EXACT_PAIRS and pairs * d <= _EXACT_LIMIT
-        if pairs <= _DIRECT_PAIRS or (exact and d >= _DIRECT_DIMENSIONS):
-            costs = native.pairwise(x, y, SquaredEuclidean.pixels)
-            if costs is not None:
-                return costs
-        if exact:
+        terms = x.numel() * y.shape[-2]
+        if _direct(y, terms) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+            return costs
+        if x.dtype == torch.float32 and x.is_cpu and terms <= _EXACT_LIMIT:
             return self.against(y.double())(x.double()).float()
         return self.against(y)(x)
 
     def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
-        centre = y.mean(-2, keepdim=True)  # distances do not change, cancellation does
-        y = y - centre
-        squares = y.square().sum(-1).unsqueeze(-2)
+        around_y, squares, centre = centred(y)  # distances do not change, cancellation does
 
         def costs(x: Tensor) -> Tensor:
-            x = x - centre
-            sums = x.square().sum(-1).unsqueeze(-1) + squares
-            return sums.sub_(x @ y.mT, alpha=2).clamp_(min=0)
+            around_x, own, _ = centred(x, centre)
+            products = product(around_x, around_y.mT)
+            if native.finish(x, y, (own, squares), products):
+                return products
+            return torch.add(own.unsqueeze(-1), squares.unsqueeze(-2)).sub_(products, alpha=2).clamp_(min=0)
 
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        centre = y.mean(-2, keepdim=True)  # far from the origin the two terms below would cancel
-        return 2 * (plan.sum(-1, keepdim=True) * (x - centre) - plan @ (y - centre))
+        terms = plan.numel() * y.shape[-1]
+        direct = terms <= _DIRECT_TERMS or (y.dtype == torch.float64 and _direct(y, terms))
+        if direct and (gradient := native.gradient(x, y, plan, SquaredEuclidean.pixels)) is not None:
+            return gradient
+        y, _, centre = centred(y)  # far from the origin the two terms below would cancel
+        masses = plan.sum(-1, keepdim=True)
+        return (x - centre).mul_(2 * masses).sub_(product(plan, y), alpha=2)
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,18 @@ class L1L2(Cost):
         return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
 
 
+@dataclass(frozen=True)
+class CostFunction(Cost):
+    """A function of clouds ``(..., n, d)`` and ``(..., m, d)`` that returns all costs, ``(..., n, m)``."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.function(x, y)
+
+
+CostLike: TypeAlias = "Cost | str | Callable[[Tensor, Tensor], Tensor] | None"
+
 _NAMED: dict[str, type[Cost]] = {
     "sqeuclidean": SquaredEuclidean,
     "cityblock": Cityblock,
@@ -244,8 +260,8 @@ COST_NAMES = tuple(_NAMED)
 BUILT_IN = frozenset(_NAMED.values())
 
 
-def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
-    """The cost itself, or the one of this name; None is the squared L2 distance.
+def as_cost(cost: CostLike, *, l1_weight: float = 1.0) -> Cost:
+    """The cost itself, the one of this name, or that of a function; None is the squared L2 distance.
 
     Names are ``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"`` and ``"l1l2"``, which has an ``l1_weight``.
 
@@ -256,6 +272,8 @@ def as_cost(cost: Cost | str | None, *, l1_weight: float = 1.0) -> Cost:
         return SquaredEuclidean()
     if isinstance(cost, str) and cost in _NAMED:
         cost = L1L2(l1_weight) if cost == "l1l2" else _NAMED[cost]()
+    if callable(cost) and not isinstance(cost, type):
+        return CostFunction(cost)
     if not isinstance(cost, Cost):
         raise ValueError(
             "cost: expected a Cost such as SquaredEuclidean(), Cityblock() or L1L2(), or one of their names "
@@ -328,6 +346,35 @@ def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: floa
         raise ValueError(f"labels: expected integers from 0 to {classes - 1}")
     onehot = torch.nn.functional.one_hot(labels.long(), classes).to(points)
     return torch.cat([points, label_weight * onehot], dim=-1)
+
+
+def _direct(y: Tensor, terms: int) -> bool:
+    wide = y.dtype == torch.float64 and native.instructions() == 2
+    return y.shape[-1] <= _DIRECT_DIMENSIONS or terms <= (_DIRECT_TERMS_64 if wide else _DIRECT_TERMS)
+
+
+def centred(x: Tensor, around: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """``x - c``, its squared lengths, and c, ``(..., 1, d)``: ``around``, or the mean of x."""
+    if (found := native.centre(x, around)) is not None:
+        return found[0], found[1], found[2].view(1, -1)
+    centre = x.mean(-2, keepdim=True) if around is None else around
+    x = x - centre
+    return x, torch.linalg.vecdot(x, x), centre
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """``x @ y``."""
+    if (
+        x.dtype == torch.float32
+        and x.ndim == 2
+        and x.device.type == "cpu"
+        and x.numel() * y.shape[-1] >= _LARGE_PRODUCT
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and not (x.requires_grad or y.requires_grad)
+    ):
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.mT, None, "none", [], "")
+        return found
+    return x @ y
 
 
 def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tensor:

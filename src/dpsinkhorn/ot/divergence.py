@@ -3,7 +3,7 @@
 All losses are sums of the entropic transport cost W_λ, taken as its dual value. Its gradient in the
 points is the plan-weighted gradient of the cost, and in the weights the potential, exact at convergence by
 the envelope theorem, so no iteration is unrolled and nothing is stored for a backward pass but the gradient
-itself. That gradient is not differentiable in turn: asking for its graph raises.
+itself. Second derivatives, in the points, come from the conditions of the optimum (``second_order.py``).
 
 Equation numbers are those of Cao et al., "Don't Generate Me: Training Differentially Private Generative
 Models with Sinkhorn Divergence".
@@ -18,9 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.ot.ascent import Method
-from dpsinkhorn.ot.costs import Cost, as_cost
+from dpsinkhorn.ot.costs import Cost, CostLike, as_cost
+from dpsinkhorn.ot.native import small
+from dpsinkhorn.ot.native.small import Small
 from dpsinkhorn.ot.problem import Problem
-from dpsinkhorn.ot.sinkhorn import Marginals, Storage, check_settings, penalties, solve
+from dpsinkhorn.ot.second_order import gradients_again
+from dpsinkhorn.ot.sinkhorn import (
+    Marginals,
+    Storage,
+    check_settings,
+    penalties,
+    solve,
+    tolerance_of,
+)
 
 _SETTINGS = ("tolerance", "max_iterations", "method", "storage", "marginals")
 
@@ -30,7 +40,7 @@ def transport_loss(
     y: Tensor,
     regularization: float,
     *,
-    cost: Cost | str | None = None,
+    cost: CostLike = None,
     a: Tensor | None = None,
     b: Tensor | None = None,
     tolerance: float | None = None,
@@ -39,7 +49,7 @@ def transport_loss(
     storage: Storage = "auto",
     marginals: Marginals = None,
 ) -> Tensor:
-    """Entropic transport cost ``W_λ(x, y)``, differentiable, once, in both clouds and their weights.
+    """Entropic transport cost ``W_λ(x, y)``, differentiable in both clouds, twice, and in their weights.
 
     Points are ``(n, d)`` and ``(m, d)``, or batched; ``cost`` (``SquaredEuclidean()``, the default,
     ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their names or your own), ``a`` and ``b`` are those
@@ -62,9 +72,17 @@ def transport_loss(
         "storage": storage,
         "marginals": marginals,
     }
-    arguments = (x, y, as_cost(cost), a, b, regularization, settings)
-    loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
-    return loss
+    wanted = tuple(_wants_gradient(each) for each in (x, y, a, b))
+    arguments = (x, y, as_cost(cost), a, b, regularization, settings, wanted)
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        loss: Tensor = _TransportLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+        return loss
+    transformed: tuple[Tensor, ...] = _Transformed.apply(*arguments)  # type: ignore[no-untyped-call]
+    return transformed[0]
+
+
+def _wants_gradient(each: object) -> bool:
+    return isinstance(each, Tensor) and each.requires_grad and torch.is_grad_enabled()
 
 
 def empirical_loss(x: Tensor, y: Tensor, regularization: float, **options: Any) -> Tensor:
@@ -220,7 +238,7 @@ class SinkhornLoss(nn.Module):
     """
 
     def __init__(
-        self, regularization: float, *, cost: Cost | str | None = None, debias: float = 0.0, **options: Any
+        self, regularization: float, *, cost: CostLike = None, debias: float = 0.0, **options: Any
     ) -> None:
         super().__init__()
         if not 0 <= debias <= 1:
@@ -260,54 +278,128 @@ class SinkhornLoss(nn.Module):
         return f"regularization={self.regularization}, cost={self.cost}, debias={self.debias}"
 
 
+def _solved(
+    x: Tensor,
+    y: Tensor,
+    cost: Cost,
+    a: Tensor | None,
+    b: Tensor | None,
+    regularization: float,
+    settings: dict[str, Any],
+    wanted: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """Value and gradients in one solve, and potentials."""
+    problem = Problem(x, y, cost, a, b)
+    wrt_x, wrt_y, wrt_a, wrt_b = wanted
+    relaxed = penalties(settings["marginals"])
+    result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
+    if result is None:
+        found = solve(problem, regularization, **settings)
+        in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
+        result = Small(found.value, found.f, found.g, in_x, in_y)
+    in_a: Tensor | None
+    in_b: Tensor | None
+    if relaxed:
+        in_a, in_b = found.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
+    else:
+        in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
+        in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
+    value = result.value.to(problem.x.dtype)
+    return value, result.in_x, result.in_y, in_a, in_b, result.f, result.g
+
+
 class _TransportLoss(torch.autograd.Function):
-    """Value and gradients in one solve; the backward pass is a multiplication."""
+    """The loss; its backward pass is a multiplication."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        y: Tensor,
-        cost: Cost,
-        a: Tensor | None,
-        b: Tensor | None,
-        regularization: float,
-        settings: dict[str, Any],
-    ) -> Tensor:
-        problem = Problem(x, y, cost, a, b)
-        result = solve(problem, regularization, **settings)
-        wrt_x, wrt_y, _, wrt_a, wrt_b, *_ = ctx.needs_input_grad
-        in_x, in_y = result.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
-        in_a: Tensor | None
-        in_b: Tensor | None
-        if penalties(settings["marginals"]):
-            in_a, in_b = result.gradients_in_weights(wrt_a=wrt_a, wrt_b=wrt_b)
-        else:
-            in_a = _in_weights(result.f, problem.a, a) if wrt_a else None
-            in_b = _in_weights(result.g, problem.b, b) if wrt_b else None
-        ctx.save_for_backward(in_x, in_y, in_a, in_b)
-        ctx.weights = [
-            (each.shape, each.dtype, each.device) if isinstance(each, Tensor) else None for each in (a, b)
-        ]
-        return result.value.to(problem.x.dtype)
+    def forward(ctx: Any, *inputs: Any) -> Tensor | None:
+        output = _solved(*inputs)
+        _keep(ctx, inputs, output)
+        return output[0]
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        # With a graph of this pass the saved gradients would count as constants: second derivatives of 0.
-        if torch.is_grad_enabled():
+        return _backward(ctx, upstream)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func: it wants all that is kept among the outputs, and takes its time."""
+
+    forward = staticmethod(_solved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, upstream)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """Clouds that ``torch.func.vmap`` goes through are a batch."""
+        x, y, cost, a, b, *others = (
+            each.movedim(at, 0) if isinstance(each, Tensor) and at is not None else each
+            for each, at in zip(arguments, in_dims, strict=True)
+        )
+        if x.ndim != (2 if in_dims[0] is None else 3) or y.ndim != (2 if in_dims[1] is None else 3):
+            raise ValueError("vmap: expected clouds (n, d) in the function; of batches one is enough")
+        x, y = (each if each.ndim == 3 else each.expand(info.batch_size, -1, -1) for each in (x, y))
+        output = _Transformed.apply(x.contiguous(), y.contiguous(), cost, a, b, *others)  # type: ignore[no-untyped-call]
+        return output, tuple(None if each is None else 0 for each in output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+    x, y, ctx.cost, a, b, ctx.regularization, settings, _ = inputs
+    ctx.save_for_backward(*output[1:], x, y, a, b)
+    ctx.relaxed = settings["marginals"] is not None
+
+
+def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    in_x, in_y, in_a, in_b, f, g, x, y, a, b = ctx.saved_tensors
+    if torch.is_grad_enabled():  # a graph of this pass is wanted
+        if ctx.relaxed or ctx.regularization == 0 or in_a is not None or in_b is not None:
             raise NotImplementedError(
-                "the losses of dpsinkhorn.ot have first derivatives only: create_graph=True, and with it a "
-                "Hessian or a gradient penalty, cannot be had"
+                "second derivatives are those of balanced, entropic transport in the points only"
             )
-        in_x, in_y, *in_weights = ctx.saved_tensors
-        scale = upstream[..., None, None]
-        of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
-        of_weights: list[Tensor | None] = [None, None]
-        for k, saved in enumerate(in_weights):
-            if saved is not None:
-                shape, dtype, device = ctx.weights[k]  # weights may be shared by a batch
-                of_weights[k] = (upstream[..., None] * saved).sum_to_size(shape).to(device, dtype)
-        return (*of_points, None, *of_weights, None, None)
+        again = gradients_again(ctx.cost, x, y, a, b, (f, g), float(ctx.regularization), upstream)
+        return (*again, None, None, None, None, None, None)
+    scale = upstream[..., None, None]
+    of_points = [None if saved is None else scale * saved for saved in (in_x, in_y)]
+    of_weights: list[Tensor | None] = [None, None]
+    for k, (saved, weights) in enumerate(((in_a, a), (in_b, b))):
+        if saved is not None:  # weights may be shared by a batch
+            of_weights[k] = (upstream[..., None] * saved).sum_to_size(weights.shape).to(weights)
+    return (*of_points, None, *of_weights, None, None, None)
+
+
+def _small(
+    problem: Problem,
+    regularization: float,
+    *,
+    wrt_x: bool,
+    wrt_y: bool,
+    tolerance: float | None,
+    max_iterations: int,
+    method: Method,
+    storage: Storage,
+    marginals: Marginals,
+) -> Small | None:
+    check_settings(
+        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
+        marginals=marginals,
+    )  # fmt: skip
+    if method != "newton" or storage == "streamed":
+        return None
+    return small.transport(
+        problem,
+        float(regularization),
+        tolerance=tolerance_of(tolerance, problem.x.dtype),
+        max_iterations=max_iterations,
+        wrt_x=wrt_x,
+        wrt_y=wrt_y,
+    )
 
 
 def _in_weights(potential: Tensor, scaled: Tensor, weights: Tensor | None) -> Tensor:

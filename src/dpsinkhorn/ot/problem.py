@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.costs import Cost, as_cost, check_costs
+from dpsinkhorn.ot.costs import BUILT_IN, Cost, CostLike, as_cost, check_costs
 
-_DTYPES = (torch.float32, torch.float64)
+_DTYPES, _HALF = (torch.float32, torch.float64), (torch.float16, torch.bfloat16)
 _Kind = TypeVar("_Kind")
 Array: TypeAlias = "Tensor | npt.NDArray[np.floating[Any]]"
 
@@ -46,14 +47,15 @@ class Problem(_Weighted):
         x: points ``(n, d)``, or ``(batch, n, d)`` for several problems of one size.
         y: points ``(m, d)`` or ``(batch, m, d)``.
         cost: ``SquaredEuclidean()``, the default, ``Euclidean()``, ``Cityblock()``, ``L1L2()``, one of their
-            names (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``) or a :class:`Cost` of your
-            own.
+            names (``"sqeuclidean"``, ``"euclidean"``, ``"cityblock"``, ``"l1l2"``), a :class:`Cost` of your
+            own, or a function of x and y that returns all costs, ``(..., n, m)``.
         a: weights of ``x``, ``(n,)`` or ``(batch, n)``; scaled to sum to one; uniform by default.
         b: weights of ``y``, likewise.
 
     ``masses`` are the sums of the weights as given, ``(..., 1)``; only relaxed marginals look at them.
 
-    Points and weights are tensors or NumPy arrays, float32 or float64, which they stay. Bad input
+    Points and weights are tensors or NumPy arrays, float32 or float64, which they stay; float16 and bfloat16
+    become float32. Bad input
     raises ``ValueError`` here, so that a ``Problem`` that exists is well posed.
 
     >>> Problem(torch.rand(5, 2), torch.rand(7, 2)).shape
@@ -71,7 +73,7 @@ class Problem(_Weighted):
         self,
         x: Array,
         y: Array,
-        cost: Cost | str | None = None,
+        cost: CostLike = None,
         a: Array | None = None,
         b: Array | None = None,
     ) -> None:
@@ -94,14 +96,17 @@ class Problem(_Weighted):
         return self.x
 
     def block(self, rows: slice) -> Tensor:
-        """Costs of some rows against all columns, ``(rows, m)``, computed anew at each call."""
+        """Costs of some rows against all columns, ``(rows, m)``."""
         if rows == slice(None):
-            x, costs = self.x, self.cost.pairwise(self.x, self.y)
-        else:
-            x = self.x[..., rows, :]
-            costs = self._against_y(x)
-        costs = check_costs(self.cost, costs, x, self.y)
-        return costs.detach() if costs.requires_grad else costs  # a cost may have parameters of its own
+            return self.costs
+        x = self.x[..., rows, :]
+        return check_costs(self.cost, self._against_y(x), x, self.y).detach()
+
+    @cached_property
+    def costs(self) -> Tensor:
+        """All costs, ``(..., n, m)``, kept."""
+        costs = check_costs(self.cost, self.cost.pairwise(self.x, self.y), self.x, self.y)
+        return costs.detach()  # a cost may have parameters of its own
 
     @cached_property
     def _against_y(self) -> Callable[[Tensor], Tensor]:
@@ -118,6 +123,8 @@ class Problem(_Weighted):
 class MatrixProblem(_Weighted):
     """A transport problem given by its cost matrix, ``(n, m)`` or ``(batch, n, m)``: tensor or NumPy array.
 
+    Pairs of infinite cost are forbidden: no plan has mass there.
+
     >>> MatrixProblem(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).shape
     (1, 2, 2)
     """
@@ -129,7 +136,8 @@ class MatrixProblem(_Weighted):
 
     def __init__(self, matrix: Array, a: Array | None = None, b: Array | None = None) -> None:
         matrix = _tensor("matrix", matrix)
-        _check_array("matrix", matrix, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
+        finite = matrix if native.finite(matrix) else matrix.masked_fill(matrix == math.inf, 0.0)
+        _check_array("matrix", finite, dims=(2, 3), what="costs: (n, m) or (batch, n, m)")
         object.__setattr__(self, "matrix", matrix.detach())
         _set_weights(self, a, matrix, b, matrix.mT)
 
@@ -137,6 +145,19 @@ class MatrixProblem(_Weighted):
     def points(self) -> Tensor:
         """A tensor of the problem's dtype and device."""
         return self.matrix
+
+    @cached_property
+    def forbidden(self) -> Tensor | None:
+        """Which pairs are forbidden, ``(..., n, m)``; None where all are allowed."""
+        return None if native.finite(self.matrix) else self.matrix == math.inf
+
+    def fenced(self, regularization: float) -> MatrixProblem:
+        """The same problem with costs so high in place of infinite ones that nothing goes there."""
+        matrix = self.matrix.masked_fill(self.matrix == math.inf, 0.0)
+        # A pair that is avoided may cost a detour along all others.
+        detour = 2 * min(self.shape[1:]) * (matrix.amax() - matrix.amin())
+        matrix = torch.where(self.matrix == math.inf, detour + 2000 * regularization + matrix.amax(), matrix)
+        return _without_checks(MatrixProblem, matrix=matrix, a=self.a, b=self.b, masses=self.masses)
 
     def block(self, rows: slice) -> Tensor:
         """Some rows of the matrix, ``(rows, m)``."""
@@ -166,6 +187,22 @@ class Flipped(Cost):
         return self.base.gradient(y, x, plan.mT)
 
 
+def check_gradient(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
+    """A gradient that is added up over blocks: of the points' shape, and of a user's cost finite too."""
+    if gradient.shape == points.shape and (type(cost) in BUILT_IN or native.finite(gradient)):
+        return gradient
+    name = type(cost.base if isinstance(cost, Flipped) else cost).__name__
+    if gradient.shape != points.shape:
+        raise ValueError(
+            f"cost: a gradient of {name} must be of the points' shape {tuple(points.shape)}, "
+            f"got {tuple(gradient.shape)}"
+        )
+    raise ValueError(
+        f"cost: the gradient of {name} is not finite; autograd has NaN for sqrt at 0, as in norms at equal "
+        "points: write `gradient`, or add a small number under the root"
+    )
+
+
 def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:
     """A problem made of the parts of one that was checked."""
     problem = object.__new__(kind)
@@ -181,7 +218,7 @@ def _tensor(name: str, array: Array) -> Tensor:
             raise ValueError(f"{name}: expected a dense tensor, got {array.layout}; use to_dense()")
         if array.device.type == "meta":
             raise ValueError(f"{name}: is on the meta device, which holds no values")
-        return array
+        return array.float() if array.dtype in _HALF else array
     if not isinstance(array, np.ndarray):
         raise ValueError(
             f"{name}: expected a torch.Tensor or a NumPy array, got {type(array).__name__}; "
@@ -191,7 +228,7 @@ def _tensor(name: str, array: Array) -> Tensor:
         raise ValueError(f"{name}: has masked entries; leave these points out or give them a weight of 0")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
-    native_order = array.dtype.newbyteorder("=")
+    native_order = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype.newbyteorder("=")
     try:
         return torch.from_numpy(np.array(array, dtype=native_order, order="C"))  # strides may be negative
     except TypeError as error:

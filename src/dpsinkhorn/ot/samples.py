@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.ot.costs import Cost, Euclidean, as_cost
+from dpsinkhorn.ot.costs import Cost, CostLike, Euclidean, as_cost
 from dpsinkhorn.ot.divergence import transport_loss
 from dpsinkhorn.ot.sinkhorn import check_settings
 
@@ -48,7 +48,7 @@ class SamplesLoss(nn.Module):
         reach: float | None = None,
         diameter: float | None = None,  # noqa: ARG002
         scaling: float = 0.5,  # noqa: ARG002
-        cost: Cost | str | None = None,
+        cost: CostLike = None,
         debias: bool = True,
         potentials: bool = False,
         verbose: bool = False,  # noqa: ARG002

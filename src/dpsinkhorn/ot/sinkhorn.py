@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot.ascent import Ascent, Method, maximise
-from dpsinkhorn.ot.costs import BUILT_IN, Cost, shown
+from dpsinkhorn.ot.ascent import Ascent, History, Method, maximise
+from dpsinkhorn.ot.costs import shown
 from dpsinkhorn.ot.exact import solve_exact
-from dpsinkhorn.ot.problem import Flipped, MatrixProblem, Problem
+from dpsinkhorn.ot.native import small
+from dpsinkhorn.ot.problem import MatrixProblem, Problem, check_gradient
 from dpsinkhorn.ot.semidual import SemiDual
 
 Storage = Literal["auto", "dense", "streamed"]
@@ -26,7 +27,7 @@ Marginals: TypeAlias = "tuple[float, float] | float | None"
 DENSE_LIMIT = 2**27
 # Float32 problems up to this size are solved in float64: it takes no longer, launches dominate. Compiled
 # loops have no launches.
-_SMALL, _SMALL_COMPILED = 2**16, 2**12
+_SMALL, _SMALL_COMPILED = 2**16, small.WIDE
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -49,6 +50,8 @@ class SinkhornResult:
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
         regularization: λ.
+        history: how the error fell: evaluations so far, λ of the stage, and the largest error of the batch.
+            Sinkhorn's steps in the compiled loops count as one entry. Empty where there was no iteration.
     """
 
     f: Tensor
@@ -58,6 +61,7 @@ class SinkhornResult:
     converged: Tensor
     iterations: int
     regularization: float
+    history: History = field(repr=False)
     _dual: SemiDual = field(repr=False)
     _flipped: bool = field(repr=False)
     _exact_plan: Tensor | None = field(repr=False, default=None)
@@ -95,9 +99,9 @@ class SinkhornResult:
             plan = plan.to(self._dtype)
             x = problem.x[..., rows, :]
             if want_rows:
-                parts.append(_checked(problem.cost, problem.cost.gradient(x, problem.y, plan), x))
+                parts.append(check_gradient(problem.cost, problem.cost.gradient(x, problem.y, plan), x))
             if want_columns:
-                part = _checked(problem.cost, problem.cost.gradient_y(x, problem.y, plan), problem.y)
+                part = check_gradient(problem.cost, problem.cost.gradient_y(x, problem.y, plan), problem.y)
                 columns = part if columns is None else columns.add_(part)
         if not want_rows:
             return None, columns
@@ -139,22 +143,6 @@ class SinkhornResult:
     @property
     def _dtype(self) -> torch.dtype:
         return self._dual.problem.points.dtype
-
-
-def _checked(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
-    """A gradient that is added up over blocks: of the points' shape, and of a user's cost finite too."""
-    if gradient.shape == points.shape and (type(cost) in BUILT_IN or native.finite(gradient)):
-        return gradient
-    name = type(cost.base if isinstance(cost, Flipped) else cost).__name__
-    if gradient.shape != points.shape:
-        raise ValueError(
-            f"cost: a gradient of {name} must be of the points' shape {tuple(points.shape)}, "
-            f"got {tuple(gradient.shape)}"
-        )
-    raise ValueError(
-        f"cost: the gradient of {name} is not finite; autograd has NaN for sqrt at 0, as in norms at equal "
-        "points: write `gradient`, or add a small number under the root"
-    )
 
 
 def _number(name: str, value: object) -> float:
@@ -225,6 +213,7 @@ def solve(
     method: Method = "newton",
     storage: Storage = "auto",
     marginals: Marginals = None,
+    init: SinkhornResult | tuple[Tensor, Tensor] | None = None,
 ) -> SinkhornResult:
     """Solve entropic optimal transport, ``min <C, P> + λ KL(P | a b^T)`` over plans from ``a`` to ``b``.
 
@@ -241,6 +230,8 @@ def solve(
             ``<C, P> + λ KL(P | a b^T) + ρ1 KL(P 1 | a) + ρ2 KL(P^T 1 | b)``, KL between masses that may
             differ. ``math.inf`` holds a marginal exactly, 0 asks nothing of it; one number is for both.
             Weights then count as they are given: they are not scaled to sum to one.
+        init: a warm start: the result of a problem much like this one, or potentials ``(f, g)``. Where they
+            are no use, the solve starts as without them.
 
     A solve that does not converge says so in its result and warns; it never returns NaN.
 
@@ -257,19 +248,27 @@ def solve(
     )  # fmt: skip
     relaxed = penalties(marginals)
     regularization = float(regularization)
+    if isinstance(problem, MatrixProblem) and problem.forbidden is not None:
+        settings = {"tolerance": tolerance, "max_iterations": max_iterations, "method": method}
+        result = solve(
+            problem.fenced(regularization), regularization, storage=storage, marginals=marginals, init=init,
+            **settings,  # type: ignore[arg-type]
+        )  # fmt: skip
+        if float((result.plan * problem.forbidden).sum()) > 0:
+            raise ValueError("matrix: no plan with these marginals avoids all pairs of infinite cost")
+        return result
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
-    small = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
+    limit = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
     dtype = problem.points.dtype
-    if tolerance is None:
-        tolerance = 1e-9 if dtype == torch.float64 else 1e-6
+    tolerance = tolerance_of(tolerance, dtype)
     flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
     stored = size <= DENSE_LIMIT if storage == "auto" else storage == "dense"
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= small else dtype,
+        work=torch.float64 if (n * m if on_cpu else size) <= limit else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
     )
@@ -278,11 +277,17 @@ def solve(
     largest = max(abs(dual.lowest), abs(dual.highest))
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
+    problems = dual.problems()
+    start = None if init is None else _start(init, dual, flipped)
+    starts = [start] if start is None or problems[0] is dual else list(start)
     with torch.no_grad():
         ends = [
-            maximise(each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method)
-            for each in dual.problems()
-        ]
+            maximise(
+                each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method,
+                init=near,
+            )
+            for each, near in zip(problems, starts * (len(problems) // len(starts)), strict=True)
+        ]  # fmt: skip
         end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
     error = end.error
     if (
@@ -299,7 +304,29 @@ def solve(
             stacklevel=2,
         )
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
-    return SinkhornResult(f, g, end.value, error, converged, end.iterations, regularization, dual, flipped)
+    return SinkhornResult(
+        f, g, end.value, error, converged, end.iterations, regularization, end.history, dual, flipped
+    )
+
+
+def _start(init: SinkhornResult | tuple[Tensor, Tensor], dual: SemiDual, flipped: bool) -> Tensor:
+    """The potential to start at, on the variable's side."""
+    try:
+        f, g = (init.f, init.g) if isinstance(init, SinkhornResult) else init
+        start = torch.as_tensor(f if flipped else g).detach().to(dual.b)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError("init: expected a SinkhornResult, or potentials (f, g)") from None
+    if start.shape != dual.b.shape or not bool(torch.isfinite(start).all()):
+        raise ValueError(
+            f"init: expected finite potentials of the points' shape {tuple(dual.b.shape)}, got "
+            f"{tuple(start.shape)}"
+        )
+    return start
+
+
+def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
+    """The tolerance given, or the default for points of this type."""
+    return tolerance if tolerance is not None else 1e-9 if dtype == torch.float64 else 1e-6
 
 
 def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
@@ -307,7 +334,7 @@ def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
     rows, columns = plan.sum(-1) - dual.a, plan.sum(-2) - dual.b
     error = rows.abs().sum(-1) + columns.abs().sum(-1)
     f, g = (g, f) if flipped else (f, g)
-    return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, dual, flipped, plan)
+    return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, (), dual, flipped, plan)
 
 
 def _error_of_plan(dual: SemiDual, f: Tensor, g: Tensor, regularization: float) -> Tensor:

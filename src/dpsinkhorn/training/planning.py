@@ -181,6 +181,8 @@ def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple
         return (1.0 / classes,) * classes if classes else ()
     if len(labels) != classes:
         raise TrainingError(f"{len(labels)} label probabilities for {classes} classes")
+    if not classes:
+        return ()
     labels = tuple(float(share) for share in labels)
     total = math.fsum(labels)
     if not (all(share >= 0 for share in labels) and 0 < total < math.inf):

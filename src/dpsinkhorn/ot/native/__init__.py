@@ -30,6 +30,7 @@ _THREADED = 2**26  # sums of more terms than this are shared out to threads
 _ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
 _POINTS: list[type] = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
 _WITH_PLAN: list[type] = [_ADDRESS, *_POINTS]
+_TRANSPORT: list[type] = [*[_FLAG] * 2, *[_ADDRESS] * 4, *[_COUNT] * 3, _FLAG, *[_ADDRESS] * 6]
 _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "instructions": ([], _FLAG),
     "state_size": ([_COUNT, _COUNT], _COUNT),
@@ -52,15 +53,23 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "finite_64": ([_ADDRESS, _COUNT], _FLAG),
     "pairwise_32": (_POINTS, None),
     "pairwise_64": (_POINTS, None),
+    "finish_32": ([_ADDRESS] * 5 + [_COUNT] * 3, None),
+    "finish_64": ([_ADDRESS] * 5 + [_COUNT] * 3, None),
+    "centre_32": ([_ADDRESS] * 4 + [_COUNT] * 2 + [_FLAG], None),
+    "centre_64": ([_ADDRESS] * 4 + [_COUNT] * 2 + [_FLAG], None),
+    "transport": (_TRANSPORT, _FLAG),
     "gradient_32": (_WITH_PLAN, _FLAG),
     "gradient_64": (_WITH_PLAN, _FLAG),
 }
 
 
 class Library:
-    """The C functions, by their names without the prefix."""
+    """The C functions, by their names without the prefix.
 
-    def __init__(self, path: Path, instructions: int = 1) -> None:
+    ``instructions`` are the most that may be used of 0: plain ones, 1: AVX2, 2: AVX-512.
+    """
+
+    def __init__(self, path: Path, instructions: int = 2) -> None:
         library = ctypes.CDLL(str(path))
         library.dps_start.argtypes = [_FLAG]
         if library.dps_start(instructions) != _VERSION:
@@ -106,9 +115,14 @@ def compiled() -> bool:
     return library is not None
 
 
+def instructions() -> int:
+    """What the loops use: 2 for AVX-512, 1 for AVX2, 0 for plain instructions, or without loops."""
+    return library.instructions() if library is not None else 0
+
+
 def finite(array: Tensor) -> bool:
     """Whether all entries are finite."""
-    if library is None or not _readable(array):
+    if library is None or not readable(array):
         return bool(torch.isfinite(array).all())
     function = library.finite_32 if array.dtype == torch.float32 else library.finite_64
     return bool(function(array.data_ptr(), array.numel()))
@@ -116,7 +130,7 @@ def finite(array: Tensor) -> bool:
 
 def value_range(array: Tensor) -> tuple[float, float] | None:
     """Least and greatest entry of a float64 array; not finite where an entry is not."""
-    if library is None or not _readable(array) or array.dtype != torch.float64:
+    if library is None or not readable(array) or array.dtype != torch.float64:
         return None
     ends = (_NUMBER * 2)()
     library.range(array.data_ptr(), array.numel(), ctypes.addressof(ends))
@@ -126,7 +140,7 @@ def value_range(array: Tensor) -> tuple[float, float] | None:
 def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularization: float) -> Tensor | None:
     """``a b^T exp((f + g - C) / λ)`` for costs ``(..., n, m)``, in their type."""
     vectors = [v.contiguous() for v in (f, g, a, b)]
-    if library is None or not all(map(_readable, (costs, *vectors))):
+    if library is None or not all(map(readable, (costs, *vectors))):
         return None
     if any(v.dtype != torch.float64 for v in vectors):
         return None
@@ -163,6 +177,28 @@ def pairwise(x: Tensor, y: Tensor, cost: PixelCost) -> Tensor | None:
 
     _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
     return out
+
+
+def centre(x: Tensor, around: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor] | None:
+    """``x - c``, ``(n, d)``, with its squared lengths, and c: ``around``, or the mean of x."""
+    if library is None or x.ndim != 2 or not readable(x) or _tracked(x):
+        return None
+    function = library.centre_32 if x.dtype == torch.float32 else library.centre_64
+    out, squares = torch.empty_like(x), x.new_empty(len(x))
+    point = x.new_empty(x.shape[1]) if around is None else around.contiguous()
+    at = [array.data_ptr() for array in (x, out, point, squares)]
+    function(*at, *x.shape, around is None)
+    return out, squares, point
+
+
+def finish(x: Tensor, y: Tensor, squares: tuple[Tensor, Tensor], products: Tensor) -> bool:
+    """Make squared distances of ``<x_i, y_j>``, ``(n, m)``, in place; by differences where these cancel."""
+    arrays = (x, y, *squares, products)
+    if library is None or x.ndim != 2 or not all(map(readable, arrays)) or _tracked(*arrays):
+        return False
+    function = library.finish_32 if x.dtype == torch.float32 else library.finish_64
+    function(*(array.data_ptr() for array in arrays), len(x), len(y), x.shape[1])
+    return True
 
 
 def gradient(x: Tensor, y: Tensor, plan: Tensor, cost: PixelCost) -> Tensor | None:
@@ -208,7 +244,7 @@ def _share_out(rows: Callable[[int, int, int], None], batch: int, n: int, terms:
             one.result()
 
 
-def _readable(array: Tensor) -> bool:
+def readable(array: Tensor) -> bool:
     """Whether the memory of a tensor is what it seems: on the CPU, in order, no wrapper."""
     return _on_cpu(array) and array.is_contiguous()
 
@@ -216,18 +252,23 @@ def _readable(array: Tensor) -> bool:
 def _on_cpu(array: Tensor) -> bool:
     return (
         type(array) in (Tensor, torch.nn.Parameter)
-        and array.device.type == "cpu"
+        and array.is_cpu
         and array.dtype in (torch.float32, torch.float64)
         and array.layout == torch.strided
         and not array.is_neg()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(array)
+        and torch._C._functorch.peek_interpreter_stack() is None
     )
+
+
+def _tracked(*tensors: Tensor) -> bool:
+    """Whether autograd follows one of them."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _sound(x: Tensor, y: Tensor, plan: Tensor | None = None) -> bool:
     """Whether clouds (and a plan) are of one type and fit each other, and autograd does not follow them."""
     tensors = (x, y) if plan is None else (x, y, plan)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if _tracked(*tensors):
         return False
     return (
         all(_on_cpu(tensor) and tensor.dtype == x.dtype for tensor in tensors)

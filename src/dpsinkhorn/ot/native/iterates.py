@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpsinkhorn.ot.iterate import Direction, Iterate
 
 # Sinkhorn's steps go on while their rate promises to reach the target within so many more.
-_PATIENCE = 15
+PATIENCE = 15
 # Sweeps of a system: a part of the columns, within bounds. Beyond, factorising it is faster.
 _SWEEPS_PART, _LEAST_SWEEPS, _MOST_SWEEPS = 6, 20, 100
 
@@ -150,7 +150,7 @@ class ScalingIterate(_HeldInC):
     def scale(self, regularization: float, target: float, limit: int) -> int:
         self._regularization = regularization
         self._library.scaling_steps(
-            self._state, self._single, regularization, target, limit, _PATIENCE, self._out_at
+            self._state, self._single, regularization, target, limit, PATIENCE, self._out_at
         )
         value, error, points = self._out
         self._trial = value, error

@@ -23,6 +23,9 @@
 #define NEGLIGIBLE 1e-18         /* part of a sum below its rounding */
 #define STRETCH 256              /* terms summed in the points' own type */
 #define BLOCK 32                 /* rows whose columns are summed in the costs' own type */
+#define CANCELLED 0.0625         /* less than this part of |x|^2 + |y|^2 left is computed pair by pair */
+#define FEW 32                   /* dimensions up to which points y are laid side by side, */
+#define WIDTH 64                 /*   so many at a time */
 #define TILE_BYTES 26000         /* of points y that a sweep over x goes through at a time */
 
 /* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. Rows and
@@ -53,7 +56,7 @@ typedef struct {
 #undef NAME
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define HAVE_AVX2 1
+#define SEVERAL 1
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
@@ -65,10 +68,19 @@ typedef struct {
 #undef NAME
 #if defined(__clang__)
 #pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")
+#endif
+#define NAME(f) f##_avx512
+#include "loops.h"
+#undef NAME
+#if defined(__clang__)
+#pragma clang attribute pop
 #else
 #pragma GCC pop_options
 #endif
-#define BEST(f) (has_avx2 ? f##_avx2 : f##_plain)
+#define BEST(f) (instructions == 2 ? f##_avx512 : instructions ? f##_avx2 : f##_plain)
 #else
 #define BEST(f) f##_plain
 #endif
@@ -81,7 +93,7 @@ EXPORT void *PyInit__kernels(void) { return NULL; }
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-static int has_avx2 = 0;
+static int32_t instructions = 0; /* 0 plain, 1 AVX2, 2 AVX-512 */
 
 /* Products of entries that all but vanish are subnormal, and some CPUs take a hundred times longer for them. */
 #if defined(__SSE2__)
@@ -97,19 +109,21 @@ static unsigned subnormals_off(void) { return 0; }
 static void subnormals_back(unsigned before) { (void)before; }
 #endif
 
-/* To be called once, first. instructions: 0 for the plain loops, 1 for the best that the CPU has. */
-EXPORT int32_t dps_start(int32_t instructions)
+/* To be called once, first: the most of these instructions that may be used, if the CPU has them. */
+EXPORT int32_t dps_start(int32_t most)
 {
-#if defined(HAVE_AVX2)
+#if defined(SEVERAL)
     __builtin_cpu_init();
-    has_avx2 = instructions && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    (void)instructions;
+    instructions = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (instructions && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        instructions = 2;
 #endif
+    instructions = most < instructions ? most : instructions;
     return VERSION;
 }
 
-EXPORT int32_t dps_instructions(void) { return has_avx2; }
+EXPORT int32_t dps_instructions(void) { return instructions; }
 
 /* The next part of a block: an address where there is a block, and the place after it. */
 static double *take(double *block, int64_t *at, int64_t count)
@@ -365,6 +379,18 @@ EXPORT void dps_pairwise_64(const double *x, const double *y, double *out, int64
     BEST(pairwise_64)(x, y, out, n, m, d, squared, l1_weight);
 }
 
+EXPORT void dps_finish_32(const float *x, const float *y, const float *x_squares, const float *y_squares,
+                          float *costs, int64_t n, int64_t m, int64_t d)
+{
+    BEST(finish_32)(x, y, x_squares, y_squares, costs, n, m, d);
+}
+
+EXPORT void dps_finish_64(const double *x, const double *y, const double *x_squares, const double *y_squares,
+                          double *costs, int64_t n, int64_t m, int64_t d)
+{
+    BEST(finish_64)(x, y, x_squares, y_squares, costs, n, m, d);
+}
+
 /* Returns 0, or 1 where there is no memory for a row. */
 EXPORT int32_t dps_gradient_32(const float *x, const float *y, const float *plan, float *out, int64_t n,
                                int64_t m, int64_t d, int32_t squared, double l1_weight)
@@ -387,5 +413,90 @@ EXPORT int32_t dps_gradient_64(const double *x, const double *y, const double *p
     if (!failed)
         BEST(gradient_64)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
     free(index), free(weight);
+    return failed;
+}
+
+EXPORT void dps_centre_32(const float *x, float *y, float *centre, float *squares, int64_t n, int64_t d,
+                          int32_t mean)
+{
+    BEST(centre_32)(x, y, centre, squares, n, d, mean);
+}
+
+EXPORT void dps_centre_64(const double *x, double *y, double *centre, double *squares, int64_t n, int64_t d,
+                          int32_t mean)
+{
+    BEST(centre_64)(x, y, centre, squares, n, d, mean);
+}
+
+/* A small problem, from points to gradients, in the order of the solver's loop (ascent.py), as far as the
+ * kernel domain goes. settings: l1_weight, λ, tolerance, and the loop's start, shrink, stage_error, limit of a
+ * stage, limit, patience; and bounds outside of which it is declined: of the costs' range over λ, of the costs
+ * over λ, and of their range from below. Returns 0 where it is solved, else it is to be solved in another way. out: value, points. Gradients that are NULL are not wanted. */
+EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const void *y, const double *a,
+                             const double *b, int64_t n, int64_t m, int64_t d, int32_t squared,
+                             const double *settings, double *f, double *g, void *in_x, void *in_y, double *out)
+{
+    const double l1_weight = settings[0], regularization = settings[1];
+    const size_t pairs = (size_t)(n * m), size = single ? sizeof(float) : sizeof(double);
+    const int64_t state = dps_scaling_size(n, m);
+    double *block = malloc(((size_t)state + 4 * pairs) * sizeof *block), ends[3], low = INFINITY, high = -low;
+    double *costs = block + state, *kernel = costs + pairs, *plan = kernel + pairs, *turned = plan + pairs;
+    double spent = 0.0, stage;
+    int64_t where[5];
+    int32_t failed = 1;
+    State *s = (State *)block;
+    if (!block)
+        return 1;
+    if (!d)
+        memcpy(wide ? plan : costs, x, pairs * size);
+    else if (single)
+        BEST(pairwise_32)(x, y, (float *)(wide ? plan : costs), n, m, d, squared, l1_weight);
+    else
+        BEST(pairwise_64)(x, y, costs, n, m, d, squared, l1_weight);
+    for (size_t k = 0; wide && k < pairs; k++)
+        costs[k] = ((float *)plan)[k];
+    for (size_t k = 0; k < pairs; k++) {
+        const double cost = single && !wide ? ((float *)costs)[k] : costs[k];
+        low = cost < low ? cost : low, high = cost > high ? cost : high;
+        spent += cost - cost; /* NaN where one is not finite */
+    }
+    if (spent == 0.0 && high - low <= settings[9] * regularization && high <= settings[10] * regularization &&
+        high - low >= settings[11] * regularization) {
+        dps_scaling_start(block, costs, kernel, a, b, n, m, where);
+        for (stage = settings[3] * (high - low);; stage *= settings[4]) {
+            const int last = !(stage > regularization);
+            const double target = last ? settings[2] : settings[5];
+            const double limit = settings[7] - spent - (last ? 0.0 : 1.0);
+            dps_scaling_steps(s, single && !wide, last ? regularization : stage, target,
+                              (int64_t)(last || limit < settings[6] ? limit : settings[6]), (int64_t)settings[8], ends);
+            spent += ends[2];
+            dps_keep(s);
+            failed = !(ends[1] <= target);
+            if (last || failed)
+                break;
+        }
+    }
+    if (!failed) {
+        memcpy(f, s->f, (size_t)n * sizeof *f), memcpy(g, s->g, (size_t)m * sizeof *g);
+        out[0] = ends[0], out[1] = spent;
+        if (in_x || in_y)
+            dps_plan(costs, f, g, a, b, kernel, plan, n, m, regularization, single && !wide);
+        for (size_t k = 0; wide && k < pairs; k++)
+            ((float *)kernel)[k] = (float)plan[k];
+        plan = wide ? kernel : plan;
+        if (!d && in_x)
+            memcpy(in_x, plan, pairs * size), in_x = NULL;
+        for (int64_t i = 0; in_y && i < n; i++)
+            for (int64_t j = 0; j < m; j++)
+                memcpy((char *)turned + size * (size_t)(j * n + i), (char *)plan + size * (size_t)(i * m + j), size);
+        if (single) {
+            failed |= in_x && dps_gradient_32(x, y, (float *)plan, in_x, n, m, d, squared, l1_weight);
+            failed |= in_y && dps_gradient_32(y, x, (float *)turned, in_y, m, n, d, squared, l1_weight);
+        } else {
+            failed |= in_x && dps_gradient_64(x, y, plan, in_x, n, m, d, squared, l1_weight);
+            failed |= in_y && dps_gradient_64(y, x, turned, in_y, m, n, d, squared, l1_weight);
+        }
+    }
+    free(block);
     return failed;
 }
