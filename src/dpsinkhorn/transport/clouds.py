@@ -72,8 +72,14 @@ def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Co
     """Return the cost itself, or that of a name, or a `TransportError`.
 
     A cost of the user's own is tried on points at 0, which are public, where their dimension is known: a
-    mistake in it shows before anything is charged.
+    mistake in it shows before anything is charged. It must be a class: of a function nobody has promised that
+    each cost depends on its two points alone, without which no sensitivity holds.
     """
+    if callable(cost) and not isinstance(cost, type):
+        raise TransportError(
+            "cost: a function may look at all points at once; derive a class from dpsinkhorn.ot.Cost whose "
+            "pairwise takes each pair on its own"
+        )
     try:
         found = as_cost(cost)
     except ValueError as error:
