@@ -33,6 +33,7 @@ from dpsinkhorn.ranks import over_ranks
 _LEAST_CHUNK = 32  # units that go through the network together; fewer take other ways through products
 _BYTES = 40  # of a channel of a pixel of a draw, as measured
 _MEMORY_SHARE = 4  # a quarter of the memory is for them
+_MOST_IMAGES = 2**15  # that go through together: a launch takes 65,535 along one dimension
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
@@ -199,7 +200,7 @@ class Flow(TrainingMechanism):
         if device.type == "cuda":
             numbers = self.terms.flow.draws * self.terms.facts.pixels * network.config.channels
             memory = torch.cuda.get_device_properties(device).total_memory // _MEMORY_SHARE
-            most = max(most, memory // (_BYTES * numbers))
+            most = max(most, min(memory // (_BYTES * numbers), _MOST_IMAGES // self.terms.flow.draws))
         enough = expected + 4 * math.sqrt(expected)
         return _LEAST_CHUNK * math.ceil(enough / math.ceil(enough / most) / _LEAST_CHUNK)
 
