@@ -308,7 +308,7 @@ def printable(name: str) -> str:
 
 def _batch_size(config: GeneratorConfig, device: torch.device) -> int:
     budget = _CACHED if device.type == "cpu" else _FITTING
-    fitting = max(1, min(budget // config.activations, 2**16))
+    fitting = max(1, min(budget // config.activations, 2**15))  # a launch takes 65,535 along one dimension
     return int(2 ** math.floor(math.log2(fitting)))  # convolutions are quickest at powers of two
 
 
