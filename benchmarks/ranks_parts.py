@@ -1,4 +1,4 @@
-"""What ranks do on this machine: the same bits by NCCL, by gloo and alone, and what a step takes, part by part.
+"""What ranks do on this machine: the same bits by NCCL, by gloo and alone, and the parts of a step, timed.
 
     python benchmarks/ranks_parts.py --output parts.json
     python benchmarks/ranks_parts.py --output parts.json --scale 0.01      # a hundredth of the records
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from dpsinkhorn import ranks as talk
-from dpsinkhorn.data import Dataset, from_arrays, load_dataset
+from dpsinkhorn.data import Dataset, load_dataset
 from dpsinkhorn.errors import RankLostError
 from dpsinkhorn.ranks import Ranks, joined
 from dpsinkhorn.training import Run, load_recipe, make_plan
