@@ -69,10 +69,8 @@ def main() -> None:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     peers = arguments.draws == 1
     every = list(ways(flow, inputs, dtype, peers))
-    if peers:
-        reference = dict(ways(flow, inputs, torch.float32, peers))["torch.func"]()
-    else:
-        reference = every[0][1]()
+    precise = dict(ways(flow, inputs, torch.float32, peers))
+    reference = precise["torch.func"]() if peers else every[0][1]()
     torch.cuda.empty_cache()
     if arguments.others is not None:
         every.insert(1, ("others", with_functions(arguments.others, every[0][1])))
