@@ -72,8 +72,7 @@ def main() -> None:
     precise = dict(ways(flow, inputs, torch.float32, peers))
     reference = precise["torch.func"]() if peers else every[0][1]()
     torch.cuda.empty_cache()
-    if arguments.others is not None:
-        every.insert(1, ("others", with_functions(arguments.others, every[0][1])))
+    every[1:1] = [(file.name, with_functions(file, every[0][1])) for file in arguments.others]
     for name, way in every:
         line: dict[str, Any] = {"device": device_name(device), "records": arguments.records}
         line |= {"draws": arguments.draws, "way": name}
