@@ -54,7 +54,11 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="list the kernels of ours")
     parser.add_argument("--count", action="store_true", help="count operations and bytes, and run nothing")
     parser.add_argument(
-        "--others", type=Path, help="a file of other `products` and `add_on_grid`, run beside"
+        "--others",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="files of other `products` and `add_on_grid`, run beside",
     )
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
