@@ -235,7 +235,7 @@ def test_mismatches():
 
 @pytest.mark.parametrize(("rows", "columns"), [(100, 100), (100, 150)])
 def test_pairs_that_are_not_there(rows: int, columns: int):
-    """emd_sparse_vs_dense, emd2_sparse_vs_dense: a sparse cost is one with forbidden pairs."""
+    """emd(2)_sparse_vs_dense, emd2_sparse_gradients, _vs_dense_gradients: a sparse cost has forbidden pairs."""
     rng = np.random.RandomState(43)
     M, mask = rng.rand(rows, columns), np.zeros((rows, columns), dtype=bool)
     for k in range(rows):
@@ -246,6 +246,9 @@ def test_pairs_that_are_not_there(rows: int, columns: int):
     found = transport(None, None, np.where(mask, M, math.inf), 0)
     assert float((found.plan * torch.from_numpy(M)).sum()) == pytest.approx(dense, rel=1e-6)
     assert found.plan[torch.from_numpy(~mask)].sum() == 0
+    C = torch.from_numpy(np.where(mask, M, math.inf)).requires_grad_()
+    (gradient,) = torch.autograd.grad(matrix_loss(C, 0), C)
+    torch.testing.assert_close(gradient, found.plan)
 
 
 # Unbalanced: unbalanced/test_sinkhorn.py and test_mm.py
@@ -266,7 +269,7 @@ def test_unbalanced_fixed_point(reg_type: str):
 
 
 @pytest.mark.parametrize("pair", [(1.0, 1.0), (1.0, math.inf), (math.inf, 1.0), (math.inf, math.inf)])
-@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize("form", [tuple, list, np.array])
 def test_relaxation_parameters(pair: tuple[float, float], form: Any):
     """unbalanced_relaxation_parameters and _pair; inf keeps a marginal."""
     _, M, a, several = clouds(seed=50)
@@ -279,7 +282,8 @@ def test_relaxation_parameters(pair: tuple[float, float], form: Any):
     for marginal, weights, rho in zip((found.plan.sum(1), found.plan.sum(0)), (a, b), pair, strict=True):
         assert (float(marginal.sub(torch.from_numpy(weights)).abs().sum()) < 1e-7) == (rho == math.inf)
     if pair[0] == pair[1]:
-        torch.testing.assert_close(unbalanced(a, b, M, 1.0, pair[0]).plan, found.plan)
+        for one in (pair[0], [pair[0]], torch.tensor(pair[:1])):
+            torch.testing.assert_close(unbalanced(a, b, M, 1.0, one).plan, found.plan)
 
 
 def test_unbalanced_against_several():

@@ -168,8 +168,8 @@ def penalties(marginals: Marginals) -> tuple[float, float] | None:
     if marginals is None:
         return None
     try:
-        pair = (marginals, marginals) if isinstance(marginals, int | float) else tuple(marginals)
-        first, second = (_number("marginals", each) for each in pair)
+        pair = (marginals,) if isinstance(marginals, int | float) else tuple(marginals)
+        first, second = (_number("marginals", each) for each in (pair * 2 if len(pair) == 1 else pair))
     except (TypeError, ValueError):
         first = second = math.nan
     if not (first >= 0 and second >= 0):
