@@ -346,3 +346,18 @@ def test_a_library_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPa
     assert native._load() is not None
     monkeypatch.setattr(native, "_VERSION", native._VERSION + 1)
     assert native._load() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "m"), [(1, 9), (3, 40), (10, 500), (32, 300)])
+def test_few_points_beside_many(dtype: torch.dtype, n: int, m: int):
+    """They stay rows in the compiled call; values, potentials and gradients are the same from either side."""
+    random = torch.Generator().manual_seed(n)
+    x, y = (torch.rand(size, 3, generator=random).to(dtype).requires_grad_() for size in (n, m))
+    forth, back = transport_loss(x, y, 0.1), transport_loss(y, x, 0.1)
+    slopes = [torch.autograd.grad(value, (x, y)) for value in (forth, back)]
+    expected = solve(Problem(x.detach(), y.detach()), 0.1)
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-7, "atol": 1e-9}
+    torch.testing.assert_close(forth.detach().double(), expected.value, **close)
+    torch.testing.assert_close(*slopes, **close)
+    torch.testing.assert_close(slopes[0], expected.gradients(), **close)
