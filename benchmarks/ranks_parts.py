@@ -52,6 +52,7 @@ PARTS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "flow": ("flow", {"privacy": NOISY, "flow": FLOW}, 60_000, 4),
 }
 # of NCCL, by ranks: milliseconds of an exchange of almost nothing, and bytes a millisecond
+TCP = 0.1  # milliseconds of gloo for each doubling of the ranks, where it was not measured
 NCCL = {1: (0.0, math.inf), 8: (0.03, 370e6), 64: (0.075, 50e6)}
 # on a CPU, to see that this works
 SMALL: dict[str, dict[str, Any]] = {
@@ -295,8 +296,11 @@ class Watch:
 
 
 def model(found: dict[str, Any]) -> None:
-    """Print a table: a step on 1, 8 and 64 GPUs, from what was measured."""
-    talk_of_eight = found["eight"]["a number, ms"] / math.log2(8)
+    """Print a table of a step on 1, 8 and 64 GPUs: from what was measured here, and what is said of networks.
+
+    x(W) = x(1) + questions · g · log2 W + tensors · latency + bytes / bandwidth
+    """
+    hop = found["eight"]["a number, ms"] / math.log2(8) if "eight" in found else TCP
     print(
         "| a step | "
         + " | ".join(f"{of} GPU{'s' * (of > 1)}" for of in MANY)
@@ -304,16 +308,19 @@ def model(found: dict[str, Any]) -> None:
     )
     print("|---|" + "---|" * (len(MANY) + 2))
     for name, by_ranks in found["one"]["parts"].items():
-        alone = sorted(part["rank 0 alone, ms"] for part in by_ranks.values())[len(by_ranks) // 2]
+        alone, alone_talking = (
+            sorted(part[what] for part in by_ranks.values())[len(by_ranks) // 2]
+            for what in ("rank 0 alone, ms", "exchange, ms")
+        )
         cells, exchanges = [], []
         for of, part in by_ranks.items():
             latency, bandwidth = NCCL[int(of)]
             sent = part["asked, bytes"] + part["answered, bytes"]
-            exchange = part["questions"] * talk_of_eight * math.log2(int(of))
-            exchange += part["carried"] * latency + sent / bandwidth if int(of) > 1 else part["exchange, ms"]
-            exchanges.append(exchange)
-            cells.append(f"{alone + part.get('draw, ms', 0.0) + part['sum, ms'] + exchange:.1f} ms")
-        cells += [f"{alone:.1f} ms", f"{exchanges[1]:.1f} and {exchanges[2]:.1f} ms"]
+            exchange = alone_talking + part.get("questions", 2) * hop * math.log2(int(of))
+            exchange += part.get("carried", 3) * latency * (int(of) > 1) + sent / bandwidth
+            exchanges.append(f"{exchange:.1f}")
+            cells.append(f"{alone + part.get('draw, ms', 0.0) + part['sum, ms'] + exchange:.0f} ms")
+        cells += [f"{alone:.0f} ms", " / ".join(exchanges) + " ms"]
         print(f"| `{name}`, {by_ranks['1']['batch']:,.0f} records | {' | '.join(cells)} |")
 
 
