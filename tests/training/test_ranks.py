@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn import ranks as talk
-from dpsinkhorn.data import from_arrays
+from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
@@ -385,6 +385,36 @@ class TestFaults:
         group = Group(2, runs_out_of_memory, tmp_path)
         assert group.wait(60) == [7, 7]
         assert (tmp_path / "0.txt").read_text().startswith("rank 1: MemoryError")
+
+
+class TestAFolderOfFiles:
+    """`--shards`: what no rank can hold whole, and no step can read from, is written as shards first."""
+
+    def test_becomes_shards_before_the_training(self, tmp_path):
+        digits = load_dataset("digits")
+        (tmp_path / "parts").mkdir()
+        for number, rows in enumerate(np.array_split(np.arange(digits.records), 3)):
+            content = {"images": digits.images[rows], "labels": digits.labels[rows]}
+            np.savez(tmp_path / "parts" / f"{number}.npz", **content)
+        common = ("--mechanism", "moments", "--epsilon", 10, "--seed", 1)
+        reading = ("--data", tmp_path / "parts", "--classes", 10, "--shards", tmp_path / "shards")
+        group = Command(2, tmp_path / "said", "train", *reading, *common, "--out", tmp_path / "two")
+        assert group.wait(120) == [0, 0]
+        run = Run.resume(tmp_path / "two")
+        assert run.settings["source"] == {"data": str(tmp_path / "shards")}
+        assert run.plan.facts.records == digits.records
+        alone = Command(
+            1, tmp_path / "alone", "train", "--data", tmp_path / "shards", *common, "--out", tmp_path / "one"
+        )
+        assert alone.wait(120) == [0]
+        assert bits(tmp_path / "one") == bits(tmp_path / "two")
+
+    def test_a_dry_run_writes_none(self, tmp_path):
+        asked = ("--data", "digits", "--epsilon", 10, "--dry-run", "--shards", tmp_path / "shards")
+        group = Command(2, tmp_path / "said", "train", *asked)
+        assert group.wait(60) == [2, 2]
+        assert "--dry-run writes no --shards" in group.said(0)
+        assert not (tmp_path / "shards").exists()
 
 
 def _notes(folder, rank, work):
