@@ -54,7 +54,11 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="list the kernels of ours")
     parser.add_argument("--count", action="store_true", help="count operations and bytes, and run nothing")
     parser.add_argument(
-        "--others", type=Path, help="a file of other `products` and `add_on_grid`, run beside"
+        "--others",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="files of other `products` and `add_on_grid`, run beside",
     )
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,13 +73,10 @@ def main() -> None:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     peers = arguments.draws == 1
     every = list(ways(flow, inputs, dtype, peers))
-    if peers:
-        reference = dict(ways(flow, inputs, torch.float32, peers))["torch.func"]()
-    else:
-        reference = every[0][1]()
+    precise = dict(ways(flow, inputs, torch.float32, peers))
+    reference = precise["torch.func"]() if peers else every[0][1]()
     torch.cuda.empty_cache()
-    if arguments.others is not None:
-        every.insert(1, ("others", with_functions(arguments.others, every[0][1])))
+    every[1:1] = [(file.name, with_functions(file, every[0][1])) for file in arguments.others]
     for name, way in every:
         line: dict[str, Any] = {"device": device_name(device), "records": arguments.records}
         line |= {"draws": arguments.draws, "way": name}
