@@ -46,7 +46,7 @@ def main() -> None:
 def kept() -> list[Run]:
     """Return all runs that are kept, in one form."""
     found = [
-        {**run, "protocol": "paper", "published_noise": False}
+        {**run, "protocol": "paper", "published_noise": False, "changes": ""}
         for run in json.loads((RESULTS / "evaluated.json").read_text())
         if run["mechanism"] and run["data"] in DATA
     ]
@@ -56,8 +56,12 @@ def kept() -> list[Run]:
         row = run["row"]
         mechanism, _, changes = row["method"].partition(":")
         own = row["epsilon"] is None
-        if row["data"] in DATA and bool(changes) == own:  # other changes are trials
-            budget = {"budget_epsilon": row["epsilon"], "published_noise": own}
+        if row["data"] in DATA and (changes or not own):
+            budget = {
+                "budget_epsilon": row["epsilon"],
+                "published_noise": own,
+                "changes": "" if own else changes,
+            }
             found.append({**run, **row, "mechanism": mechanism, **budget})
     return found
 
@@ -92,14 +96,17 @@ def table(runs: list[Run]) -> list[str]:
     return lines
 
 
-def _key(run: Run) -> tuple[float, bool, str, str]:
-    return run["budget_epsilon"] or float("inf"), run["published_noise"], run["protocol"], run["hardware"]
+def _key(run: Run) -> tuple[float, bool, str, str, str]:
+    size = run["budget_epsilon"] or float("inf")
+    return size, run["published_noise"], run["protocol"], run["hardware"], run["changes"]
 
 
 def _epsilon(runs: list[Run]) -> str:
     first = runs[0]
     if not first["published_noise"]:
-        return f"ε = {first['budget_epsilon']:g}"
+        return ", ".join([f"ε = {first['budget_epsilon']:g}", *first["changes"].split(":")]).removesuffix(
+            ", "
+        )
     told = first["published_epsilon"]
     counted = "" if told is None else f", its paper counts {told:.3g} †"
     return f"ε = {first['epsilon']:.4g}: the published noise{counted}"

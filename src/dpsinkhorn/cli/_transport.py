@@ -162,7 +162,7 @@ def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
 
 
 def _protected(paired: bool) -> str:
-    who = "person, on both sides" if paired else "row"
+    who = "person, with a row on either side" if paired else "row, not a person with several"
     return f"Protected: each {who}; numbers of rows count as public."
 
 
