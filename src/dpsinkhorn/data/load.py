@@ -23,6 +23,7 @@ from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
 
 SPLITS = ("train", "test", "valid")
+"""The names of parts of a data set."""
 _CELEBA_SIZE = (32, 32)  # as in the papers
 _CELEBA_LABEL = "Male"
 

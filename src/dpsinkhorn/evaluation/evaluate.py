@@ -35,10 +35,12 @@ NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
     "covered by the privacy guarantee of the release."
 )
+"""What is said beside figures of private data."""
 PUBLIC_DATA = (
     "These figures are computed from a public data set, without noise: they are not covered by the privacy "
     "guarantee of the release. Of private data they would be for the curator alone."
 )
+"""What is said beside figures of public data."""
 
 _TRIED = 1024  # images, to see how long it takes to compare them
 

@@ -15,6 +15,7 @@ from dpsinkhorn.evaluation.inception import fetch_inception_weights, find_incept
 from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
 
 FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
+"""The networks that images are compared by."""
 TRAINED = Network(cnn, epochs=10, shown=50_000)  # good features do not need the last per cent
 TAUGHT_BY = 10_000  # images at most
 _SEED = 20_210_111  # part of the measure: it does not change with the user's seed

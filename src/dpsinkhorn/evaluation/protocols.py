@@ -147,6 +147,7 @@ DPIMAGEBENCH = Protocol(
     "chosen on sensitive images",
 )
 PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), AUTHORS, DPIMAGEBENCH)}
+"""How classifiers are trained and tested, by name."""
 
 
 def find_protocol(protocol: Protocol | str) -> Protocol:
