@@ -11,8 +11,6 @@ from dpsinkhorn.data.pictures import PICTURE_SUFFIXES
 from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as
 
-__all__ = ["Persons", "find_parts"]
-
 _KINDS = (".parquet", ".npy", ".npz", ".tar", ".csv", ".tsv")
 _BESIDE = (".labels.npy", ".groups.npy")
 

@@ -31,8 +31,6 @@ from dpsinkhorn.release import PrivacyStatement
 from dpsinkhorn.training.expectation import EXPECT, expectation
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["Account", "accountant_for", "charged_steps", "check_unit", "epsilon_by", "statement_of"]
-
 
 class Account:
     """Charges the steps of one run to its ledger, each before it is taken: no more than the run planned.

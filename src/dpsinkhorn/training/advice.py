@@ -8,8 +8,6 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["advice_on", "advice_on_range"]
-
 _LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
 _MOST_NAMES = 5  # of columns
 

@@ -21,8 +21,6 @@ from rich.progress import Progress as Bars
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.run import Progress
 
-__all__ = ["notebook_or_terminal", "progress_bar", "spent_of"]
-
 
 @contextmanager
 def progress_bar(console: Console, *, hidden: bool) -> Iterator[Callable[[Progress, str], None]]:

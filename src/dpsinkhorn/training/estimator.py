@@ -42,8 +42,6 @@ from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.used_data import note_use
 
-__all__ = ["DPSinkhorn"]
-
 if TYPE_CHECKING:  # scikit-learn has no types: with its own class, a checker would let any name pass
     from typing_extensions import Self
 

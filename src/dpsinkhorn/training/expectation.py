@@ -14,8 +14,6 @@ from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.defaults import members
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["EXPECT", "MEASURED", "Expectation", "expectation", "weigh"]
-
 EXPECT = "What to expect, by public numbers: "
 """Begins the sentence in the notes of a release."""
 

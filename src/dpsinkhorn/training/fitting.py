@@ -26,8 +26,6 @@ from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
 
-__all__ = ["check_all", "follow", "hand_out", "run_in", "shown", "train_alone", "train_in"]
-
 
 @contextmanager
 def shown(plan: Plan, ledger: Path | None, watch: Watch | None, *, verbose: bool) -> Iterator[Watch | None]:

@@ -18,8 +18,6 @@ from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 
-__all__ = ["Request", "make_plan", "plan_for"]
-
 _SEARCH_STEPS = 14
 _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from dpsinkhorn.errors import TrainingError
 
-__all__ = ["read_value"]
-
 
 def read_value(kind: Any, value: Any, where: str) -> Any:
     """`value` as an instance of the annotated type `kind`; whole numbers may stand for floats."""

@@ -25,8 +25,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["MOST_STEPS", "OptimizerSettings", "PrivacySettings", "Recipe", "load_recipe", "recipe_names"]
-
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
 

@@ -29,8 +29,6 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import OptimizerSettings
 
-__all__ = ["TrainingState"]
-
 _VERSION = "1"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.training.run import Progress, Watch
 
-__all__ = ["log_to"]
-
 
 def log_to(tracker: Any) -> Watch:
     """Return a `watch` for `fit` that logs ε spent, δ and the steps planned, by the step.

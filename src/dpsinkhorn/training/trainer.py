@@ -33,8 +33,6 @@ from dpsinkhorn.training.shared_records import SharedRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Block", "Trainer", "check_data"]
-
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
 _LEAST_BLOCKS = 40  # of a run, so that a crash of a short one costs little of it
 _LARGEST_BLOCK = 10_000

@@ -24,8 +24,6 @@ from dpsinkhorn.training.records import StoredRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Estimate", "try_plan"]
-
 _WARM_UP, _TIMED = 1, 3
 _PART = 2**13  # records; steps over all records are timed on as many, and on twice as many
 _SOME = 6  # of such steps

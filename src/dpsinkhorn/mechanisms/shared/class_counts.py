@@ -14,8 +14,6 @@ from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.ranks import over_ranks
 
-__all__ = ["Labels", "clipped_counts", "release_label_frequencies"]
-
 Labels: TypeAlias = "Iterable[tuple[Tensor, Tensor | None]]"
 """Labels of some records at a time, and the persons behind them, all records of each person together."""
 

@@ -17,17 +17,6 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.plans import annealing
 
-__all__ = [
-    "Iterate",
-    "ProblemPair",
-    "iterate",
-    "softmin",
-    "solve_fixed",
-    "stopped_plans",
-    "uniform",
-    "within_classes",
-]
-
 Softmin: TypeAlias = Callable[..., Tensor]
 Iterate: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 

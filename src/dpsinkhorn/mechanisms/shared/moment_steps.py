@@ -27,8 +27,6 @@ from dpsinkhorn.mechanisms.shared.covariances import (
 )
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 
-__all__ = ["MomentSteps"]
-
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
 _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images

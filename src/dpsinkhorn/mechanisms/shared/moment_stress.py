@@ -10,8 +10,6 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.moments import Moments
 
-__all__ = ["exact_releases"]
-
 _LITTLE = 1e-3  # in some direction, so that every number has all its digits
 
 

@@ -14,8 +14,6 @@ from dpsinkhorn.training.steps.captured import FixedSteps
 from dpsinkhorn.training.steps.images import labels_are_fixed, training_labels, with_resampled
 from dpsinkhorn.training.steps.plain import PlainSteps
 
-__all__ = ["make_steps"]
-
 
 def make_steps(
     plan: Plan,

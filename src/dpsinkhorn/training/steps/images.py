@@ -10,8 +10,6 @@ from dpsinkhorn.mechanisms.shared.base import GradientBarrier
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import TrainingState
 
-__all__ = ["generate", "labels_are_fixed", "render", "training_labels", "with_resampled"]
-
 
 def generate(
     state: TrainingState, barrier: GradientBarrier, n: int, labels: Tensor | None

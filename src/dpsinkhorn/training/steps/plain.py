@@ -10,8 +10,6 @@ from dpsinkhorn.training.records import Drawable
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import generate, training_labels
 
-__all__ = ["PlainSteps"]
-
 
 class PlainSteps(Steps):
     """Each step draws, generates, sanitizes and updates by itself. Works everywhere."""

@@ -12,8 +12,6 @@ from dpsinkhorn.mechanisms.shared.critics import Critic
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Observer, SampledRows
 
-__all__ = ["DiscriminatorObserver"]
-
 
 class DiscriminatorObserver(Observer, Discriminator):
     """Releases the noised sums of another `Discriminator`, and looks on.

@@ -17,8 +17,6 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer, rows_of
 
-__all__ = ["EmbeddingsObserver"]
-
 
 class EmbeddingsObserver(Observer, MeanEmbeddings):
     """Releases the noised sums of another `MeanEmbeddings`, and looks on."""

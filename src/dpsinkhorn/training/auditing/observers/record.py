@@ -23,8 +23,6 @@ from dpsinkhorn.training.auditing.observers.evidence import (
     weighed,
 )
 
-__all__ = ["RecordObserver"]
-
 _MODELLED = 256  # other units of a class whose sampling is allowed for; more are stood for by as many
 
 

@@ -20,8 +20,6 @@ from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Observer, Units, rows_of, shares_of
 
-__all__ = ["SinkhornObserver"]
-
 _EXPECTED_FROM = 512  # records that the expected gradient is computed from
 _NUMBERS = 2**22  # of shares at a time
 

@@ -21,8 +21,6 @@ from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearn
 from dpsinkhorn.mechanisms.shared.taught import CriticSteps, TaughtMechanism
 from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer
 
-__all__ = ["TaughtObserver"]
-
 
 class TaughtObserver(Observer):
     """Stands in the place of a mechanism that critics teach, which does all the work, and looks on."""
