@@ -13,9 +13,13 @@ from scipy import stats
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import MLPConfig
-from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, MeanEmbeddings
+from dpsinkhorn.mechanisms.dp_merf import (
+    COUNT_SENSITIVITY,
+    EMBEDDING_SENSITIVITY,
+    EmbeddingSteps,
+    MeanEmbeddings,
+)
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.embedding_steps import EmbeddingSteps
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise, epsilon
 from dpsinkhorn.training import DPSinkhorn, TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState

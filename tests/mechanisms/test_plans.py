@@ -12,7 +12,7 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
+from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, MatrixProblem, SquaredEuclidean, solve, transport_loss, with_labels
 from dpsinkhorn.report import write_report
 from dpsinkhorn.training import facts_of, make_plan

@@ -26,7 +26,7 @@ from dpsinkhorn.privacy.words import factor_in_words
 from dpsinkhorn.release import TRUST, About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Request, Run, plan_for
-from dpsinkhorn.training.expectation import expectation
+from dpsinkhorn.training.advice import expectation
 from support.html import read_page, rows
 from support.releases import CONFIGS, statement, trained, write_small_release
 from support.reports import DAY, about, banner, figure, page_of, printed

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from torch import Tensor
 
-from torch import Tensor, nn
-
-from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.base import Parameters, Sample
 from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import NonPrivate
@@ -41,7 +39,7 @@ class NoPrivacy(RowGradients):
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
+        parameters: Parameters = (),  # noqa: ARG002
     ) -> Tensor:
         return self._gradient(points, labels, sample)
 

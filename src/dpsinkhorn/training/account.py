@@ -28,7 +28,7 @@ from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.privacy.words import unit_conflict
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.training.expectation import EXPECT, expectation
+from dpsinkhorn.training.advice import EXPECT, expectation
 from dpsinkhorn.training.plan import Plan
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, Charge, calibrate
+from dpsinkhorn.training.advice import expectation
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
