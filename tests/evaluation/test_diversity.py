@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsinkhorn.evaluation import EvaluationError, diversity, precision_recall
+from dpsinkhorn.evaluation import EvaluationError, likeness, precision_recall
 
 
 def share_inside(points, centres, neighbours):
@@ -65,7 +65,7 @@ def test_in_chunks(monkeypatch):
     draws = torch.Generator().manual_seed(0)
     x, y = torch.randn(80, 3, generator=draws), torch.randn(70, 3, generator=draws)
     whole = precision_recall(x, y)
-    monkeypatch.setattr(diversity, "_CELLS", 500)
+    monkeypatch.setattr(likeness, "_CELLS", 500)
     assert precision_recall(x, y) == whole
 
 

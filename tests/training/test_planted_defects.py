@@ -27,7 +27,7 @@ from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
 from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
-from dpsinkhorn.training.steps import choice
+from dpsinkhorn.training.steps import plain
 from support import moment_defects
 from support.defects import ROOT, charge_afterwards, failing, wrap
 
@@ -201,7 +201,7 @@ def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
     """Samples that find no room tell of the number of records, though that is not public."""
-    patch.setattr(choice, "_may_show_sizes", lambda _plan: True)
+    patch.setattr(plain, "_may_show_sizes", lambda _plan: True)
 
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """How good synthetic images are. What is computed from private data here is not itself private."""
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.evaluate import (
     NOT_PRIVATE,
     PUBLIC_DATA,
@@ -10,9 +9,16 @@ from dpsinkhorn.evaluation.evaluate import (
     evaluate_images,
 )
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
-from dpsinkhorn.evaluation.frechet import FeatureStatistics, feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import images_of
-from dpsinkhorn.evaluation.likeness import Likeness, compare_images
+from dpsinkhorn.evaluation.likeness import (
+    FeatureStatistics,
+    Likeness,
+    PrecisionRecall,
+    compare_images,
+    feature_statistics,
+    frechet_distance,
+    precision_recall,
+)
 from dpsinkhorn.evaluation.neighbours import (
     Neighbours,
     beside_picture,

@@ -217,7 +217,9 @@ _LEAST_COUNT = 4.0  # of a class, in standard deviations of its noise
 
 
 class EmbeddingSteps(Steps):
-    """Takes the one step of a plan by `dp_merf`.
+    """Takes the one step of a plan by `dp_merf`: a release, and a generator that is trained towards it.
+
+    Nothing after the release sees a record, so the optimizer may take as many steps as it likes.
 
     Args:
         state: whose generator is trained.

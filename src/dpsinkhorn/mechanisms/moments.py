@@ -196,7 +196,7 @@ class Moments(TrainingMechanism):
         return {"privacy": {"steps": 5, "clip": 2.0}, "generator": {"components": 3, "frequencies": 4}}
 
     def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:
-        from dpsinkhorn.mechanisms.shared.moment_stress import exact_releases
+        from dpsinkhorn.mechanisms.shared.moment_steps import exact_releases
 
         return exact_releases(self, record)
 

@@ -86,6 +86,9 @@ class Expectation:
 def expectation(plan: Plan) -> Expectation | None:
     """Return what can be expected of a plan; none where there is no privacy, or where nothing was measured.
 
+    What decides is ε times the records of a class, how large the images are, and whether they are in colour:
+    docs/results.md has what came of how much (`benchmarks/defaults.py`).
+
     A class has the part of the records that `plan.labels` states, or an even one: how many it has is private.
 
     >>> from dpsinkhorn.training import Facts, load_recipe, make_plan
