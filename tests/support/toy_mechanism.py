@@ -27,7 +27,7 @@ class Pull(GradientMechanism):
     def resampled(self, generated):  # noqa: ARG002
         return 0
 
-    def clipped(self, points, labels, sample, parameters=()):  # noqa: ARG002
+    def clipped(self, points, labels, sample):
         x, records = on_grid(points), on_grid(sample.points)
         total = torch.zeros_like(x)
         for row, record in enumerate(records):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import Parameters, Sample
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import NonPrivate
@@ -34,13 +34,7 @@ class NoPrivacy(RowGradients):
     def releases(cls, terms: Terms) -> NonPrivate:  # noqa: ARG003
         return NonPrivate()
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Parameters = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         return self._gradient(points, labels, sample)
 
     def _released(

@@ -55,9 +55,9 @@ class Parameter(SinkhornMechanism):
         *,
         keep_graph: bool = False,
     ) -> Tensor:
-        """What is noised: all parameters' gradients in one vector, in float64."""
+        """What is noised: all parameters' gradients in one vector, in float64; without any, the images'."""
         gradient = self._gradient(points, labels, sample)
-        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph)
+        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph) if parameters else [gradient]
         return clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)
 
     def backward(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Parameters, Sample, check_labels
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels
 from dpsinkhorn.mechanisms.shared.clipping import AT_ONCE
 from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.layout import Tiles, arrange, cut, sort_by_class
@@ -135,13 +135,7 @@ class Record(GradientMechanism):
             raise ValueError(f"points: {len(points)} rows are not n generated images and n resampled ones")
         return n
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Parameters = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised: the sum of clipped shares, ``(n, d)``, in float64."""
         with torch.no_grad():
             return self.clipped_sums(points, labels, sample)[0]

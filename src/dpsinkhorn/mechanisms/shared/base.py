@@ -287,15 +287,13 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
             return images.grad
 
         def clipped(sample: Sample) -> Tensor:
-            return built.clipped(images * 1, None, sample, [images])
+            return built.clipped(images * 1, None, sample)
 
         record = torch.zeros(1, 1, dtype=torch.float64)
         return WorstCase.of_record(built.mechanism, record, clipped, release)
 
     @abstractmethod
-    def clipped(
-        self, points: Tensor, labels: Tensor | None, sample: Sample, parameters: Parameters = ()
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""
 
 

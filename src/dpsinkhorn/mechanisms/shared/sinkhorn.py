@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Parameters, Sample, check_labels, tidy
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels, tidy
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
@@ -145,13 +145,7 @@ class NoisedRows(RowGradients):
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Parameters = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised: ``(n, d)``, in float64."""
         n, _ = split_generated(len(points), self.loss.debias)
         return self._clip(self._gradient(points, labels, sample)[:n])
