@@ -9,13 +9,13 @@ from dpsinkhorn.privacy import Ledger, epsilon, read_ledger
 from dpsinkhorn.training import Run, trainer
 from dpsinkhorn.training import run as run_module
 from support.runs import (
+    DATA,
     CrashError,
     bits,
     finished,
     header_step,
     lines,
     steps_on_record,
-    tiny_data,
     tiny_plan,
 )
 
@@ -26,9 +26,8 @@ def dies(*_arguments, **_options):
 
 class TestCrashesBetween:
     def test_last_checkpoint_and_release(self, tmp_path, monkeypatch, draws):
-        data = tiny_data()
-        plan = tiny_plan(data)
-        finished(tmp_path / "whole", plan, data)
+        plan = tiny_plan(DATA)
+        finished(tmp_path / "whole", plan, DATA)
         taken = len(draws)
 
         def crash(*_arguments, **_options):
@@ -40,42 +39,40 @@ class TestCrashesBetween:
         with monkeypatch.context() as patch:
             patch.setattr(run_module, "save_release", crash)
             with pytest.raises(CrashError):
-                run.train(data)
+                run.train(DATA)
         assert len(draws) == 2 * taken
         before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
-        assert Run.resume(tmp_path / "run").train(data)
+        assert Run.resume(tmp_path / "run").train(DATA)
         assert len(draws) == 2 * taken  # no step more
         assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
         assert bits(tmp_path / "run") == bits(tmp_path / "whole")
         assert not list((tmp_path / "run").glob(".release*"))
 
     def test_secure_last_checkpoint_and_release(self, tmp_path, monkeypatch, draws):
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None)
+        plan = tiny_plan(DATA, seed=None)
 
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
             patch.setattr(run_module, "save_release", dies)
             with pytest.raises(CrashError):
-                run.train(data)
+                run.train(DATA)
         spent = read_ledger(tmp_path / "run" / "ledger.jsonl")
-        assert Run.resume(tmp_path / "run").train(data)
+        assert Run.resume(tmp_path / "run").train(DATA)
         assert read_ledger(tmp_path / "run" / "ledger.jsonl") == spent
         assert len(draws) == plan.steps
 
     @pytest.mark.parametrize("seed", [None, 3])
     def test_spend_and_first_checkpoint(self, tmp_path, monkeypatch, seed):
         """Class frequencies are charged, then the process dies: a secure run releases, and pays, again."""
-        data = tiny_data()
-        plan = tiny_plan(data, seed=seed, labels="released", steps=20)
+        plan = tiny_plan(DATA, seed=seed, labels="released", steps=20)
 
         run = Run.create(tmp_path / "run", plan)
         with monkeypatch.context() as patch:
             patch.setattr(trainer, "release_label_frequencies", dies)
             with pytest.raises(CrashError):
-                run.train(data)
+                run.train(DATA)
         assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
-        assert Run.resume(tmp_path / "run").train(data)
+        assert Run.resume(tmp_path / "run").train(DATA)
         statement = read_ledger(tmp_path / "run" / "ledger.jsonl")
         counts = [s for s in statement.spends if s.charge == plan.count_mechanism.charge()]
         assert len(counts) == (2 if seed is None else 1)
@@ -89,8 +86,7 @@ class TestCrashesBetween:
         assert privacy.epsilon <= plan.budget_epsilon
 
     def test_spend_and_the_steps_it_pays_for(self, tmp_path, monkeypatch):
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None)
+        plan = tiny_plan(DATA, seed=None)
         real = Ledger.spend
         crashes = iter([True])
 
@@ -102,25 +98,23 @@ class TestCrashesBetween:
         monkeypatch.setattr(Ledger, "spend", spend)
         run = Run.create(tmp_path / "run", plan)
         with pytest.raises(CrashError):
-            run.train(data)
-        assert Run.resume(tmp_path / "run").train(data)
+            run.train(DATA)
+        assert Run.resume(tmp_path / "run").train(DATA)
         assert header_step(tmp_path / "run") == plan.steps - 1
         assert steps_on_record(tmp_path / "run" / "ledger.jsonl", plan.step_charge) == plan.steps
 
     def test_a_torn_line_of_statistics(self, tmp_path):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data))
-        assert not run.train(data, watch=lambda _: True)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA))
+        assert not run.train(DATA, watch=lambda _: True)
         with open(run.folder / "statistics.jsonl", "a") as file:
             file.write('{"step": 2, "epsi')
-        assert Run.resume(run.folder).train(data)
+        assert Run.resume(run.folder).train(DATA)
         assert lines(run.folder)[0]["step"] == 1
 
     def test_an_exception_closes_the_ledger(self, tmp_path):
-        data = tiny_data()
-        plan = tiny_plan(data)
+        plan = tiny_plan(DATA)
         run = Run.create(tmp_path / "run", plan)
         with pytest.raises(CrashError):
-            run.train(data, watch=dies)
+            run.train(DATA, watch=dies)
         with Ledger.open(run.ledger_path, epsilon) as ledger:  # not locked
             assert ledger.epsilon() > 0

@@ -16,7 +16,7 @@ from dpsinkhorn import load
 from dpsinkhorn.cli import _train_output
 from dpsinkhorn.privacy import Budget, epsilon, format_epsilon, read_ledger
 from support.processes import Command
-from support.runs import tiny_arrays
+from support.runs import IMAGES, LABELS
 from support.train_command import TINY, begin, snapshot
 
 
@@ -125,13 +125,12 @@ class TestARun:
         assert list((place / "run" / "samples").glob("step-*.png"))
 
     def test_columns_that_are_not_used_are_named(self, run, place):
-        images, labels, _ = tiny_arrays()
-        rows = images.reshape(len(images), -1)
+        rows = IMAGES.reshape(len(IMAGES), -1)
         names = [f"pixel{i}" for i in range(rows.shape[1])]
         lines = [",".join(["patient", '"find\x07ing\x1b[2J"', *names])]
         lines += [
             ",".join([f"p{i // 2}", str(label), *map(str, row)])
-            for i, (label, row) in enumerate(zip(labels, rows, strict=True))
+            for i, (label, row) in enumerate(zip(LABELS, rows, strict=True))
         ]
         (place / "scans.csv").write_text("\n".join(lines))
         command = f"--data scans.csv --recipe tiny.toml --dry-run {TINY}"
@@ -260,8 +259,7 @@ class TestWarnings:
         assert "NOT FOR RELEASE" in (place / "run" / "release" / "README.md").read_text().upper()
 
     def test_names_read_off_private_labels_stay_inside(self, run, place):
-        images, labels, _ = tiny_arrays()
-        np.savez(place / "named.npz", images=images, labels=np.array(["ant", "cat", "owl"])[labels])
+        np.savez(place / "named.npz", images=IMAGES, labels=np.array(["ant", "cat", "owl"])[LABELS])
         status, _, err = run(f"--data named.npz --recipe tiny.toml --out run {TINY}")
         assert status == 0
         assert "stay out of the release; state them with --classes" in err
