@@ -30,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in [*(ROOT / page for page in PAGES), *ROOT.glob(FIGURES), ROOT / "LICENSE"]:
         place = _README if path.name == "README.md" else path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, place, abs_src_path=str(path)))
-    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+    for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
         for place, content in _run(path).items():
             files.append(File.generated(config, f"notebooks/{place}", content=content))
     return files
@@ -62,6 +62,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if "/" not in page.file.src_uri:
         markdown = markdown.replace("](README.md", f"]({_README}")
     return re.sub(r"^\[exports of (\S+)\]$", lambda found: _exports(found[1]), markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001
+    """Mend what a screen reader stumbles over."""
+    return _for_everyone(output)
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:  # noqa: ARG001
+    """Do the same for the page that says that there is no such page."""
+    return _for_everyone(output) if template_name.endswith(".html") else output
+
+
+def _for_everyone(html: str) -> str:
+    """Give the search a name, and let empty cells be no headings."""
+    named = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", named)
 
 
 def _exports(package: str) -> str:

@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["mixture", "one each"])
     parser.add_argument("--side", type=int, choices=(8, 28), default=28)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "persons.json")
     asked = parser.parse_args()
     data = load_dataset(asked.data)
@@ -61,7 +62,7 @@ def main() -> None:
     for values in itertools.product(*asked_for):
         case = {"side": asked.side, **dict(zip(names, values, strict=True))}
         rows = [row for row in rows if any(row[name] != case[name] for name in case)]
-        rows.append({**case, **one_run(images, labels, test, case)})
+        rows.append({**case, **one_run(images, labels, test, case, asked.device)})
         print(json.dumps(rows[-1]), flush=True)
         asked.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(rows))
@@ -72,6 +73,7 @@ def one_run(
     labels: NDArray[np.int64],
     test: tuple[NDArray[np.uint8], NDArray[np.int64]],
     case: dict[str, Any],
+    device: str,
 ) -> dict[str, float]:
     """Train once; accuracies in per cent, and seconds of the training."""
     seed = case["seed"]
@@ -79,13 +81,13 @@ def one_run(
     groups: NDArray[np.int64] | None = persons
     if case["way"] == "one each":
         rows, groups = rows[np.unique(persons, return_index=True)[1]], None
-    mechanism = "record" if case["way"] == "record" else None  # by default a mixture, on a CPU
+    mechanism = "record" if case["way"] == "record" else "moments"
     model = DPSinkhorn(
         case["epsilon"],
         mechanism=mechanism,
         classes=10,
         random_state=seed,
-        device="cpu",
+        device=device,
         anyway=True,
         verbose=False,
     )

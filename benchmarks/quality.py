@@ -9,8 +9,9 @@
 Every figure, of one data set, seed, ε, recipe, protocol and measure, is a line of JSON, on the screen and in
 FOLDER/figures.jsonl, as soon as it is there. What is there is not made again, and a training goes on where it
 was, so the same command may be given until nothing is left: `--minutes` ends it at the next block of steps,
-and begins no measure after that. A recipe may be followed by changes; where there is none of a name, that of
-the data set is tried (`paper-final-mnist`). Recipes with noise of their own, such as the papers', take no ε.
+and begins no measure after that. With `--unfinished` what was reached by then is released and measured. A
+recipe may be followed by changes; where there is none of a name, that of the data set is tried
+(`paper-final-mnist`). Recipes with noise of their own, such as the papers', take no ε.
 
 Protocols: `quick` are the classifiers of `benchmarks/classifiers.py`; the others are those of `dpsinkhorn
 evaluate --protocol`, with `--sets` sets of images drawn afresh. The measure `likeness` is Frechet distance,
@@ -45,8 +46,9 @@ from dpsinkhorn import load
 from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import draw_images, evaluate_images, images_of
-from dpsinkhorn.release import grid_picture
+from dpsinkhorn.release import grid_picture, save_release
 from dpsinkhorn.training import Request, Run, Saving, load_recipe, plan_for, recipe_names
+from dpsinkhorn.training.trainer import Trainer
 
 MEASURES = ("logistic", "linear", "forest", "mlp", "cnn", "likeness")
 _QUICK = ("logistic", "linear", "mlp", "cnn")
@@ -72,6 +74,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, help="train on so many of the records, chosen at random")
     parser.add_argument("--run", type=Path, help="measure this finished run's release; nothing is trained")
     parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--unfinished", action="store_true", help="measure what the time cut short, as it is")
     parser.add_argument("--out", type=Path, default=Path("quality"))
     arguments = parser.parse_args()
     unknown = set(arguments.measures.split(",")) - set(MEASURES)
@@ -187,8 +190,19 @@ def trained(wanted: Training, training: Dataset, arguments: Namespace) -> tuple[
         saving=Saving(checkpoint_seconds=60.0, picture_steps=0),
         watch=lambda _: time.monotonic() > arguments.end,
     ):
-        return None
+        if arguments.unfinished:
+            reached(run, training)
+        else:
+            return None
     return run, None if begun else round(time.monotonic() - started, 1)
+
+
+def reached(run: Run, training: Dataset) -> None:
+    """Release a run that the time cut short: it is done then, and its statement says what it cost."""
+    with run._open_account() as account:
+        trainer = Trainer(run.plan, training, _DEVICE, account)
+        run._load(trainer)
+        save_release(run.release_folder, trainer.release())
 
 
 # ---- figures
@@ -226,7 +240,7 @@ def figures(
     about |= {"vary": arguments.vary, "hardware": hardware()}
     drawn: tuple[str, Any] = ("", None)
     for key, protocol, measure, sets in missing:
-        if time.monotonic() > arguments.end:
+        if time.monotonic() > arguments.end and not arguments.unfinished:
             print("the time is over; call again", file=sys.stderr)
             return
         started = time.monotonic()
@@ -289,6 +303,7 @@ def _statement(run: Run) -> dict[str, Any]:
         "accountant": plan.accountant,
         "noise_multiplier": plan.noise_multiplier,
         "steps": plan.steps,
+        "steps_kept": privacy.steps_kept,
     }
 
 

@@ -1,7 +1,7 @@
 """Trainings on shards, on one rank and on several: time of a step and memory of a process, by records.
 
     python benchmarks/scale.py moments 10_000_000 --folder /tmp/scale --ranks 1 2
-    python benchmarks/scale.py record 60_000 10_000_000 --folder /tmp/scale --ranks 1
+    python benchmarks/scale.py record 10_000_000 --folder /tmp/scale --steps 40 200
     python benchmarks/scale.py flat 60_000 1_000_000 10_000_000 100_000_000 --folder /tmp/scale
 
 Records are 8 x 8: digits of scikit-learn, each with noise of its own. They are written once, and kept.
@@ -9,6 +9,7 @@ Records are 8 x 8: digits of scikit-learn, each with noise of its own. They are 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -35,7 +36,7 @@ AT_ONCE = 2**20
 SETTINGS = {
     "moments": ["--mechanism", "moments", "--epsilon", "3"],
     # in a batch of 2,048, whatever the number of records
-    "record": ["--recipe", "digits", "--noise-multiplier", "1", "--steps", "40", "--anyway"],
+    "record": ["--recipe", "digits", "--epsilon", "3"],
 }
 BATCH = 2048
 STEPS = 5  # of a round of `flat`
@@ -73,7 +74,7 @@ def train(run: str, arguments: list[str]) -> None:
         raise SystemExit(left.code) from None
 
 
-def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
+def measured(mechanism: str, data: Path, records: int, ranks: int, steps: int | None) -> None:
     settings = [
         *SETTINGS[mechanism],
         "--data",
@@ -85,7 +86,9 @@ def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
         "cpu",
     ]
     if mechanism == "record":
-        settings += ["--sampling-rate", f"{BATCH}/{records}"]
+        settings += ["--set", f"privacy.batch={BATCH}"]
+    if steps is not None:
+        settings += ["--steps", str(steps)]
     with tempfile.TemporaryDirectory() as place:
         torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
         command = [sys.executable, *torchrun, __file__, "rank", place + "/run", *settings]
@@ -96,12 +99,13 @@ def measured(mechanism: str, data: Path, records: int, ranks: int) -> None:
             env={**os.environ, "OMP_NUM_THREADS": "1", "DPSINKHORN_USED_DATA": "off"},
         )
         lines = [json.loads(line) for line in Path(place, "run", "statistics.jsonl").read_text().splitlines()]
-        seconds = [1 / line["steps_per_second"] for line in lines]
-        used = [json.loads(path.read_text()) for path in Path(place, "run").glob("used*.json")]
-    peak, cpu = (max(each[name] for each in used) for name in ("peak", "cpu"))
+        privacy = json.loads(Path(place, "run", "release", "privacy.json").read_text())
+        used = [json.loads(path.read_text()) for path in sorted(Path(place, "run").glob("used*.json"))]
+    seconds = [1 / line["steps_per_second"] for line in lines]
+    each = "; ".join(f"{one['peak']:.0f} MiB and {one['cpu']:.1f} s of processor time" for one in used)
     print(
-        f"{mechanism}  {records:>11,} records  {ranks} ranks  {np.median(seconds):8.3f} s a step "
-        f"(all {', '.join(f'{s:.2f}' for s in seconds[:8])})  a process {peak:.0f} MiB, {cpu:.0f} s of CPU; "
+        f"{mechanism}  {records:>11,} records  {ranks} ranks  {lines[-1]['step']} steps to epsilon "
+        f"{privacy['epsilon']:.4f}, {np.median(seconds):.4f} s a step; processes: {each}; "
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
@@ -141,6 +145,7 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, nargs="+", default=[None])
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.mechanism == "flat":
@@ -148,5 +153,5 @@ if __name__ == "__main__":
         raise SystemExit
     for count in asked.records:
         place = made(asked.folder, count)
-        for ranks in asked.ranks:
-            measured(asked.mechanism, place, count, ranks)
+        for ranks, steps in itertools.product(asked.ranks, asked.steps):
+            measured(asked.mechanism, place, count, ranks, steps)

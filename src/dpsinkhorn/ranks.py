@@ -3,16 +3,22 @@
 Rank 0 trains. The others only hold records: rank 0 asks all of them the same question, each answers for the
 records that it holds, and the answers come together at rank 0. So there is one training state, one draw of
 noise and one ledger, whatever the number of ranks. Nothing here knows what is asked.
+
+Gloo carries questions, and what is in ordinary memory; it notices at once who is gone. NCCL carries tensors
+between GPUs, and only after gloo has found that all are there: by itself it would wait for whoever is gone.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +37,8 @@ SECONDS = 600.0
 """A rank that keeps the others waiting for longer counts as stalled."""
 _REMAINS = "what was spent stays on the ledger, and --resume goes on from the last checkpoint"
 _TRIES = 5  # of gloo to connect to a rank that has just died, each for a whole time-out
+_BETWEEN_GPUS = "nccl"
+_LOOK = 1e-5  # seconds between two looks at whether it is done
 _meetings, _trainings = itertools.count(), itertools.count()  # of this process, in step with the others'
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,18 +54,35 @@ class Ranks:
         self._seconds = seconds
         self._store = dist.distributed_c10d._get_default_store()
         self._word = f"dpsinkhorn training {next(_trainings)} failed"
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        self._between_gpus: dist.ProcessGroup | None = None
+        self._fast = ""  # the kind of device whose tensors it carries
         with self._one_line():
-            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=seconds / _TRIES))
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds / _TRIES))
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self._group)
 
     def device(self, device: torch.device) -> torch.device:
-        """Return the GPU of this rank, where there is one for each on a machine."""
-        if device.type != "cuda" or device.index is not None:
-            return device
-        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(own)
-        return own
+        """At every rank: return the device of this rank, and settle how tensors on it travel.
+
+        They go by NCCL where each rank has a GPU of its own. Else they go by gloo, through ordinary memory:
+        where ranks share a GPU, which NCCL refuses, or some compute on a CPU.
+        """
+        if device.type == "cuda":
+            if device.index is None:
+                local = int(os.environ.get("LOCAL_RANK", "0"))
+                device = torch.device("cuda", local % torch.cuda.device_count())
+            torch.cuda.set_device(device)
+        own = torch.tensor([_number_of(device)])
+        every = [torch.empty_like(own) for _ in range(self.count)]
+        with self._one_line():
+            dist.all_gather(every, own, group=self._group)
+            numbers = {int(each) for each in every}
+            if 0 not in numbers and len(numbers) == self.count:
+                # the process ends when NCCL's own time is up: ours comes first
+                patience = timedelta(seconds=2 * self._seconds)
+                self._between_gpus = dist.new_group(backend=_BETWEEN_GPUS, timeout=patience)
+                self._fast = device.type
+                self.added_up(torch.zeros(1, device=device))  # where it cannot work, nothing is charged yet
+        return device
 
     # ---- questions
 
@@ -73,6 +98,7 @@ class Ranks:
         header = json.dumps({"question": question, "values": plain, "tensors": kinds}).encode()
         self._broadcast(torch.tensor([len(header)]))
         self._broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+        self._all_here(tensors.values())
         for value in tensors.values():
             self._broadcast(value.detach().contiguous())
 
@@ -80,11 +106,13 @@ class Ranks:
         """At another rank: wait for the next question; return it with its values."""
         length = self._broadcast(torch.empty(1, dtype=torch.int64))
         header = json.loads(bytes(self._broadcast(torch.empty(int(length), dtype=torch.uint8)).tolist()))
-        values = header["values"]
-        for name, (kind, shape, place) in header["tensors"].items():
-            where = device if place == device.type else torch.device("cpu")
-            values[name] = self._broadcast(torch.empty(shape, dtype=getattr(torch, kind), device=where))
-        return header["question"], values
+        tensors = {
+            name: torch.empty(shape, dtype=getattr(torch, kind), device="cpu" if place == "cpu" else device)
+            for name, (kind, shape, place) in header["tensors"].items()
+        }
+        self._all_here(tensors.values())
+        values = {name: self._broadcast(value) for name, value in tensors.items()}
+        return header["question"], {**header["values"], **values}
 
     # ---- answers
 
@@ -97,8 +125,8 @@ class Ranks:
         parts = part if isinstance(part, tuple) else (part,)
         there = [each for each in parts if each is not None]
         flat = torch.cat([each.double().flatten() for each in there])
-        with self._one_line():
-            dist.reduce(flat, 0, group=self._group)
+        self._all_here([flat])
+        flat = self._carried(dist.reduce, flat)
         sums = iter(torch.split(flat, [each.numel() for each in there]))
         whole = tuple(None if each is None else next(sums).view(each.shape) for each in parts)
         return whole if isinstance(part, tuple) else whole[0]
@@ -108,16 +136,17 @@ class Ranks:
         with self._one_line():
             if self.rank:
                 for each in (torch.tensor([len(part[0])]), *part):
-                    self._wait(dist.isend(each.contiguous(), 0, group=self._group))
+                    self._wait(dist.isend(each.cpu().contiguous(), 0, group=self._group))
                 return part
-            every = [part]
+            every = [[each.cpu() for each in part]]
             for rank in range(1, self.count):
                 rows = torch.empty(1, dtype=torch.int64)
                 self._wait(dist.irecv(rows, rank, group=self._group))
-                every.append([each.new_empty(int(rows), *each.shape[1:]) for each in part])
+                every.append([each.new_empty(int(rows), *each.shape[1:]) for each in every[0]])
                 for each in every[-1]:
                     self._wait(dist.irecv(each, rank, group=self._group))
-            return [torch.cat(pieces) for pieces in zip(*every, strict=True)]
+            whole = zip(part, *every, strict=True)
+            return [torch.cat(pieces).to(own.device) for own, *pieces in whole]
 
     def words(self, own: str) -> list[str]:
         """At every rank: say a word; those of all ranks, in their order, are at rank 0."""
@@ -134,6 +163,10 @@ class Ranks:
 
     def close(self) -> None:
         """Let go of the connections: whoever waits for this rank notices."""
+        if self._between_gpus is not None:
+            abort = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
+            with suppress(RuntimeError):
+                abort(self._between_gpus)  # not to wait for whoever is gone
         with suppress(RuntimeError):
             dist.destroy_process_group(self._group)
 
@@ -144,9 +177,29 @@ class Ranks:
         )  # what is sent to one knows only the time-out of connecting
 
     def _broadcast(self, value: Tensor) -> Tensor:
+        return self._carried(dist.broadcast, value)
+
+    def _all_here(self, tensors: Iterable[Tensor]) -> None:
+        """Before any of these goes by NCCL: find that no rank is gone."""
+        if any(each.device.type == self._fast for each in tensors):
+            with self._one_line():
+                dist.barrier(group=self._group)
+
+    def _carried(self, operation: Callable[..., Any], value: Tensor) -> Tensor:
+        """Exchange a tensor with rank 0; return what it is then."""
         with self._one_line():
-            dist.broadcast(value, 0, group=self._group)
-        return value
+            if value.device.type != self._fast:
+                there = value.cpu()
+                operation(there, 0, group=self._group)
+                return there.to(value.device)
+            work = operation(value, 0, group=self._between_gpus, async_op=True)
+            end = time.monotonic() + self._seconds
+            while not work.is_completed():
+                if time.monotonic() > end:
+                    raise RuntimeError("timed out")
+                time.sleep(_LOOK)
+            work.wait()
+            return value
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
@@ -162,6 +215,10 @@ class Ranks:
         with suppress(RuntimeError):  # the store is gone with the process that kept it
             if self._store.check([self._word]):
                 return str(self._store.get(self._word).decode())
+        if "NCCL" in str(error):
+            said = f"NCCL failed: {' '.join(str(error).split())[-300:]}; --device cpu does without it"
+            self.leave_word(RuntimeError(said))
+            return said
         if "timed out" in str(error).lower():
             return f"another rank gave no answer for {self._seconds:g} seconds (--rank-timeout)"
         return "the connection to another rank broke: it was killed, or its machine is gone"
@@ -207,6 +264,17 @@ def _meet(seconds: float) -> None:
     store.wait(["dpsinkhorn all here"], timedelta(seconds=seconds))
     at_most = timedelta(seconds=seconds / _TRIES)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=at_most)
+
+
+def _number_of(device: torch.device) -> int:
+    """Return a number that no other GPU has; 0 where NCCL cannot be used."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return 0
+    own = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # not before PyTorch 2.5
+    if own is None:
+        return 0
+    name = f"{socket.gethostname()} {own}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
 
 
 @dataclass(frozen=True)

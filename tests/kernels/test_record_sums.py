@@ -103,4 +103,5 @@ def test_compiles(kind):
         "rows": "i32",
         "columns": "i32",
     }
-    compile_for_a_gpu(record_sums._sum_kernel, types, {"ROWS": 64, "TOGETHER": 8, "COLUMNS": 512})
+    constants = {"ROWS": 64, "TOGETHER": 8, "COLUMNS": 512, "STAGES": 4, "WHOLE": record_sums._WHOLE}
+    compile_for_a_gpu(record_sums._sum_kernel, types, constants)

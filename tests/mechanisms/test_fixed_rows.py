@@ -224,7 +224,7 @@ def test_stopped_plans(width: int):
 @pytest.mark.parametrize("penalty", [None, 300.0, 10.0, 0.0])
 def test_plans_that_converge(penalty: float | None):
     costs, _, _ = digit_costs()
-    found = plans.solve_fixed(plans.uniform(*padded(costs, 32)), 0.5, 384.0, penalty)
+    found, _ = plans.solve_fixed(plans.uniform(*padded(costs, 32)), 0.5, 384.0, penalty)
     held = None if penalty is None else (math.inf, penalty)
     expected = solve(MatrixProblem(costs), 0.5, tolerance=1e-9, max_iterations=5000, marginals=held).plan
     for plan in found:
@@ -239,7 +239,7 @@ def test_plans_within_classes():
     others = torch.full((2, 32), 4)
     others[:, :23] = kinds
     held = plans.within_classes(room, there, labels, others, CLASSES)
-    found = plans.solve_fixed(held, 0.5, 384.0)
+    found, _ = plans.solve_fixed(held, 0.5, 384.0)
     onehot = [each[:, None] == torch.arange(CLASSES) for each in (labels, kinds)]
     expected = plan_within_classes(costs, *onehot, 0.5, tolerance=1e-9)
     for plan in found:
@@ -251,7 +251,7 @@ def test_plans_within_classes():
 def test_plans_of_any_costs_are_bounded(scale: float):
     costs = digit_costs()[0].float() * scale
     held = plans.uniform(*padded(costs, 32))
-    for plan in (plans.solve_fixed(held, 0.05, 384.0), *plans.stopped_plans(held, 0.05, 65.0, 13)):
+    for plan in (*plans.solve_fixed(held, 0.05, 384.0), *plans.stopped_plans(held, 0.05, 65.0, 13)):
         assert bool(plan.isfinite().all())
         assert plan.min() >= 0
         assert plan.sum() <= 2.001

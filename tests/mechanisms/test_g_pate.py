@@ -86,8 +86,8 @@ class TestVotes:
         for layer in critics.layers:
             layer.data[0] = value  # and whatever became of it
         votes = barrier().votes(critics, some(IMAGES, 4), None, directions())
-        assert torch.equal(votes.sum(3), torch.ones(PARTS, IMAGES, K, dtype=torch.float64))
-        assert torch.equal(votes.unique(), torch.tensor([0.0, 1.0], dtype=torch.float64))
+        assert torch.equal(votes.sum(3), torch.ones(PARTS, IMAGES, K))
+        assert torch.equal(votes.unique(), torch.tensor([0.0, 1.0]))
 
     def test_one_record_changes_the_votes_of_its_teacher(self):
         points, images, drawn, built = some(40), some(IMAGES, 4), directions(), barrier()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,16 @@ import pytest
 from dpsinkhorn import load
 from dpsinkhorn.report import write_report
 from dpsinkhorn.training import Run, Saving
-from support.browser import MISSING, find_browser, launch
+from support.browser import WINDOWS, problems, started_browser
 from support.runs import EVERY_BLOCK, finished, tiny_data, tiny_plan
 
-playwright_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-
-WINDOWS = {"phone": (360, 740), "desktop": (1280, 900)}
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 PAGES = ("private", "not-for-release", "persons-image", "not-private", "unfinished", "curator")
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright_api.sync_playwright() as playwright:
-        program = find_browser(playwright)
-        if program is None:
-            pytest.skip(MISSING)
-        try:
-            started = launch(playwright, program)
-        except playwright_api.Error as error:
-            pytest.skip(f"{MISSING}. {program} does not start: {str(error).splitlines()[0]}")
+    with started_browser() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -245,16 +232,3 @@ def test_the_checks_can_fail(browser, pages, tmp_path, server):
         assert "image-alt" in found
         assert "color-contrast" in found
         assert "loud" in visit.complaints
-
-
-def problems(page) -> list[str]:
-    """What axe-core finds against WCAG 2, levels A and AA."""
-    script = resources.files("axe_playwright_python") / "axe.min.js"
-    page.evaluate(script.read_text(encoding="utf-8"))
-    found = page.evaluate("rules => axe.run({runOnly: {type: 'tag', values: rules}})", RULES)
-    assert {"color-contrast", "document-title", "html-has-lang"} <= {rule["id"] for rule in found["passes"]}
-    return [
-        f"{finding['id']}: {node['html'][:120]} {node.get('failureSummary', '')}"
-        for finding in found["violations"]
-        for node in finding["nodes"]
-    ]

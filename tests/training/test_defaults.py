@@ -176,3 +176,38 @@ class TestWhatIsExpected:
             plan_for(data, request)
         assert "\n" not in str(raised.value)
         assert math.isfinite(plan_for(data, Request(epsilon=10.0, accountant="rdp", anyway=True)).epsilon)
+
+
+class TestFlowSizes:
+    @pytest.mark.parametrize(
+        ("records", "epsilon", "classes", "channels"),
+        [
+            (2000, 10.0, 10, 16),
+            (5000, 3.0, 10, 16),
+            (5000, 10.0, 10, 16),
+            (10_000, 10.0, 10, 32),
+            (14_000, 10.0, 2, 48),
+            (14_000, 20.0, 2, 64),
+        ],
+    )
+    def test_few_records_get_few_steps_and_no_more_channels_than_noise_allows(
+        self, records, epsilon, classes, channels
+    ):
+        known = facts(records=records, classes=classes)
+        recipe = choose_recipe(known, recipe="flow", epsilon=epsilon)
+        assert recipe.generator["channels"] == channels
+        assert (recipe.privacy.batch, recipe.privacy.steps, recipe.flow.draws) == (records // 4, 100, 8)
+        plan = make_plan(recipe, known, budget_epsilon=epsilon)
+        noise = plan.noise_multiplier * math.sqrt(plan.generator_config.parameters) / (records // 4)
+        assert noise < 0.5 or channels == 16
+
+    def test_many_records_get_the_recipe_as_it_is(self):
+        recipe, plain = choose_recipe(facts(), recipe="flow", epsilon=10.0), load_recipe("flow")
+        assert recipe.generator == plain.generator
+        assert recipe.optimizer == plain.optimizer
+        assert (recipe.privacy.batch, recipe.privacy.steps) == (4096, plain.privacy.steps)
+
+    def test_what_is_asked_for_stays(self):
+        settings = {"generator": {"channels": 24}, "privacy": {"steps": 7}}
+        recipe = choose_recipe(facts(records=5000), recipe="flow", epsilon=10.0, settings=settings)
+        assert (recipe.generator["channels"], recipe.privacy.steps, recipe.privacy.batch) == (24, 7, 1250)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dpsinkhorn import DPSinkhorn, load
+from dpsinkhorn import ranks as talk
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
@@ -47,8 +49,10 @@ def train(rank, folder, mechanism, options, labels, data_options):
     _train(rank, folder, tiny_data(**data_options), mechanism, labels=labels, **options)
 
 
-def _train(rank, folder, data, mechanism="record", **options):
+def _train(rank, folder, data, mechanism="record", *, settled=False, **options):
     with joined(30) as ranks:
+        if settled:
+            ranks.device(CPU)
         if rank:
             answer(ranks, data, CPU)
             return
@@ -153,6 +157,62 @@ class TestDevices:
             "from the last checkpoint"
         )
         assert not read_ledger(tmp_path / "run" / "ledger.jsonl").spends
+
+
+def _with_gpus(rank, folder, numbers, fails):
+    """In a rank: train as on GPUs with these numbers, between which a second gloo group stands for NCCL."""
+    carried, new_group = Counter(), dist.new_group
+
+    def begun(**named):
+        carried["groups"] += 1
+        if fails and carried["groups"] == 2:
+            raise dist.DistBackendError("NCCL error in: somewhere\nDuplicate GPU detected")
+        return new_group(**named)
+
+    def counting(real):
+        def counted(tensor, to, *, group, **named):
+            carried[dist.get_backend(group), "async_op" in named] += 1
+            return real(tensor, to, group=group, **named)
+
+        return counted
+
+    talk._number_of, talk._BETWEEN_GPUS, dist.new_group = (lambda _: numbers[rank]), "gloo", begun
+    dist.broadcast, dist.reduce = counting(dist.broadcast), counting(dist.reduce)
+    _notes(folder, rank, lambda: _train(rank, folder / "run", tiny_data(), "moments", settled=True))
+    assert carried["gloo", True] + carried["gloo", False] > 10
+    assert (carried["gloo", True] > 0) == (len(set(numbers)) == 2)
+
+
+class TestBetweenGPUs:
+    """How tensors on GPUs travel. What NCCL itself does is seen by benchmarks/ranks_parts.py."""
+
+    @pytest.mark.parametrize("numbers", [(1, 2), (3, 3), (0, 0)], ids=["apart", "shared", "none"])
+    def test_the_same_bits_however_they_travel(self, numbers, tmp_path):
+        assert Group(2, _with_gpus, tmp_path, numbers, False).wait(60) == [0, 0]
+        alone = trained(tmp_path / "alone", 1, "moments")
+        assert bits(tmp_path / "run") == bits(alone.folder)
+
+    def test_nccl_that_cannot_begin_is_one_line_on_all_ranks(self, tmp_path):
+        assert Group(2, _with_gpus, tmp_path, (1, 2), True).wait(60) == [7, 7]
+        for rank in (0, 1):
+            said = (tmp_path / f"{rank}.txt").read_text()
+            assert "NCCL failed: NCCL error in: somewhere Duplicate GPU detected; --device cpu does" in said
+            assert len(said.splitlines()) == 1
+        assert not (tmp_path / "run").exists()
+
+    def test_ranks_share_the_gpus_there_are(self, monkeypatch):
+        """Also where each process sees one GPU only, whatever its number on the machine."""
+        chosen = []
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        monkeypatch.setattr(talk, "_number_of", lambda _: 0)
+        monkeypatch.setattr(dist, "all_gather", lambda every, own, **_: every[0].copy_(own))
+        for local, expected in ((0, 0), (1, 1), (2, 0), (5, 1)):
+            monkeypatch.setenv("LOCAL_RANK", str(local))
+            ranks = object.__new__(talk.Ranks)
+            ranks.count, ranks._group = 1, None
+            assert ranks.device(torch.device("cuda")) == torch.device("cuda", expected) == chosen[-1]
+            assert ranks.device(torch.device("cuda", 1)) == torch.device("cuda", 1)
 
 
 class _Alone:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -47,3 +49,18 @@ def test_steps_are_tried_as_they_are_taken(options, kind, monkeypatch):
     found = trial.try_plan(tiny_plan(tiny_data(**options), steps=1000), CPU)
     assert isinstance(made[0], kind)
     assert 0 < found.seconds < 1000
+
+
+def test_a_step_that_takes_long_is_timed_once(monkeypatch):
+    taken = []
+
+    def step(count):
+        taken.append(count)
+        time.sleep(0.02)
+
+    assert 0.02 <= trial._least(step, 3, 4, CPU) < 5
+    assert taken == [3] * 4
+    taken.clear()
+    monkeypatch.setattr(trial, "_LONG", 0.01)
+    assert trial._least(step, 3, 4, CPU) >= 0.02
+    assert taken == [3]

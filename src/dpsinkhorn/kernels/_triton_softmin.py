@@ -9,7 +9,9 @@ __all__: list[str] = []
 if AVAILABLE:
     from dpsinkhorn.kernels.launch import tl, triton
 
-    __all__ += ["iterate_kernel", "softmin_kernel"]
+    __all__ += ["plans_kernel", "softmin_kernel"]
+
+    _LEAST = tl.constexpr(2.0**-24)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _log_sum(terms):  # type: ignore[no-untyped-def]
@@ -70,14 +72,25 @@ if AVAILABLE:
         return before + share * move + extra * tl.minimum(tl.maximum(move, -reach), reach)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def iterate_kernel(  # type: ignore[no-untyped-def]
+    def _shares(costs, others, weights, inverse, AXIS: tl.constexpr, LENGTH: tl.constexpr):  # type: ignore[no-untyped-def]
+        """How a point is shared out along this axis; nothing where there is nobody to take it."""
+        terms = (tl.expand_dims(others, 1 - AXIS) - costs) * inverse + tl.expand_dims(weights, 1 - AXIS)
+        most = tl.max(terms, axis=AXIS)
+        some = tl.where(most > float("-inf"), most, 0.0)
+        parts = tl.exp(terms - tl.expand_dims(some, AXIS))
+        shares = parts / tl.expand_dims(tl.maximum(tl.sum(parts, axis=AXIS), 1.0), AXIS)
+        return tl.where(shares > _LEAST / LENGTH, shares, 0.0)
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def plans_kernel(  # type: ignore[no-untyped-def]
         costs,
         log_rows,
         log_columns,
         epsilons,
         steps,
-        f_out,
-        g_out,
+        rows_out,
+        columns_out,
+        regularization,
         share,
         extra,
         penalty,
@@ -88,13 +101,13 @@ if AVAILABLE:
         AVERAGED: tl.constexpr,
         RELAXED: tl.constexpr,
     ):
-        """A program per problem, which it holds as a whole: see ``iterate``."""
+        """A program per problem, which it holds as a whole: see ``plans``."""
         problem = tl.program_id(0)
         i = tl.arange(0, ROWS)
         j = tl.arange(0, COLUMNS)
         there = (i < N)[:, None] & (j < WIDTH)[None, :]
-        at = costs + problem * N * WIDTH + i[:, None] * WIDTH + j[None, :]
-        matrix = tl.load(at, mask=there, other=float("inf"))
+        at = problem * N * WIDTH + i[:, None] * WIDTH + j[None, :]
+        matrix = tl.load(costs + at, mask=there, other=float("inf"))
         a = tl.load(log_rows + problem * N + i, mask=i < N, other=float("-inf"))
         b = tl.load(log_columns + problem * WIDTH + j, mask=j < WIDTH, other=float("-inf"))
         f = tl.zeros([ROWS], dtype=tl.float32)
@@ -118,5 +131,9 @@ if AVAILABLE:
             if RELAXED:
                 other *= penalty / (penalty + epsilon)
             g = _moved(g, other, part, further, reach)
-        tl.store(f_out + problem * N + i, f, mask=i < N)
-        tl.store(g_out + problem * WIDTH + j, g, mask=j < WIDTH)
+        inverse = 1.0 / regularization
+        rows = _shares(matrix, g, b, inverse, 1, WIDTH) * tl.exp(a)[:, None]
+        tl.store(rows_out + at, rows, mask=there)
+        if AVERAGED:
+            columns = _shares(matrix, f, a, inverse, 0, N) * tl.exp(b)[None, :]
+            tl.store(columns_out + at, columns, mask=there)

@@ -10,10 +10,20 @@ from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_
 
 _AT_ONCE = 2**22  # numbers in float64, where there is no kernel
 _TILE, _PIXELS = 64, 64  # of a record's products: outputs or inputs, and pixels at a time
-_COLUMNS, _ROWS, _TOGETHER = 512, 64, 8  # that a program adds up, and rows that it reads at a time
+_COLUMNS, _ROWS, _TOGETHER = 512, 128, 8  # that a program adds up, and rows that it reads at a time
+_STAGES = 4  # of which some are read while others are added up
+_WHOLE = 1.5 * 2.0**52
 
 if AVAILABLE:
     from dpsinkhorn.kernels.launch import tl, triton
+
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _stored(at, total, there):  # type: ignore[no-untyped-def]
+        """The squared norm of a tile, once it is stored, of exactly what is."""
+        kept = total.to(at.dtype.element_ty)
+        tl.store(at, kept, mask=there)
+        wide = kept.to(tl.float64)
+        return tl.sum(wide * wide)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _products_kernel(  # type: ignore[no-untyped-def]
@@ -32,36 +42,47 @@ if AVAILABLE:
         PIXELS: tl.constexpr,
         EXACT: tl.constexpr,
     ):
-        """A tile of a record's products: some outputs, some inputs, one place of the kernel."""
+        """A tile of a record's products: some outputs, some inputs, a row of places of the kernel.
+
+        The three places of a row share the slopes, which are read once.
+        """
         record, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
-        down, across = tile // SIDE % SIDE, tile % SIDE
-        blocks = tl.cdiv(channels, CHANNELS)
-        o = tile // (SIDE * SIDE) // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
-        c = tile // (SIDE * SIDE) % blocks * CHANNELS + tl.arange(0, CHANNELS)
-        total = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
+        middle: tl.constexpr = SIDE // 2
+        down, blocks = tile % SIDE, tl.cdiv(channels, CHANNELS)
+        o = tile // SIDE // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
+        c = tile // SIDE % blocks * CHANNELS + tl.arange(0, CHANNELS)
+        left = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
+        centre, right = left, left
+        precision: tl.constexpr = "ieee" if EXACT else "tf32"
         slopes += record * pixels * outputs
-        inputs += (record * pixels + (down - SIDE // 2) * WIDTH + across - SIDE // 2) * channels
+        inputs += (record * pixels + (down - middle) * WIDTH - middle) * channels
         for begin in range(0, pixels, PIXELS):
             p = begin + tl.arange(0, PIXELS)
-            y, x = p // WIDTH % HEIGHT + down - SIDE // 2, p % WIDTH + across - SIDE // 2
-            seen = (p < pixels) & (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
-            slope = tl.load(
-                slopes + p[:, None] * outputs + o[None, :],
-                mask=(p < pixels)[:, None] & (o < outputs)[None, :],
-                other=0.0,
+            y, x = p // WIDTH % HEIGHT + down - middle, p % WIDTH
+            seen = (p < pixels) & (y >= 0) & (y < HEIGHT)
+            slope = tl.trans(
+                tl.load(
+                    slopes + p[:, None] * outputs + o[None, :],
+                    mask=(p < pixels)[:, None] & (o < outputs)[None, :],
+                    other=0.0,
+                )
             )
-            entry = tl.load(
-                inputs + p[:, None] * channels + c[None, :],
-                mask=seen[:, None] & (c < channels)[None, :],
-                other=0.0,
-            )
-            precision: tl.constexpr = "ieee" if EXACT else "tf32"
-            total = tl.dot(tl.trans(slope), entry, total, input_precision=precision)
-        kept = total.to(out.dtype.element_ty)
-        at = ((record * outputs + o[:, None]) * SIDE * SIDE + down * SIDE + across) * channels + c[None, :]
-        tl.store(out + at, kept, mask=(o < outputs)[:, None] & (c < channels)[None, :])
-        wide = kept.to(tl.float64)
-        tl.store(squares + record * tl.num_programs(0) + tile, tl.sum(wide * wide))
+            at = inputs + p[:, None] * channels + c[None, :]
+            known = (c < channels)[None, :]
+            entry = tl.load(at, mask=(seen & (x >= middle))[:, None] & known, other=0.0)
+            left = tl.dot(slope, entry, left, input_precision=precision)
+            if SIDE == 3:
+                entry = tl.load(at + channels, mask=seen[:, None] & known, other=0.0)
+                centre = tl.dot(slope, entry, centre, input_precision=precision)
+                entry = tl.load(at + 2 * channels, mask=(seen & (x < WIDTH - 1))[:, None] & known, other=0.0)
+                right = tl.dot(slope, entry, right, input_precision=precision)
+        at = out + ((record * outputs + o[:, None]) * SIDE + down) * SIDE * channels + c[None, :]
+        there = (o < outputs)[:, None] & (c < channels)[None, :]
+        square = _stored(at, left, there)
+        if SIDE == 3:
+            square += _stored(at + channels, centre, there)
+            square += _stored(at + 2 * channels, right, there)
+        tl.store(squares + record * tl.num_programs(0) + tile, square)
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _sum_kernel(  # type: ignore[no-untyped-def]
@@ -74,11 +95,13 @@ if AVAILABLE:
         ROWS: tl.constexpr,
         TOGETHER: tl.constexpr,
         COLUMNS: tl.constexpr,
+        STAGES: tl.constexpr,
+        WHOLE: tl.constexpr,
     ):
         at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         inside = at < columns
         entries = tl.zeros([COLUMNS], dtype=tl.float64)
-        for begin in range(0, ROWS, TOGETHER):
+        for begin in tl.range(0, ROWS, TOGETHER, num_stages=STAGES):
             row = tl.program_id(1) * ROWS + begin + tl.arange(0, TOGETHER)
             factor = tl.load(factors + row, mask=row < rows, other=0.0)[:, None]
             entry = tl.load(
@@ -86,7 +109,8 @@ if AVAILABLE:
                 mask=(row < rows)[:, None] & inside[None, :],
                 other=0.0,
             )
-            whole = tl.floor(entry.to(tl.float64) * factor + 0.5)
+            # beside so large a number float64 has no fractions, and products stay below 2^51
+            whole = tl.fma(entry.to(tl.float64), tl.broadcast_to(factor, entry.shape), WHOLE) - WHOLE
             entries += tl.sum(tl.where(factor > 0, whole, 0.0), axis=0)
         # exact, so it does not matter who comes first
         tl.atomic_add(total + at, entries * step, mask=inside)
@@ -118,7 +142,7 @@ def products(inputs: Tensor, slopes: Tensor, records: int, side: int) -> tuple[T
     found = slopes.new_empty(records, outputs * side * side * channels)
     pixels = len(inputs) // records * height * width
     of_outputs, of_channels = (min(_TILE, max(16, power_of_2(size))) for size in (outputs, channels))
-    tiles = side * side * ceil_div(outputs, of_outputs) * ceil_div(channels, of_channels)
+    tiles = side * ceil_div(outputs, of_outputs) * ceil_div(channels, of_channels)
     squares = torch.empty(records, tiles, dtype=torch.float64, device=inputs.device)
     with on(inputs.device):
         _products_kernel[(tiles, records)](
@@ -167,6 +191,8 @@ def add_on_grid(total: Tensor, values: Tensor, factors: Tensor, step: float) -> 
                 ROWS=_ROWS,
                 TOGETHER=_TOGETHER,
                 COLUMNS=_COLUMNS,
+                STAGES=_STAGES,
+                WHOLE=_WHOLE,
             )
         return
     kept = scaled > 0

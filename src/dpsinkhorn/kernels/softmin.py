@@ -58,7 +58,7 @@ def softmin(
 
 
 def holds(rows: int, columns: int) -> bool:
-    """Whether a program holds such a problem as a whole, which `iterate` needs.
+    """Whether a program holds such a problem as a whole, which `plans` needs.
 
     >>> holds(50, 128), holds(500, 704)
     (True, False)
@@ -66,17 +66,18 @@ def holds(rows: int, columns: int) -> bool:
     return _block(rows) * _block(columns) <= _LARGEST
 
 
-def iterate(
+def plans(
     costs: Tensor,
     log_rows: Tensor,
     log_columns: Tensor,
     epsilons: Sequence[float],
+    regularization: float,
     *,
     averaged: bool,
     extra: float,
     penalty: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """As `mechanisms.shared.fixed_plans.iterate`, of small float32 problems on a GPU.
+    """As `mechanisms.shared.fixed_plans.plans`, of small float32 problems on a GPU.
 
     The first call with these ``epsilons`` brings them to the device: not one that is captured in a graph.
     """
@@ -85,17 +86,19 @@ def iterate(
         raise ValueError(f"costs: {rows} x {columns} is too large for a program")
     if not all(each.is_contiguous() for each in (costs, log_rows, log_columns)):
         raise ValueError("costs, log_rows and log_columns: expected contiguous tensors")
-    f, g = torch.empty_like(log_rows), torch.empty_like(log_columns)
+    in_rows = torch.empty_like(costs)
+    in_columns = torch.empty_like(costs) if averaged else in_rows
     blocks = _block(rows), _block(columns)
     with on(costs.device):
-        _triton_softmin.iterate_kernel[(problems,)](
+        _triton_softmin.plans_kernel[(problems,)](
             costs,
             log_rows,
             log_columns,
             _on_device(tuple(epsilons), costs.device),
             len(epsilons),
-            f,
-            g,
+            in_rows,
+            in_columns,
+            float(regularization),
             0.5 if averaged else 1.0,
             0.0 if averaged else float(extra),
             float(penalty or 1.0),
@@ -107,7 +110,7 @@ def iterate(
             RELAXED=penalty is not None,
             num_warps=min(16, max(4, blocks[0] * blocks[1] // 1024)),
         )
-    return f, g
+    return in_rows, in_columns
 
 
 def _block(size: int) -> int:

@@ -20,6 +20,9 @@ from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 _AGREED = 0.7  # of the teachers, for an entry to be moved, as published
+_CERTAIN = (
+    0.1  # entries of so many times the size that they have in an even gradient of length 1 go by their sign
+)
 
 
 class Votes(TaughtMechanism):
@@ -68,19 +71,21 @@ class Votes(TaughtMechanism):
 
     def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
         """Return the sum of votes, (n, d), whole numbers in float64."""
-        return self.votes(critics, points, labels, drawn).sum(0)
+        return self.votes(critics, points, labels, drawn).sum(0, dtype=torch.float64)
 
     def votes(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
         """Return each teacher's votes, (teachers, n, d): -1 or 1 on k entries of each image, 0 elsewhere.
 
-        An entry g is voted up where what was drawn is below (1 + g/b)/2, b being the largest of its image's.
+        An entry g is voted up where what was drawn is below (1 + g/b)/2. b is the largest of its image's, or
+        a public number where that is less.
         """
         slopes = critics.slopes(points, labels)  # (teachers, n, d)
         sizes = torch.nan_to_num(slopes.abs(), nan=0.0)
-        _, places = sizes.topk(_entries(self.terms), dim=2)
-        shares = slopes.gather(2, places) / sizes.amax(2, keepdim=True)
+        largest, places = sizes.topk(_entries(self.terms), dim=2, sorted=False)
+        most = largest.amax(2, keepdim=True).clamp_(max=_CERTAIN / self.terms.facts.pixels**0.5)
+        shares = slopes.gather(2, places) / most
         signs = torch.where(drawn.gather(2, places) < (1 + shares) / 2, 1.0, -1.0)  # no number: down
-        return torch.zeros_like(slopes).scatter_(2, places, signs).double()
+        return torch.zeros_like(slopes).scatter_(2, places, signs)
 
     def followed(self, released: Tensor, drawn: Tensor) -> Tensor:  # noqa: ARG002
         """Return the signs on which enough teachers agree, with noise, and 0 elsewhere."""

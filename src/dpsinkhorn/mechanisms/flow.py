@@ -32,7 +32,7 @@ from dpsinkhorn.ranks import over_ranks
 
 _LEAST_CHUNK = 32  # units that go through the network together; fewer take other ways through products
 _BYTES = 40  # of a channel of a pixel of a draw, as measured
-_MEMORY_SHARE = 4  # a quarter of the memory is for them
+_MEMORY_SHARE = 8  # an eighth of the memory is for them
 _MOST_IMAGES = 2**15  # that go through together: a launch takes 65,535 along one dimension
 _UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4

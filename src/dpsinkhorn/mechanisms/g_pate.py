@@ -74,7 +74,7 @@ class Ballots(TaughtMechanism):
 
     def clipped(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
         """Return counts in parts of a vote, and the most votes, (n, k, bins + 1): whole numbers."""
-        counts = self.votes(critics, points, labels, drawn).sum(0)
+        counts = self.votes(critics, points, labels, drawn).sum(0, dtype=torch.float64)
         return torch.cat([_CHECK * counts, counts.amax(2, keepdim=True)], dim=2)
 
     def votes(self, critics: PartCritics, points: Tensor, labels: Tensor | None, drawn: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Ballots(TaughtMechanism):
         along = torch.bmm(slopes, drawn).transpose(0, 1)
         parts = torch.nan_to_num(along / self.terms.clip, nan=-1.0).clamp_(-1, 1)  # no number: the first
         bins = ((parts + 1) * (_BINS / 2)).long().clamp_(max=_BINS - 1)
-        votes = torch.zeros(*bins.shape, _BINS, dtype=torch.float64, device=bins.device)
+        votes = torch.zeros(*bins.shape, _BINS, device=bins.device)
         return votes.scatter_(3, bins[..., None], 1.0)
 
     def followed(self, released: Tensor, drawn: Tensor) -> Tensor:

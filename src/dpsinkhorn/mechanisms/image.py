@@ -57,3 +57,7 @@ class Image(NoisedRows):
 
     def _clip(self, rows: Tensor) -> Tensor:
         return clip_rows(rows, self.mechanism.clip)
+
+    def _clip_apart(self, gradient: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        clipped = self._clip(gradient)  # of each row by itself
+        return clipped[:n], clipped[n:]

@@ -71,17 +71,18 @@ def maximise(
     max_iterations: int,
     method: Method,
     init: Tensor | None = None,
+    near: float = _NEWTON_ERROR,
 ) -> Ascent:
     """Maximise the semi-dual at ``regularization`` until every problem's error is below ``tolerance``.
 
-    From ``init``, a g near the maximum, there is no need of greater λ on the way.
+    From ``init``, a g whose error is at most ``near``, there is no need of greater λ on the way.
     """
     if not dual.relaxed and regularization > FLAT * (dual.highest - dual.lowest):
         f, g, value = dual.flat(regularization)
         return Ascent(f, g, value, dual.evaluate(g, regularization).error, 1)
     climber = _Climber(dual, max_iterations, method)
     stages = schedule(regularization, dual.highest - dual.lowest)
-    if init is not None and climber.stand_near(init, regularization):
+    if init is not None and climber.stand_near(init, regularization, near):
         stages = stages[-1:]
     for stage in stages[:-1]:
         if climber.iterations < max_iterations - 1:
@@ -93,9 +94,9 @@ def maximise(
         if climber.iterations >= min(max_iterations, patience):
             break
     if not climber.arrived(regularization, tolerance):
-        near = exact.start(dual, regularization) if method == "newton" and not dual.relaxed else None
-        if near is not None:
-            climber.try_from(near, regularization)
+        vertex = exact.start(dual, regularization) if method == "newton" and not dual.relaxed else None
+        if vertex is not None:
+            climber.try_from(vertex, regularization)
         climber.climb(regularization, tolerance)
     at = climber.at
     return Ascent(at.f, at.g, at.value, at.error, climber.iterations, tuple(climber.history))
@@ -195,12 +196,12 @@ class _Climber:
         if not there < error:
             self.at.stand(here)
 
-    def stand_near(self, g: Tensor, regularization: float) -> bool:
-        """Go to ``g`` if it is near enough to the maximum to go on from there."""
+    def stand_near(self, g: Tensor, regularization: float, error: float) -> bool:
+        """Go to ``g`` if it is no farther from the maximum than that."""
         self.at.stand(g)
         _, errors = self.at.evaluate([0.0] * self.dual.batch, regularization)
         self.iterations += 1
-        near = max(errors) <= _NEWTON_ERROR
+        near = max(errors) <= error
         if not near:
             self.at.stand(torch.zeros_like(g))
         return near

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from dpsinkhorn.kernels import launch, pairs
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
@@ -165,7 +166,7 @@ class Cityblock(Cost):
     pixels = PixelCost(squared=False, absolute=1.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        if (costs := native.pairwise(x, y, Cityblock.pixels)) is not None:
+        if (costs := _by_differences(x, y, Cityblock.pixels)) is not None:
             return costs
         if x.device.type != "cpu":
             return torch.cdist(x, y, p=1.0)
@@ -209,7 +210,7 @@ class L1L2(Cost):
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         if not self.l1_weight:
             return SquaredEuclidean().pairwise(x, y)
-        if (costs := native.pairwise(x, y, self.pixels)) is not None:
+        if (costs := _by_differences(x, y, self.pixels)) is not None:
             return costs
         squared = SquaredEuclidean().pairwise(x, y)
         return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
@@ -220,7 +221,7 @@ class L1L2(Cost):
         prepared: list[Callable[[Tensor], Tensor]] = []
 
         def costs(x: Tensor) -> Tensor:
-            if (fused := native.pairwise(x, y, self.pixels)) is not None:
+            if (fused := _by_differences(x, y, self.pixels)) is not None:
                 return fused
             if not prepared:
                 prepared.extend([SquaredEuclidean().against(y), Cityblock().against(y)])
@@ -346,6 +347,13 @@ def with_labels(points: Tensor, labels: Tensor, classes: int, label_weight: floa
         raise ValueError(f"labels: expected integers from 0 to {classes - 1}")
     onehot = torch.nn.functional.one_hot(labels.long(), classes).to(points)
     return torch.cat([points, label_weight * onehot], dim=-1)
+
+
+def _by_differences(x: Tensor, y: Tensor, pixels: PixelCost) -> Tensor | None:
+    """Costs by the compiled loops on a CPU, by a kernel on a GPU; None where there is neither."""
+    if x.ndim == 2 and launch.available(x.device) and max(x.numel(), y.numel()) < 2**31:
+        return pairs.costs(x, y, squared=pixels.squared, absolute=pixels.absolute)
+    return native.pairwise(x, y, pixels)
 
 
 def _direct(y: Tensor, terms: int) -> bool:

@@ -19,6 +19,8 @@ from dpsinkhorn.ot.semidual import Curvature
 # conjugate gradients do not get there.
 _DIRECT_COLUMNS, _FALLBACK_COLUMNS = 350, 2048
 _CG_ITERATIONS, _CG_ITERATIONS_STREAMED, _CG_ITERATIONS_SPARSE = 120, 10, 1000
+# Iterations by products that cost less than to find the entries that matter, before those are looked for.
+_CG_ITERATIONS_CHEAP = 40
 # The kernel is held sparse where fewer than one entry in so many is above one of these floors (its rows
 # have maximum 1), and no more than so many in all.
 _SPARSE_FLOORS, _SPARSE_RATIO, _SPARSE_LIMIT = (1e-8, 1e-4), 20, 2**25
@@ -56,13 +58,33 @@ def _by_conjugate_gradients(
     curvature: Curvature, residual: Tensor, ridge: list[float], accuracy: float
 ) -> tuple[Tensor, bool]:
     """A truncated solution, preconditioned by the diagonal, and whether it has the accuracy."""
-    marginal = curvature.column_marginal
-    shift = marginal * column(ridge, residual)
-    product, diagonal, limit = _sparse_product(curvature) or (
+    shift = curvature.column_marginal * column(ridge, residual)
+    dual = curvature.dual
+    if dual.cheap_products:
+        solution, reached = _descend(
+            curvature.column_marginal, curvature.times, curvature.diagonal(), _CG_ITERATIONS_CHEAP,
+            residual, shift, accuracy,
+        )  # fmt: skip
+        if reached or not dual.stored:
+            return solution, reached
+    system = _sparse_product(curvature) or (
         curvature.times,
         curvature.diagonal(),
-        _CG_ITERATIONS if curvature.dual.kernel is not None else _CG_ITERATIONS_STREAMED,
+        _CG_ITERATIONS if dual.kernel is not None or dual.cheap_products else _CG_ITERATIONS_STREAMED,
     )
+    return _descend(curvature.column_marginal, *system, residual, shift, accuracy)
+
+
+def _descend(
+    marginal: Tensor,
+    product: Product,
+    diagonal: Tensor,
+    limit: int,
+    residual: Tensor,
+    shift: Tensor,
+    accuracy: float,
+) -> tuple[Tensor, bool]:
+    """At most so many iterations of conjugate gradients, and whether they reached the accuracy."""
     inverse = (diagonal.clamp_(min=0) + marginal * 1e-3 + shift).reciprocal_()
     inverse.masked_fill_(marginal <= 0, 0.0)
     solution = torch.zeros_like(residual)

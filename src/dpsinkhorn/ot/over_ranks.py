@@ -87,6 +87,7 @@ def solve_rows(
             alone = solve(problem, regularization, tolerance=tolerance, max_iterations=max_iterations)
             value, error = float(alone.value), float(alone.marginal_error)
             return RowsResult(alone.f, alone.g, value, error, bool(alone.converged), alone.iterations)
+        ranks.device(problem.points.device)
         asked = f"{regularization} {tolerance} {max_iterations} {problem.cost}".encode()
         mass = float(problem.masses[0]) if a is not None else float(len(problem.x))
         dual = _OwnRows(problem, mass, asked, ranks)

@@ -16,7 +16,8 @@ the transform, τ₁ = ρ₁ / (λ + ρ₁), row i carries the mass p_i = a_i ex
 Everything is computed by blocks of rows. A block comes from a stored cost matrix or is computed from the
 points when it is needed; nothing else differs between the two. Exponents are differences of large
 numbers (a cost of hundreds over a λ of hundredths), so they are formed in float64 and only then rounded
-to the working type; powers are of two, which vectorises better than ``exp``.
+to the working type; powers are of two, which vectorises better than ``exp``. On a GPU kernels form them in
+registers (:mod:`dpsinkhorn.kernels.pairs`), and nothing but costs is ever written to its memory.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from dpsinkhorn.kernels import launch, pairs
+from dpsinkhorn.kernels.pairs import Pairs, Powers
 from dpsinkhorn.ot import native
+from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.problem import MatrixProblem, Problem
 
 LN2 = math.log(2.0)
@@ -39,6 +43,8 @@ LN2 = math.log(2.0)
 _BLOCK_CPU, _BLOCK_CPU_STREAMED, _BLOCK_GPU = 2**18, 2**21, 2**26
 # Up to this many pairs the compiled loops, on one core, are faster than PyTorch.
 _NATIVE_LIMIT = 2**16
+# Pairs from which on a problem whose costs are not stored starts from a sample of its points.
+_COSTLY = 2**36
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class SemiDual:
         work: type of the kernel's entries, float32 or float64.
         kernel_limit: largest number of kernel entries kept between a point and its second derivatives.
         marginals: ρ of the rows and of the columns, how strongly P must have these marginals; None: exactly.
+        rounding: by what part a power may be off; where that allows, a GPU forms exponents in float32.
     """
 
     def __init__(
@@ -74,10 +81,11 @@ class SemiDual:
         work: torch.dtype,
         kernel_limit: int,
         marginals: tuple[float, float] | None = None,
+        rounding: float = 0.0,
     ) -> None:
         self.batch, self.rows, self.columns = problem.shape
         self.problem = problem
-        self.work = work
+        self.work, self.rounding = work, rounding
         self.a, self.b = problem.a, problem.b
         self.relaxed = marginals is not None
         self.row_penalty, self.column_penalty = marginals or (math.inf, math.inf)
@@ -86,10 +94,34 @@ class SemiDual:
         self.device = self.a.device
         self.left_out: Tensor | None = None  # (..., m), columns that take no part
         self.least_weight = float(self.b.min())
+        self.fused = self.a.ndim == 1 and launch.available(self.device)
         self._slices = self._row_slices(stored)
         self._stored = self._store() if stored else None
-        self._keep_kernel = self.batch * self.rows * self.columns <= kernel_limit
+        self._keep_kernel = not self.fused and self.batch * self.rows * self.columns <= kernel_limit
         self.lowest, self.highest = self._range()
+
+    @property
+    def stored(self) -> bool:
+        """Whether the cost matrix is in memory."""
+        return self._stored is not None
+
+    @property
+    def cheap_products(self) -> bool:
+        """Whether kernels form the powers of a product from costs that are stored, or soon had."""
+        return self.fused and (self.stored or self._points is not None)
+
+    @property
+    def costly(self) -> bool:
+        """Whether one evaluation takes so long that a start is worth a smaller problem's solution."""
+        return self._stored is None and self._points is not None and self.rows * self.columns >= _COSTLY
+
+    def transform(self, sample: Problem, f: Tensor, regularization: float) -> Tensor:
+        """g at the columns of this problem from f at the rows of a sample of it."""
+        assert self._points is not None
+        scale = 1.0 / (regularization * LN2)
+        across = replace(self._points, x=self._points.y, y=sample.x.mT.contiguous())
+        powers, total = pairs.powers(across, f * scale + sample.a.log2(), scale, self.work)
+        return (total.log2() + powers.top).div_(-scale)
 
     @property
     def stored_costs(self) -> Tensor | None:
@@ -163,21 +195,17 @@ class SemiDual:
         """``F`` and its gradient at ``g``, ``(..., m)``. Overwrites the kernel of the point before."""
         scale = 1.0 / (regularization * LN2)
         row_part = _part_of(self.row_penalty, regularization)
-        shifted = (g * scale).add_(self.log2_b).unsqueeze(-2)  # (..., 1, m)
+        shifted = (g * scale).add_(self.log2_b)  # (..., m)
         tops, sums, masses, marginal = [], [], [], None
-        for rows, costs in self._blocks():
-            exponents = torch.add(shifted, costs, alpha=-scale)  # (..., r, m), float64
-            top = exponents.amax(-1, keepdim=True)
-            kernel = self._round(exponents, top, rows).exp2_()  # in [0, 1], each row has a 1
-            total = kernel.sum(-1)  # (..., r)
+        for rows, kernel, top, total in self._powers(shifted, scale):
             mass = self._part(self.a, rows)
             if row_part < 1.0:
-                logs = total.double().log2().add_(top.squeeze(-1))
+                logs = total.double().log2().add_(top)
                 mass = mass * torch.exp2(logs * (1.0 - row_part))
                 masses.append(mass)
-            part = _row_times(self._cast(mass / total), kernel)  # (..., m)
+            part = _columns(self._cast(mass / total), kernel)  # (..., m)
             marginal = part.double() if marginal is None else marginal.add_(part)
-            tops.append(top.squeeze(-1))
+            tops.append(top)
             sums.append(total)
         assert marginal is not None
         top, total = _join(tops), _join(sums)
@@ -244,8 +272,58 @@ class SemiDual:
             yield slice(0, self.rows), self.kernel
             return
         for rows, costs in self._blocks():
-            exponents = torch.add(shifted, costs, alpha=-scale)
+            exponents = torch.add(shifted.unsqueeze(-2), costs, alpha=-scale)
             yield rows, self._round(exponents, top[..., rows].unsqueeze(-1), rows).exp2_()
+
+    def kernel_factors(
+        self, shifted: Tensor, scale: float, top: Tensor
+    ) -> Iterator[tuple[slice, Tensor | Powers]]:
+        """The same for products alone: on a GPU it is formed within them."""
+        if not self.fused:
+            yield from self.kernel_blocks(shifted, scale, top)
+            return
+        for rows, costs in self._pairs():
+            base = pairs.split(shifted, self._narrow(scale))
+            yield rows, Powers(costs, base, shifted.new_full((1,), scale), top[rows], self.work)
+
+    def _powers(
+        self, shifted: Tensor, scale: float
+    ) -> Iterator[tuple[slice, Tensor | Powers, Tensor, Tensor]]:
+        """Rows of the kernel at a point, with their greatest exponents and the sums of their powers."""
+        if self.fused:
+            for rows, costs in self._pairs():
+                powers, total = pairs.powers(costs, shifted, scale, self.work, narrow=self._narrow(scale))
+                yield rows, powers, powers.top, total
+            return
+        for rows, block in self._blocks():
+            exponents = torch.add(shifted.unsqueeze(-2), block, alpha=-scale)  # (..., r, m), float64
+            top = exponents.amax(-1, keepdim=True)
+            kernel = self._round(exponents, top, rows).exp2_()  # in [0, 1], each row has a 1
+            yield rows, kernel, top.squeeze(-1), kernel.sum(-1)
+
+    def _narrow(self, scale: float) -> bool:
+        """Whether rounding of exponents to float32 changes powers by no more than they may be off."""
+        largest = scale * max(abs(self.lowest), abs(self.highest))
+        return self.work == torch.float32 and largest * 2**-23 <= self.rounding
+
+    def _pairs(self) -> Iterator[tuple[slice, Pairs]]:
+        """The costs as kernels take them: a matrix, a block of one at a time, or points of few dimensions."""
+        whole = Pairs.stored(self._stored) if self._stored is not None else self._points
+        if whole is not None:
+            yield slice(0, self.rows), whole
+            return
+        for rows, costs in self._blocks():
+            yield rows, Pairs.stored(costs.contiguous())
+
+    @cached_property
+    def _points(self) -> Pairs | None:
+        """The points, where kernels form the costs from them."""
+        if not self.fused or isinstance(self.problem, MatrixProblem):
+            return None
+        x, y, pixels = self.problem.x, self.problem.y, PixelCost.of(self.problem.cost)
+        if pixels is None or x.shape[-1] > pairs.MOST_DIMENSIONS:
+            return None
+        return Pairs.of_points(x, y, squared=pixels.squared, absolute=pixels.absolute)
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.dtype == self.work else tensor.to(self.work)
@@ -270,6 +348,7 @@ class SemiDual:
     def _store(self) -> Tensor:
         if isinstance(self.problem, MatrixProblem):
             stored = self.problem.block(slice(None))
+            stored = stored.contiguous() if self.fused else stored
         elif len(self._slices) == 1:
             stored = self.problem.block(slice(None)).contiguous()
         else:
@@ -290,6 +369,8 @@ class SemiDual:
     def _range(self) -> tuple[float, float]:
         """Least and greatest cost. Raises where a cost is not finite."""
         ends = None if self._stored is None else native.value_range(self._stored)
+        if ends is None and self._stored is None and self._points is not None:
+            ends = _range_of_points(self._points)
         if ends is None:
             parts = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
             lowest, highest = torch.stack(parts).double().unbind(-1)
@@ -346,8 +427,8 @@ class Curvature:
         """The diagonal of ``H``, ``(..., m)``, float64."""
         weights = self.dual._cast(self.row_weights())
         out = self.column_marginal.clone()
-        for rows, kernel in self.kernel_blocks():
-            out.sub_(_row_times(weights[..., rows], kernel.square()))
+        for rows, kernel in self._factors():
+            out.sub_(_columns(weights[..., rows], kernel, square=True))
         return out
 
     def row_weights(self) -> Tensor:
@@ -357,12 +438,14 @@ class Curvature:
     def times(self, v: Tensor) -> Tensor:
         """``H v`` for ``v`` of shape ``(..., m)``, float64."""
         weights = self.row_weights()
-        column = self.dual._cast(v).unsqueeze(-1)
         out = self.column_marginal * v
-        for rows, kernel in self.kernel_blocks():
-            image = (kernel @ column).squeeze(-1) * weights[..., rows]
-            out.sub_(_row_times(self.dual._cast(image), kernel))
+        for rows, kernel in self._factors():
+            image = _rows(kernel, self.dual._cast(v)) * weights[..., rows]
+            out.sub_(_columns(self.dual._cast(image), kernel))
         return out
+
+    def _factors(self) -> Iterator[tuple[slice, Tensor | Powers]]:
+        return self.dual.kernel_factors(self.shifted, self.scale, self.top)
 
 
 def _part_of(penalty: float, regularization: float) -> float:
@@ -378,6 +461,27 @@ def _penalised(weights: Tensor, potential: Tensor, penalty: float) -> Tensor:
         potential = torch.expm1(potential / -penalty) * -penalty
     total: Tensor = torch.linalg.vecdot(weights, potential)
     return total
+
+
+def _columns(weights: Tensor, kernel: Tensor | Powers, *, square: bool = False) -> Tensor:
+    """Sums over the rows of a kernel, or of its entries squared, with a weight for each row, ``(..., m)``."""
+    if isinstance(kernel, Powers):
+        return kernel.columns(weights, square=square)
+    return _row_times(weights, kernel.square() if square else kernel)
+
+
+def _rows(kernel: Tensor | Powers, v: Tensor) -> Tensor:
+    """The kernel times ``v`` ``(..., m)``."""
+    return kernel.rows(v) if isinstance(kernel, Powers) else (kernel @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def _range_of_points(points: Pairs) -> tuple[float, float]:
+    """Bounds of the costs, by the box around each cloud."""
+    (low, high), (least, most) = (
+        torch.stack(torch.aminmax(cloud, dim=-1)).double() for cloud in (points.x, points.y)
+    )
+    farthest = torch.maximum(high - least, most - low)
+    return 0.0, float(farthest.square().sum() * points.squared + farthest.sum() * points.absolute)
 
 
 def _row_times(row: Tensor, matrix: Tensor) -> Tensor:

@@ -23,11 +23,14 @@ from dpsinkhorn.ot.semidual import SemiDual
 Storage = Literal["auto", "dense", "streamed"]
 Marginals: TypeAlias = "tuple[float, float] | float | None"
 
-# More entries than this and "auto" no longer stores the cost matrix (512 MB in float32).
-DENSE_LIMIT = 2**27
+# More entries than this and "auto" no longer stores the cost matrix on a CPU (512 MB in float32). On a GPU it
+# is stored where it takes no more than this part of the memory that is free.
+DENSE_LIMIT, _PART_OF_FREE = 2**27, 0.4
 # Float32 problems up to this size are solved in float64: it takes no longer, launches dominate. Compiled
 # loops have no launches.
 _SMALL, _SMALL_COMPILED = 2**16, small.WIDE
+# Points of the sample whose solution is where a huge problem starts, if its error is at most that there.
+_SAMPLE, _NEAR = 2**16, 0.2
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -225,7 +228,7 @@ def solve(
         max_iterations: evaluations of the dual at most, over all stages of ε-scaling.
         method: ``"newton"``, or ``"sinkhorn"`` for the plain iteration (a reference: slow at small λ).
         storage: ``"dense"`` keeps the cost matrix, ``"streamed"`` computes it in blocks whenever it is
-            needed, ``"auto"`` streams above ``DENSE_LIMIT`` entries.
+            needed, ``"auto"`` streams above ``DENSE_LIMIT`` entries, on a GPU where memory would be short.
         marginals: relax them (unbalanced transport): with ``(ρ1, ρ2)`` the minimum is over all P >= 0 of
             ``<C, P> + λ KL(P | a b^T) + ρ1 KL(P 1 | a) + ρ2 KL(P^T 1 | b)``, KL between masses that may
             differ. ``math.inf`` holds a marginal exactly, 0 asks nothing of it; one number is for both.
@@ -264,13 +267,14 @@ def solve(
     dtype = problem.points.dtype
     tolerance = tolerance_of(tolerance, dtype)
     flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
-    stored = size <= DENSE_LIMIT if storage == "auto" else storage == "dense"
+    stored = size <= _dense_limit(problem.points) if storage == "auto" else storage == "dense"
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
         work=torch.float64 if (n * m if on_cpu else size) <= limit else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
+        rounding=0.1 * tolerance,
     )
     if regularization == 0:
         return _exact(dual, tolerance, flipped)
@@ -279,14 +283,17 @@ def solve(
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
     problems = dual.problems()
     start = None if init is None else _start(init, dual, flipped)
+    near = {}
+    if start is None and not relaxed and dual.costly:
+        start, near = _start_of_sample(dual, regularization, tolerance), {"near": _NEAR}
     starts = [start] if start is None or problems[0] is dual else list(start)
     with torch.no_grad():
         ends = [
             maximise(
                 each, regularization, tolerance=tolerance, max_iterations=max_iterations, method=method,
-                init=near,
+                init=first, **near,
             )
-            for each, near in zip(problems, starts * (len(problems) // len(starts)), strict=True)
+            for each, first in zip(problems, starts * (len(problems) // len(starts)), strict=True)
         ]  # fmt: skip
         end = Ascent.stack(ends) if ends[0].f.ndim < dual.a.ndim else ends[0]
     error = end.error
@@ -309,6 +316,15 @@ def solve(
     )
 
 
+def _dense_limit(points: Tensor) -> float:
+    """How many costs of this type are stored on this device."""
+    if points.device.type != "cuda":
+        return DENSE_LIMIT
+    free, _ = torch.cuda.mem_get_info(points.device)
+    free += torch.cuda.memory_reserved(points.device) - torch.cuda.memory_allocated(points.device)
+    return _PART_OF_FREE * free / points.element_size()
+
+
 def _start(init: SinkhornResult | tuple[Tensor, Tensor], dual: SemiDual, flipped: bool) -> Tensor:
     """The potential to start at, on the variable's side."""
     try:
@@ -322,6 +338,24 @@ def _start(init: SinkhornResult | tuple[Tensor, Tensor], dual: SemiDual, flipped
             f"{tuple(start.shape)}"
         )
     return start
+
+
+def _start_of_sample(dual: SemiDual, regularization: float, tolerance: float) -> Tensor | None:
+    """The potential at all columns that follows from the solution between a few of the points."""
+    problem = dual.problem
+    assert isinstance(problem, Problem)
+    random = torch.Generator().manual_seed(0)
+    rows, columns = (
+        torch.randperm(size, generator=random)[:_SAMPLE].to(dual.device) for size in (dual.rows, dual.columns)
+    )
+    a, b = problem.a[rows], problem.b[columns]
+    if not (float(a.max()) > 0 and float(b.max()) > 0):
+        return None
+    sample = Problem(problem.x[rows], problem.y[columns], problem.cost, a, b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = solve(sample, regularization, tolerance=max(tolerance, 1e-3), max_iterations=100)
+    return dual.transform(sample, found.f, regularization)
 
 
 def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:

@@ -22,6 +22,10 @@ _MIXTURE, _FLOW, _GRADIENTS = "mixture", "flow", "record"
 _SMALL = 256  # numbers of an image that an MLP makes
 _LARGEST_SIDE = 32  # of grey images that were compared on a GPU
 _BATCH = 4096  # of a flow, where there are enough records
+# With fewer: a flow's channels by epsilon times the records, few steps, and a rate and average to match.
+_NUMBERS_OF_A_CHANNEL, _CHANNELS = 3000.0, (16, 64)
+_FEW_STEPS, _FEW_DRAWS = 100, 8
+_OPTIMIZER_OF_FEW = {"learning_rate": 2e-3, "warm_up": 10, "ema": 0.95}
 # Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
 _SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
 _USUAL_EPSILON = 10.0  # where the noise is given in its place
@@ -104,12 +108,25 @@ def _sizes(facts: Facts, weight: float) -> dict[str, dict[str, int]]:
 
 
 def _flow_sizes(facts: Facts, weight: float) -> dict[str, dict[str, Any]]:
-    """The sketch's share and sizes, and the expected batch, of a flow."""
+    """The sketch's share and sizes, and the expected batch, of a flow; with few records all of its sizes.
+
+    A quarter of N records in a step, T steps: the noise of a step's mean is about 100 c sqrt(T) / (epsilon N)
+    for c channels, in a unit in which the signal of the first steps is about a half. What T steps tell
+    together hardly depends on T: so there are few, and as many channels as keep the noise below a third.
+    """
     share = min(_LARGEST_SHARE, _SKETCH_WEIGHT / weight)
     sketch = _sizes(facts, weight * math.sqrt(share))
+    flow = {**sketch["generator"], "share": share, "sketch_steps": max(4, sketch["privacy"]["steps"])}
+    batch = max(1, facts.units // 4)
+    if batch >= _BATCH:
+        return {"privacy": {"batch": _BATCH}, "flow": flow}
+    fewest, most = _CHANNELS
+    channels = 8 * round(weight * max(facts.classes, 1) / _NUMBERS_OF_A_CHANNEL / 8)
     return {
-        "privacy": {"batch": max(1, min(_BATCH, facts.units // 4))},
-        "flow": {**sketch["generator"], "share": share, "sketch_steps": max(4, sketch["privacy"]["steps"])},
+        "privacy": {"batch": batch, "steps": _FEW_STEPS},
+        "generator": {"channels": min(most, max(fewest, channels))},
+        "optimizer": _OPTIMIZER_OF_FEW,
+        "flow": {**flow, "draws": _FEW_DRAWS},
     }
 
 

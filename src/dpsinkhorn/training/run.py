@@ -288,7 +288,7 @@ class Run:
 
         So is the speed where the number of records is not public: it would tell.
         """
-        speed = round(block.steps / max(block.seconds, 1e-9), 2)
+        speed = float(f"{block.steps / max(block.seconds, 1e-9):.4g}")
         line = {
             "step": block.step,
             "epsilon": None if spent is None or math.isinf(spent) else spent,

@@ -25,6 +25,7 @@ from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
 _WARM_UP, _TIMED = 1, 3
+_LONG = 5.0  # seconds, after which no step more is timed
 _PART = 2**13  # records; steps over all records are timed on as many, and on twice as many
 _SOME = 6  # of such steps
 
@@ -56,9 +57,17 @@ def _sampled_seconds(plan: Plan, device: torch.device) -> float:
         plan = _with(plan, plan.facts.records, 1)
     steps = _steps(plan, device)
     tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
-    times = [_seconds(steps.take, steps.multiple, device) / steps.multiple for _ in range(tries)]
-    updates = [_seconds(steps.update, 1, device) for _ in range(tries)] if steps.updates else [0.0] * tries
-    return (before + plan.steps) * min(times[_WARM_UP:]) + steps.updates * min(updates[_WARM_UP:])
+    step = _least(steps.take, steps.multiple, tries, device) / steps.multiple
+    update = _least(steps.update, 1, tries, device) if steps.updates else 0.0
+    return (before + plan.steps) * step + steps.updates * update
+
+
+def _least(do: Callable[[int], None], count: int, tries: int, device: torch.device) -> float:
+    """Return the least time after the first; where that one took long, its own."""
+    times: list[float] = []
+    while len(times) < tries and sum(times) < _LONG:
+        times.append(_seconds(do, count, device))
+    return min(times[_WARM_UP:] or times)
 
 
 def _all_seconds(plan: Plan, device: torch.device) -> float:

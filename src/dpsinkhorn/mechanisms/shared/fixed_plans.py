@@ -19,7 +19,7 @@ from torch import Tensor
 from dpsinkhorn.ot import MatrixProblem, solve
 
 Softmin: TypeAlias = Callable[..., Tensor]
-Iterate: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+Solver: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 
 # How plans converge: so many iterations, of which so many until λ is reached, each update over-relaxed by as
 # much as stays stable far from the solution.
@@ -119,15 +119,35 @@ def iterate(
     return f, g
 
 
+def plans(
+    costs: Tensor,
+    log_rows: Tensor,
+    log_columns: Tensor,
+    epsilons: Sequence[float],
+    regularization: float,
+    *,
+    softmin: Softmin = softmin,
+    **how: Any,
+) -> tuple[Tensor, Tensor]:
+    """Plans ``(2, n, width)`` after `iterate`: one that keeps the rows' weights, one the columns'.
+
+    The second is the first unless potentials were averaged: else both are one plan, as far as they converged.
+    """
+    f, g = iterate(costs, log_rows, log_columns, epsilons, softmin=softmin, **how)
+    rows = _shares(costs, g, log_columns, regularization) * torch.exp(log_rows)[..., None]
+    if not how["averaged"]:
+        return rows, rows
+    columns = _shares(costs.mT, f, log_rows, regularization).mT * torch.exp(log_columns)[:, None]
+    return rows, columns.contiguous()
+
+
 def stopped_plans(
-    pair: ProblemPair, regularization: float, diameter: float, iterations: int, iterate: Iterate = iterate
+    pair: ProblemPair, regularization: float, diameter: float, iterations: int, solver: Solver = plans
 ) -> tuple[Tensor, Tensor]:
     """As `annealed_plans`: both plans of both problems, ``(2, n, width)``."""
-    costs, a, b = pair.costs, pair.log_rows, pair.log_columns
     epsilons = [diameter, *annealing(regularization, diameter, iterations)]
-    f, g = iterate(costs, a, b, epsilons, averaged=True, extra=0.0, penalty=None)
-    columns = _shares(costs.mT, f, a, regularization).mT * torch.exp(b)[:, None]
-    return _shares(costs, g, b, regularization) * torch.exp(a)[..., None], columns.contiguous()
+    given = (pair.costs, pair.log_rows, pair.log_columns)
+    return solver(*given, epsilons, regularization, averaged=True, extra=0.0, penalty=None)
 
 
 def solve_fixed(
@@ -135,21 +155,19 @@ def solve_fixed(
     regularization: float,
     largest: float,
     penalty: float | None = None,
-    iterate: Iterate = iterate,
-) -> Tensor:
-    """Plans ``(2, n, width)`` that keep the rows' weights, and the columns' as far as there is time.
+    solver: Solver = plans,
+) -> tuple[Tensor, Tensor]:
+    """A plan ``(2, n, width)``, twice: of the rows' weights, and the columns' as far as there is time.
 
     With a ``penalty`` ρ the columns' weights are held by ρ KL alone. ``largest``, a public number, is a bound
     on costs between two points: the regularization falls from a fiftieth of that.
     """
-    costs, a, b = pair.costs, pair.log_rows, pair.log_columns
     start = max(regularization, largest / 50)
     fall = (regularization / start) ** (1 / _STAGES)
-    epsilons = [max(regularization, start * fall**step) for step in range(_ITERATIONS)]
-    g = torch.zeros_like(b)
-    if penalty != 0:
-        g = iterate(costs, a, b, epsilons, averaged=False, extra=_EXTRA, penalty=penalty)[1]
-    return _shares(costs, g, b, regularization) * torch.exp(a)[..., None]
+    steps = _ITERATIONS if penalty != 0 else 0  # all potentials stay 0
+    epsilons = [max(regularization, start * fall**step) for step in range(steps)]
+    given = (pair.costs, pair.log_rows, pair.log_columns)
+    return solver(*given, epsilons, regularization, averaged=False, extra=_EXTRA, penalty=penalty)
 
 
 def _shares(costs: Tensor, potential: Tensor, log_weights: Tensor, regularization: float) -> Tensor:

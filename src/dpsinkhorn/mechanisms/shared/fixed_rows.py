@@ -96,8 +96,8 @@ class FixedRows(FixedStep):
         costs, out = step.buffer(), torch.empty_like(step.x)
         step.costs(costs)
         small = fused.holds(step.rows, step.width)
-        iterate = fused.iterate if small else partial(plans.iterate, softmin=fused.softmin)
-        rows, columns = self._plans(step, costs, iterate)
+        solver = fused.plans if small else partial(plans.plans, softmin=fused.softmin)
+        rows, columns = self._plans(step, costs, solver)
         step.gradient(rows, out, columns[1])
         return out
 
@@ -113,14 +113,14 @@ class FixedRows(FixedStep):
         costs[1, :, :n] = cost.pairwise(x[:n], x[extra:])
         if step.classes:
             costs += step.label_cost * self._differences(step)
-        rows, columns = self._plans(step, costs, plans.iterate)
+        rows, columns = self._plans(step, costs, plans.plans)
         gradient = torch.zeros_like(x)
         gradient[:n] = 2 * cost.gradient(x[:n], y, rows[0, :, : len(y)].contiguous())
         gradient[:n] -= cost.gradient(x[:n], x[extra:], rows[1, :, :n].contiguous())
         gradient[extra:] -= cost.gradient_y(x[:n], x[extra:], columns[1, :, :n].contiguous())
         return gradient
 
-    def _plans(self, step: Step, costs: Tensor, iterate: plans.Iterate) -> tuple[Tensor, Tensor]:
+    def _plans(self, step: Step, costs: Tensor, solver: plans.Solver) -> tuple[Tensor, Tensor]:
         """Plans of both problems for the gradients in their rows and in their columns."""
         barrier, loss = self._barrier, self._barrier.loss
         there, marginals = self._there(step), loss.marginals
@@ -133,11 +133,10 @@ class FixedRows(FixedStep):
         d = step.x.shape[1]
         if loss.iterations is not None:
             diameter = barrier.diameter(d)
-            return plans.stopped_plans(pair, loss.regularization, diameter, loss.iterations, iterate)
+            return plans.stopped_plans(pair, loss.regularization, diameter, loss.iterations, solver)
         penalty = None if isinstance(marginals, str) else marginals
         largest = d * self._cost.of_difference(2.0)
-        found = plans.solve_fixed(pair, loss.regularization, largest, penalty, iterate)
-        return found, found
+        return plans.solve_fixed(pair, loss.regularization, largest, penalty, solver)
 
     @staticmethod
     def _there(step: Step) -> Tensor:

@@ -155,5 +155,9 @@ class NoisedRows(RowGradients):
     ) -> Tensor:
         """All n + n' rows clipped, and the first n of them noised, in float64."""
         n, _ = split_generated(len(gradient), self.loss.debias)
-        released = self.noised(self._clip(gradient[:n]), noise, cells=cells)
-        return torch.cat([released, self._clip(gradient[n:])])
+        private, public = self._clip_apart(gradient, n)
+        return torch.cat([self.noised(private, noise, cells=cells), public])
+
+    def _clip_apart(self, gradient: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Clip the first n rows, and apart from them the others."""
+        return self._clip(gradient[:n]), self._clip(gradient[n:])

@@ -25,6 +25,7 @@ class TaughtBarrier(Protocol):
     """What lets critics teach, under privacy."""
 
     terms: Terms
+    learns_every: int
 
     def critics(self, sample: Sample, random: torch.Generator) -> PartCritics:
         """Return critics that have learnt nothing yet."""
@@ -50,6 +51,8 @@ class TaughtMechanism(TrainingMechanism):
     unused_settings = TRANSPORT | {"flow"}
     worst_clip: ClassVar[float] = 1e-3
     """The setting `clip` of its worst case."""
+    learns_every: ClassVar[int] = 1
+    """Steps from one iteration of all critics to the next."""
 
     mechanism: ImageMechanism | VoteMechanism
 
@@ -131,7 +134,7 @@ class TaughtMechanism(TrainingMechanism):
 
 
 class CriticSteps(Steps):
-    """In each step all critics learn, then the generator from what a mechanism releases of them."""
+    """All critics learn from images of a step, then the generator from what a mechanism releases of them."""
 
     def __init__(
         self, learner: NetworkLearner, records: AllRecords, barrier: TaughtBarrier, *, horizon: int
@@ -140,24 +143,21 @@ class CriticSteps(Steps):
         self._horizon = horizon
         # Once in a run, and again in one that is resumed: they are private, and no checkpoint holds them.
         self._critics = barrier.critics(records.draw(1.0, learner.noise), learner.random)
-        for _ in range(self._terms.loss.iterations or 0):
-            self._teach_critics()
+        with torch.no_grad():
+            for _ in range(self._terms.loss.iterations or 0):
+                self._critics.learn(*self._images())
 
     def take(self, count: int) -> None:
         """Take `count` steps."""
         learner = self._learner
         for _ in range(count):
-            self._teach_critics()
             points, labels = self._images()
+            if learner.step % self._barrier.learns_every == 0:
+                self._critics.learn(points.detach(), labels)
             gradient = self._barrier.gradient(self._critics, points.detach(), labels, learner)
             gradients = pulled_back(points, gradient, learner.parameters)
             learner.update(learner.rate_at(learner.step, self._horizon), gradients)
             learner.step += 1
-
-    def _teach_critics(self) -> None:
-        with torch.no_grad():
-            points, labels = self._images()
-        self._critics.learn(points, labels)
 
     def _images(self) -> tuple[Tensor, Tensor | None]:
         """Return generated images, (n, d), and their labels, which are public."""

@@ -40,7 +40,7 @@ class TaughtObserver(Observer):
 
     def __init__(self, watched: SecretCritic | Votes | Ballots, canaries: Sample, others: Sample) -> None:
         self.mechanism, self.terms = watched.mechanism, watched.terms
-        self._watched = watched
+        self._watched, self.learns_every = watched, watched.learns_every
         labels = (
             None if others.labels is None or canaries.labels is None else (others.labels, canaries.labels)
         )
@@ -126,7 +126,7 @@ class TaughtObserver(Observer):
         else:
             scale = 1
         std = watched.mechanism.noise_std / scale
-        effects = (with_canaries - without).flatten(1) / std
+        effects = (with_canaries - without).flatten(1).double() / std
         residual = (released / scale - without.sum(0)).flatten() / std
         gram = effects @ effects.T
         self._evidence.add(torch.arange(watched.parts), gram, effects @ residual - gram.sum(1) / 2)
