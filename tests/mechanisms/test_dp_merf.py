@@ -200,8 +200,3 @@ class TestTraining:
         recipe = load_recipe("dp-merf").replace(**changes)
         with pytest.raises(TrainingError, match=match):
             make_plan(recipe, facts_of(load_dataset("digits")), budget_epsilon=10.0)
-
-    def test_no_mixture(self):
-        recipe = load_recipe("dp-merf").with_generator({"kind": "mixture"})
-        with pytest.raises(TrainingError, match="trains networks"):
-            make_plan(recipe, facts_of(load_dataset("digits")), budget_epsilon=10.0)
