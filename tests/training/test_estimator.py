@@ -23,7 +23,7 @@ from dpsinkhorn import DPSinkhorn, Variation
 from dpsinkhorn.data import DataError, load_dataset
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
 from dpsinkhorn.release import ReleaseError
-from dpsinkhorn.training import Run, TrainingError, bar, fitting
+from dpsinkhorn.training import Run, TrainingError, fitting, watching
 from support.modules import OwnNet
 from support.runs import IMAGES, LABELS, tiny_arrays
 
@@ -232,10 +232,10 @@ class TestProgress:
 
     @pytest.mark.parametrize(("widgets", "file"), [(None, "stdout"), (object(), "stderr")])
     def test_a_notebook(self, widgets, file, monkeypatch):
-        assert bar.notebook_or_terminal() is None  # a test has neither
+        assert watching.notebook_or_terminal() is None  # a test has neither
         monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: widgets)
-        console = bar.notebook_or_terminal()
+        console = watching.notebook_or_terminal()
         assert console.file is getattr(sys, file)
         assert console.is_jupyter == (widgets is not None)
 
