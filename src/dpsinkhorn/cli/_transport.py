@@ -229,7 +229,7 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
         if math.isfinite(worst)
         else "At worst the least measured error is 0, and its own is not.",
     ]
-    print_table("mean absolute error", table, sentences)
+    print_table("mean absolute error", table, notes)
 
 
 def _omitted(found: Tradeoff) -> list[str]:
@@ -240,7 +240,7 @@ def _omitted(found: Tradeoff) -> list[str]:
         "linear-program": "what moving data to the support changes",
     }
     here = {row.method for row in found.rows}
-    told = [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
+    notes = [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
     if "sliced" in here:
-        told.append("The sliced methods estimate a distance of their own, and their errors are of that.")
-    return told
+        notes.append("The sliced methods estimate a distance of their own, and their errors are of that.")
+    return notes

@@ -182,7 +182,7 @@ def downstream_utility(
             found.append(specs[name].classify(lesson, report))
             report(1.0)
         epochs = [verdict.epochs for verdict in found if verdict.epochs]
-        score = _score(name, [verdict.told for verdict in found], truth, classes, epochs)
+        score = _score(name, [verdict.probabilities for verdict in found], truth, classes, epochs)
         others = [verdict.by_sensitive for verdict in found if verdict.by_sensitive is not None]
         if others:
             score = replace(score, by_sensitive=_score(name, others, truth, classes, epochs))
