@@ -229,7 +229,7 @@ def show_tradeoff(found: Tradeoff, as_json: bool, *, cost_bound: float) -> None:
         if math.isfinite(worst)
         else "At worst the least measured error is 0, and its own is not.",
     ]
-    print_table("mean absolute error", table, notes)
+    print_table("mean absolute error", table, sentences)
 
 
 def _omitted(found: Tradeoff) -> list[str]:
