@@ -110,8 +110,7 @@ class TestGradients:
 
         assert rounded() == set()
         monkeypatch.setattr(
-            "dpsinkhorn.mechanisms.shared.critics.exact_weights",
-            lambda weights, _: (weights.double() / 3, 6),
+            "dpsinkhorn.mechanisms.shared.critics.exact_weights", lambda weights, _: (weights.double() / 3, 6)
         )
         assert "mm" in rounded()
 

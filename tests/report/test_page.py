@@ -15,13 +15,7 @@ from dpsinkhorn import load
 from dpsinkhorn.cli import main
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import MLPConfig
-from dpsinkhorn.privacy import (
-    RecordMechanism,
-    epsilon,
-    format_epsilon,
-    group_epsilon,
-    read_ledger,
-)
+from dpsinkhorn.privacy import RecordMechanism, epsilon, format_epsilon, group_epsilon, read_ledger
 from dpsinkhorn.privacy.words import factor_in_words
 from dpsinkhorn.release import TRUST, About, PrivacyStatement, write_release
 from dpsinkhorn.report import ReportError, write_report

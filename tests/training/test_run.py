@@ -14,17 +14,7 @@ from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.report.pictures import training_log
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
-from support.runs import (
-    DATA,
-    IMAGES,
-    LABELS,
-    MECHANISMS,
-    finished,
-    lines,
-    tiny_data,
-    tiny_plan,
-    tiny_recipe,
-)
+from support.runs import DATA, IMAGES, LABELS, MECHANISMS, finished, lines, tiny_data, tiny_plan, tiny_recipe
 
 
 class TestWhatIsWritten:

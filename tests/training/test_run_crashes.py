@@ -8,16 +8,7 @@ from dpsinkhorn import load
 from dpsinkhorn.privacy import Ledger, epsilon, read_ledger
 from dpsinkhorn.training import Run, trainer
 from dpsinkhorn.training import run as run_module
-from support.runs import (
-    DATA,
-    CrashError,
-    bits,
-    finished,
-    header_step,
-    lines,
-    steps_on_record,
-    tiny_plan,
-)
+from support.runs import DATA, CrashError, bits, finished, header_step, lines, steps_on_record, tiny_plan
 
 
 def dies(*_arguments, **_options):

@@ -16,11 +16,7 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
-from dpsinkhorn.privacy import (
-    SeededNoise,
-    _pld,
-    poisson_sample,
-)
+from dpsinkhorn.privacy import SeededNoise, _pld, poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
 from dpsinkhorn.training.records import Records, StoredRecords
@@ -302,13 +298,7 @@ class TestTraining:
             state = TrainingState(plan, CPU)
             before = self.weights(state)
             steps = make_steps(
-                plan,
-                state,
-                Records(data, CPU),
-                plan.build(),
-                (1 / 3,) * 3,
-                horizon=40,
-                capture=capture,
+                plan, state, Records(data, CPU), plan.build(), (1 / 3,) * 3, horizon=40, capture=capture
             )
             assert isinstance(steps, FixedSteps if capture is False else PlainSteps)
             steps.take(40)

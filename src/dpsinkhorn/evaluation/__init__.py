@@ -1,13 +1,7 @@
 """How good synthetic images are. What is computed from private data here is not itself private."""
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.evaluate import (
-    NOT_PRIVATE,
-    PUBLIC_DATA,
-    Evaluation,
-    check_parts,
-    evaluate_images,
-)
+from dpsinkhorn.evaluation.evaluate import NOT_PRIVATE, PUBLIC_DATA, Evaluation, check_parts, evaluate_images
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
 from dpsinkhorn.evaluation.images import images_of
 from dpsinkhorn.evaluation.likeness import (
@@ -26,13 +20,7 @@ from dpsinkhorn.evaluation.neighbours import (
     nearest_neighbours,
     neighbours_picture,
 )
-from dpsinkhorn.evaluation.protocols import (
-    PROTOCOLS,
-    Protocol,
-    draw_images,
-    find_protocol,
-    paper_protocol,
-)
+from dpsinkhorn.evaluation.protocols import PROTOCOLS, Protocol, draw_images, find_protocol, paper_protocol
 from dpsinkhorn.evaluation.utility import ClassifierScore, Utility, downstream_utility
 
 __all__ = [

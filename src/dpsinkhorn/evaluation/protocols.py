@@ -134,11 +134,7 @@ _residual = partial(
 DPIMAGEBENCH = Protocol(
     "dpimagebench",
     "DPImageBench's networks; their epochs are chosen on held-out synthetic images",
-    {
-        "resnet": _residual(resnet),
-        "wide-resnet": _residual(wide_resnet),
-        "resnext": _residual(resnext),
-    },
+    {"resnet": _residual(resnet), "wide-resnet": _residual(wide_resnet), "resnext": _residual(resnext)},
     count=60_000,
     sets=1,
     compared=10_000,

@@ -119,11 +119,7 @@ class Record(GradientMechanism):
         return FixedRecord(self, self._sum, setting) if self.records_per_person == 1 else None
 
     def _released(
-        self,
-        total: Tensor,
-        own: Tensor | None,
-        noise: NoiseSource | None = None,
-        cells: Tensor | None = None,
+        self, total: Tensor, own: Tensor | None, noise: NoiseSource | None = None, cells: Tensor | None = None
     ) -> Tensor:
         """The gradient in the n generated images, from the two clipped sums: noised, in float64."""
         gradient = self.noised(total, noise, cells=cells) / self.terms.expected_batch

@@ -199,13 +199,7 @@ def compare(
         measured = ["frechet", *(() if labels is None else _CLASSIFIERS)]
         real = ["real"] if labels is not None and not compared else []  # the same for all
         evaluation = evaluate_images(
-            images,
-            labels,
-            test,
-            training=training,
-            protocol=protocol,
-            parts=(*measured, *real),
-            device=where,
+            images, labels, test, training=training, protocol=protocol, parts=(*measured, *real), device=where
         )
         evaluations.append(evaluation)
         assert evaluation.likeness is not None

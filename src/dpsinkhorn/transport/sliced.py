@@ -163,12 +163,7 @@ class SmoothedMechanism:
         epsilon, delta = float(epsilon), float(delta)
         multiplier = gaussian_multiplier(epsilon, delta, 1)
         found = cls(
-            setting,
-            Ball.of(setting, center),
-            epsilon,
-            delta,
-            multiplier,
-            whole_bases(setting.dimension),
+            setting, Ball.of(setting, center), epsilon, delta, multiplier, whole_bases(setting.dimension)
         )
         with checks.noise_that_fits():
             _ = found.smoothing

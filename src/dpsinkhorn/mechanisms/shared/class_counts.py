@@ -41,10 +41,7 @@ def release_label_frequencies(
         raise ValueError(f"classes: expected at least 1, got {classes}")
     counts = clipped_counts(labels, classes, mechanism.sensitivity)
     noised = add_gaussian(
-        counts,
-        sensitivity=mechanism.sensitivity,
-        noise_multiplier=mechanism.noise_multiplier,
-        noise=noise,
+        counts, sensitivity=mechanism.sensitivity, noise_multiplier=mechanism.noise_multiplier, noise=noise
     )
     positive = noised.clamp(min=0)
     total = float(positive.sum())

@@ -56,11 +56,7 @@ def labels_are_fixed(plan: Plan) -> bool:
 
 
 def training_labels(
-    plan: Plan,
-    count: int,
-    probabilities: tuple[float, ...],
-    random: torch.Generator,
-    device: torch.device,
+    plan: Plan, count: int, probabilities: tuple[float, ...], random: torch.Generator, device: torch.device
 ) -> Tensor | None:
     """Labels of the images of a step, public: every class as often for `record`, else drawn."""
     classes = plan.facts.classes

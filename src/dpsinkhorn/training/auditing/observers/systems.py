@@ -16,12 +16,7 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.dp_cgan import Discriminator
-from dpsinkhorn.mechanisms.dp_merf import (
-    COUNT_SENSITIVITY,
-    EMBEDDING_SENSITIVITY,
-    Embeddings,
-    MeanEmbeddings,
-)
+from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, Embeddings, MeanEmbeddings
 from dpsinkhorn.mechanisms.g_pate import Ballots
 from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
 from dpsinkhorn.mechanisms.shared.base import Sample
