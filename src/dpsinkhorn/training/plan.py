@@ -95,11 +95,6 @@ class Plan:
         return self.kind.private
 
     @property
-    def steps_are_costly(self) -> bool:
-        """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
-        return self.kind.steps_are_costly
-
-    @property
     def step_charge(self) -> Charge:
         """The cost of one step."""
         return self.mechanism.sampled(self.sampling_rate, 1)

@@ -220,7 +220,7 @@ class Run:
             self._save(trainer, account)  # with how steps are taken, which a replay must know
         pace = Pace(account, saving, trainer.state.step)
         for block in blocks:
-            if self.plan.steps_are_costly or pace.checkpoint_due():
+            if self.plan.kind.steps_are_costly or pace.checkpoint_due():
                 with pace.checkpoint():  # before anything else, so that a crash meanwhile loses no step
                     self._save(trainer, account)
             spent = pace.look(block)
