@@ -18,8 +18,7 @@ from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Charge, GaussianMechanism, Mechanism, compose, epsilon
-from dpsinkhorn.training.reading import read_value
-from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
+from dpsinkhorn.training.recipe import MOST_STEPS, Recipe, read_value
 
 __all__ = ["Facts", "Plan"]
 

@@ -33,7 +33,7 @@ from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.reading import read_value
+from dpsinkhorn.training.recipe import read_value
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.trainer import Block, Trainer, check_data
