@@ -131,7 +131,6 @@ def duration(seconds: float) -> str:
 
 
 def draw_plot(path: Path, draw: Callable[[Path], None]) -> None:
-    """Draw a picture of `--plot`."""
     with failing_as(BadInputError, f"cannot write --plot {path}", "; name another file"):
         draw(path)
 

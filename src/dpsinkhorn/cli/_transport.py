@@ -36,7 +36,6 @@ def keywords(asked: Any, **changed: Any) -> dict[str, Any]:
 
 
 def cost_of(name: str, l1_weight: float) -> Cost:
-    """The cost of `--cost`."""
     from dpsinkhorn.ot import as_cost
 
     if not 0 <= l1_weight < float("inf"):
@@ -45,7 +44,6 @@ def cost_of(name: str, l1_weight: float) -> Cost:
 
 
 def parse_epsilons(text: str) -> list[float]:
-    """The numbers of `--epsilons`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
@@ -53,7 +51,6 @@ def parse_epsilons(text: str) -> list[float]:
 
 
 def parse_point(text: str | None) -> list[float] | None:
-    """The numbers of `--center`."""
     try:
         return None if text is None else [float(part) for part in text.split(",")]
     except ValueError as error:

@@ -37,7 +37,6 @@ class Likeness:
     """Images on either side of precision and recall, of both kinds: with more of them manifolds shrink."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         ours, real = self.diversity, self.real_diversity
         return {
             "name": self.name,
@@ -207,7 +206,6 @@ class PrecisionRecall:
     neighbours: int
 
     def to_json(self) -> dict[str, float | int]:
-        """Plain values."""
         return asdict(self)
 
 

@@ -161,7 +161,6 @@ class Network:
         return count * (most if self.patience is None else min(most, 2 * self.patience))
 
     def shortened(self) -> Network:
-        """One epoch; see `Classifier`."""
         return replace(self, epochs=1, shown=None)
 
     def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:

@@ -146,7 +146,6 @@ PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), A
 
 
 def find_protocol(protocol: Protocol | str) -> Protocol:
-    """The protocol of that name."""
     if isinstance(protocol, Protocol):
         return protocol
     if protocol not in PROTOCOLS:

@@ -53,7 +53,6 @@ class ClassifierScore:
         return min(present)[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, accuracies in per cent."""
         worst = self.worst_class
         return {
             "name": self.name,
@@ -97,7 +96,6 @@ class Utility:
         return statistics.fmean(means), max(means)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "trained_on": self.trained_on,
             "trained_by_class": list(self.trained_by_class),

@@ -233,7 +233,6 @@ class EmbeddingSteps(Steps):
         self._radians = (embedder.frequencies * scale).float().to(state.device)
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         for _ in range(count):
             released = self._embedder.embeddings(self._records.every(), self._state.noise)
             self._fit(self._means(released))

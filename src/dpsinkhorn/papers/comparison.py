@@ -56,7 +56,6 @@ class Compared:
     """Generated images, a row for each class."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without the images."""
         return {name: value for name, value in vars(self).items() if name != "grid"}
 
 
@@ -118,7 +117,6 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         others = "methods", "left_out", "real_grid"
         plain = {name: value for name, value in vars(self).items() if name not in others}
         epsilon, delta = self.together

@@ -123,7 +123,6 @@ class _MadeUp:
         self._of_each = max(1, round(plan.facts.records / plan.facts.units))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
-        """A Poisson sample."""
         facts = self._facts
         units = poisson_sample(facts.units, rate, noise, device=self._device)
         owners = units.repeat_interleave(self._of_each)

@@ -163,7 +163,6 @@ def regularization_of(regularization: float | None, bound: float) -> float:
 
 
 def quantity_of(regularization: float, debiased: bool) -> Quantity:
-    """Return what is asked for."""
     if debiased:
         if not regularization:
             raise TransportError("the Sinkhorn divergence needs a regularization above 0")

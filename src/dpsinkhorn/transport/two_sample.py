@@ -77,7 +77,6 @@ class PrivateTest:
     charge: Charge = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, for users."""
         return {name: value for name, value in vars(self).items() if name != "charge"}
 
 

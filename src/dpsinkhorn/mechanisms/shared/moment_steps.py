@@ -57,7 +57,6 @@ class MomentSteps(Steps):
         self._bands = bands(moments.config)
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         for _ in range(count):
             before = [parameter.detach().clone() for parameter in self._state.parameters]
             with torch.no_grad():

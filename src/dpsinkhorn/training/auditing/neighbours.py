@@ -65,7 +65,6 @@ def worst_neighbours(data: Dataset, original: Dataset) -> Iterator[Neighbour]:
 
 
 def some_rows(data: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """Return some of the records."""
     return replace(
         data,
         images=np.asarray(data.images[rows], dtype=np.float32),

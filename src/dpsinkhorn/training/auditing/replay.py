@@ -72,7 +72,6 @@ class TrainingReplay:
         """Whether what was charged is what was noised."""
 
     def against(self, neighbours: Iterable[Neighbour]) -> Iterator[Outcome]:
-        """Replay each of them."""
         for turn, neighbour in enumerate(neighbours):
             yield self._against(neighbour, turn)
 

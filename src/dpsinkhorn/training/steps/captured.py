@@ -92,11 +92,9 @@ class FixedSteps(Steps):
 
     @property
     def how_taken(self) -> str:
-        """As steps are drawn for."""
         return f"{self.multiple} at a time"
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         if not self._capture:
             self._take(count)
             return

@@ -32,7 +32,6 @@ class PlainSteps(Steps):
         self._barrier, self._probabilities, self._horizon = barrier, probabilities, horizon
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         for _ in range(count):
             self._step()
 
