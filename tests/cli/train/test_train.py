@@ -315,3 +315,33 @@ def test_the_same_data_on_another_ledger(run, place, monkeypatch):
     assert before.replace("first", "second") in err
     assert (place / "used.jsonl").read_text() == noted
     assert "and 1 more), on another ledger" in run(f"{words} --out third")[2]
+
+
+@pytest.fixture
+def told(run, monkeypatch):
+    """The last line of progress: ε, and what is said of a budget."""
+    monkeypatch.setattr(_train_output, "_LINE_SECONDS", 0.0)
+
+    def told(command):
+        status, _, err = run(f"--data data.npz --recipe tiny.toml {TINY} {command}")
+        assert status == 0
+        lines = re.findall(r"^step 12 of 12, ε ≤ ([0-9.]+) of (.+)$", err, re.MULTILINE)
+        return lines[-1]
+
+    return told
+
+
+def test_no_less_than_was_spent(told, place):
+    spent, budget = told("--out run")
+    stated = load(place / "run").privacy.epsilon
+    assert spent == format_epsilon(stated)
+    assert float(spent) >= stated
+    assert budget == format_epsilon(read_ledger(place / "run" / "ledger.jsonl").budget.epsilon)
+
+
+def test_all_on_a_shared_ledger_beside_what_it_allows(told, place):
+    """The second run's ε counts the first: that is not to be held against its own budget."""
+    told("--ledger all.jsonl --budget 90 --out first")
+    spent, budget = told("--ledger all.jsonl --out second")
+    assert float(spent) >= load(place / "second").privacy.epsilon > load(place / "first").privacy.epsilon
+    assert budget == "90 for all on the ledger"
