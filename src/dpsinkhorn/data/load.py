@@ -16,9 +16,8 @@ import numpy as np
 from dpsinkhorn import _checks
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
-from dpsinkhorn.data.parts import Persons, find_parts
 from dpsinkhorn.data.pictures import DICOM_HINT, Progress, is_dicom, parse_size
-from dpsinkhorn.data.request import Content, Request
+from dpsinkhorn.data.request import Content, Persons, Request, find_parts
 from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
 

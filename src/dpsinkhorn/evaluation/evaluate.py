@@ -16,16 +16,9 @@ from torch import Tensor
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.classifiers import Classifier
-from dpsinkhorn.evaluation.diversity import precision_recall
-from dpsinkhorn.evaluation.features import (
-    TAUGHT_BY,
-    TRAINED,
-    FeatureNetwork,
-    chosen_features,
-    load_features,
-)
+from dpsinkhorn.evaluation.features import TAUGHT_BY, TRAINED, FeatureNetwork, chosen_features, load_features
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
-from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
+from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images, precision_recall
 from dpsinkhorn.evaluation.networks import Lesson
 from dpsinkhorn.evaluation.protocols import LIKENESS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
