@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 from pathlib import Path
-from typing import Any
+
+from quality_table import CLASSIFIERS, Run, cell
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = Path(__file__).parents[1] / "src" / "dpsinkhorn" / "papers" / "published.csv"
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
-CLASSIFIERS = ("logistic", "mlp", "cnn")
-Run = dict[str, Any]
 
 SYSTEMS = {
     "dp_cgan": ("DP-CGAN",),
@@ -89,7 +87,7 @@ def table(runs: list[Run]) -> list[str]:
         mine = [run for run in runs if run["mechanism"] == mechanism]
         for key in sorted({_key(run) for run in mine}, reverse=True):
             some = [run for run in mine if _key(run) == key]
-            cells = tuple(_cell([run for run in some if run["data"] == data]) for data in DATA)
+            cells = tuple(cell([run for run in some if run["data"] == data]) for data in DATA)
             lines.append(
                 f"| `{mechanism}` | {_epsilon(some)} | {cells[0]} | {cells[1]} | {key[2]}, {key[3]} |"
             )
@@ -110,15 +108,6 @@ def _epsilon(runs: list[Run]) -> str:
     told = first["published_epsilon"]
     counted = "" if told is None else f", its paper counts {told:.3g} †"
     return f"ε = {first['epsilon']:.4g}: the published noise{counted}"
-
-
-def _cell(runs: list[Run]) -> str:
-    parts = []
-    for name in CLASSIFIERS:
-        values = [run[name] for run in runs if name in run]
-        spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        parts.append(f"{statistics.fmean(values):.1f}{spread}" if values else "-")
-    return " / ".join(parts) if runs else ""
 
 
 if __name__ == "__main__":

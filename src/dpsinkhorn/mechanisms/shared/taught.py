@@ -17,8 +17,6 @@ from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, VoteMechanism, parts_of
 from dpsinkhorn.privacy.noise import NoiseSource, announce
 
-__all__ = ["CriticSteps", "Drawn", "TaughtBarrier", "TaughtMechanism"]
-
 Drawn: TypeAlias = "Tensor | int"
 """What a step draws beside its noise; a number is a secret."""
 
