@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpsinkhorn.training.expectation import MEASURED, weigh
+from dpsinkhorn.training.advice import MEASURED, weigh
 
 KEPT = Path(__file__).parent / "results" / "defaults.jsonl"
 CLASSIFIERS = ("logistic", "forest", "cnn")

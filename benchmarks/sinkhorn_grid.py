@@ -41,7 +41,7 @@ from torch import Tensor
 
 from dpsinkhorn.ot import Problem, solve, transport_loss
 
-KINDS = ("gaussian", "mixture", "heavy", "grid")
+KINDS = ("gaussian", "mixture", "heavy", "grid", "colours", "words", "digits")
 RELATIVE = (1.0, 0.1, 0.01, 0.001, 0.0001)  # the last is about the papers'
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 TURNS, TURN_SECONDS = 5, 0.01
@@ -60,8 +60,21 @@ def clouds(kind: str, n: int, d: int, dtype: torch.dtype, seed: int) -> tuple[Te
         x, y = (centre[rng.integers(0, 5, n)] + 0.3 * rng.normal(size=(n, d)) for centre in centres)
     elif kind == "heavy":
         x, y = rng.standard_t(3, size=(n, d)), rng.standard_t(3, size=(n, d)) + 0.5
-    else:
+    elif kind == "grid":
         x, y = rng.integers(0, 16, size=(n, d)) / 15, rng.random((n, d)) ** 2
+    elif kind == "colours":  # few levels, along a line from dark to light, many repeated
+        light = rng.beta(2, (2, 4), size=(n, 2))
+        x, y = (
+            np.round(255 * (part[:, None] ** (1 + rng.random(d)) + 0.05 * rng.normal(size=(n, d)))) / 255
+            for part in light.T
+        )
+    elif kind == "words":  # directions with a falling spectrum, some common to many, as in embeddings
+        spectrum, shift = np.arange(1, d + 1) ** -0.5, rng.normal(size=(2, d)) / d**0.5
+        x, y = (rng.normal(size=(n, d)) * spectrum + each for each in shift)
+        x, y = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x, y))
+    else:  # ink on white: most coordinates are exactly 0
+        strokes = rng.normal(size=(2, 12, d))
+        x, y = (np.maximum(rng.normal(size=(n, 12)) @ each - 4, 0) / 4 for each in strokes)
     return torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=dtype)
 
 

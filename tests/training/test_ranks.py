@@ -27,13 +27,15 @@ from dpsinkhorn.training.shared_records import SharedRecords, _Part, answer
 from support.ranks import Command, Group
 from support.runs import (
     AT_THE_END,
+    DATA,
+    IMAGES,
+    LABELS,
     bits,
     crash_at,
     finished,
     header,
     small_plan,
     steps_on_record,
-    tiny_arrays,
     tiny_data,
     tiny_plan,
 )
@@ -112,13 +114,12 @@ class TestTheSameBits:
         assert steps_on_record(run.ledger_path, run.plan.step_charge) == run.plan.steps
 
     def test_a_replay_is_refused_where_other_ranks_would_round_otherwise(self, tmp_path):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data, "record", steps=6))
-        crash_at(3, run, data)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, "record", steps=6))
+        crash_at(3, run, DATA)
         with pytest.raises(AssertionError):
             trained(tmp_path / "run", 2, "record")
         assert not run.done
-        assert Run.resume(run.folder).train(data)
+        assert Run.resume(run.folder).train(DATA)
 
 
 def _on_another(rank, folder, mechanism, devices, refused):
@@ -251,9 +252,8 @@ class TestRecord:
     def test_what_would_see_a_part_only_is_refused(self, monkeypatch):
         """A mechanism that reads all records and says nothing of several ranks, before anything is asked."""
         monkeypatch.setattr(find_mechanism("moments"), "sums_over_records", False)
-        data = tiny_data()
         with pytest.raises(TrainingError, match="moments takes all records on one rank alone"):
-            SharedRecords(_Alone(0, 2), small_plan(data, "moments"), data, CPU)
+            SharedRecords(_Alone(0, 2), small_plan(DATA, "moments"), DATA, CPU)
 
     def test_as_many_ranks_as_are_proved(self):
         with pytest.raises(TrainingError, match="at most 64 ranks, not 65"):
@@ -443,13 +443,12 @@ def runs_out_of_memory(rank, folder):
 
 def fits(rank, folder):
     """All ranks fit, and draw from what they have."""
-    images, labels, _ = tiny_arrays()
     dist.init_process_group("gloo")
     settings = {"privacy": {"steps": 5, "noise_multiplier": 2.0}, "generator": {"components": 3}}
     model = DPSinkhorn(
         None, recipe="mixture", settings=settings, classes=3, random_state=1, accountant="rdp", anyway=True
     )
-    drawn, _ = model.fit(images, labels).sample(5, random_state=0)
+    drawn, _ = model.fit(IMAGES, LABELS).sample(5, random_state=0)
     np.save(folder / f"{rank}.npy", drawn)
     dist.barrier()
     dist.destroy_process_group()

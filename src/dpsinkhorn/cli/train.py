@@ -91,8 +91,7 @@ class TrainOptions:
         typer.Option(min=0, help="Seconds between checkpoints; by default they take 3 % of the time."),
     ] = None
     picture_every: Annotated[
-        int,
-        typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none."),
+        int, typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none.")
     ] = 500
     rank_timeout: Annotated[
         float, typer.Option(min=1, help="Under torchrun: seconds that a rank may keep the others waiting.")

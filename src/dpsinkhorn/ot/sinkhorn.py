@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -31,6 +31,7 @@ DENSE_LIMIT, _PART_OF_FREE = 2**27, 0.4
 _SMALL, _SMALL_COMPILED = 2**16, small.WIDE
 # Points of the sample whose solution is where a huge problem starts, if its error is at most that there.
 _SAMPLE, _NEAR = 2**16, 0.2
+_ROUNDING = 1e-12  # mass that the network simplex may leave at a forbidden pair
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -167,8 +168,8 @@ def penalties(marginals: Marginals) -> tuple[float, float] | None:
     if marginals is None:
         return None
     try:
-        pair = (marginals, marginals) if isinstance(marginals, int | float) else tuple(marginals)
-        first, second = (_number("marginals", each) for each in pair)
+        pair = (marginals,) if isinstance(marginals, int | float) else tuple(marginals)
+        first, second = (_number("marginals", each) for each in (pair * 2 if len(pair) == 1 else pair))
     except (TypeError, ValueError):
         first = second = math.nan
     if not (first >= 0 and second >= 0):
@@ -257,8 +258,11 @@ def solve(
             problem.fenced(regularization), regularization, storage=storage, marginals=marginals, init=init,
             **settings,  # type: ignore[arg-type]
         )  # fmt: skip
-        if float((result.plan * problem.forbidden).sum()) > 0:
+        if float((result.plan * problem.forbidden).sum()) > _ROUNDING:
             raise ValueError("matrix: no plan with these marginals avoids all pairs of infinite cost")
+        if result._exact_plan is not None:
+            forbidden = problem.forbidden.mT if result._flipped else problem.forbidden
+            result = replace(result, _exact_plan=result._exact_plan.masked_fill(forbidden, 0.0))
         return result
     batch, n, m = problem.shape
     size = batch * n * m

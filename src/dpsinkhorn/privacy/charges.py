@@ -188,7 +188,6 @@ class Charge:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Charge:
-        """Read back `to_json`."""
         return cls(event_from_json(value["event"]), Adjacency(value["adjacency"]))
 
 

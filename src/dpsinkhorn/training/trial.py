@@ -24,8 +24,6 @@ from dpsinkhorn.training.records import StoredRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Estimate", "try_plan"]
-
 _WARM_UP, _TIMED = 1, 3
 _LONG = 5.0  # seconds, after which no step more is timed
 _PART = 2**13  # records; steps over all records are timed on as many, and on twice as many
@@ -125,7 +123,6 @@ class _MadeUp:
         self._of_each = max(1, round(plan.facts.records / plan.facts.units))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
-        """A Poisson sample."""
         facts = self._facts
         units = poisson_sample(facts.units, rate, noise, device=self._device)
         owners = units.repeat_interleave(self._of_each)
