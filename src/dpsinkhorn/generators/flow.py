@@ -34,7 +34,7 @@ class Flow(Generator):
         self.network = Velocity(config)
 
     def images(self, latents: Tensor, labels: Tensor | None) -> Tensor:
-        """Integrate from time 0 to 1 by Heun's method, with `evaluations` calls of the network at most.
+        """Integrate from time 0 to 1 by Heun's method, with `evaluations` - 1 calls of the network.
 
         The last interval has Euler's alone: at time 1 no noise is left that would tell its velocity.
         """
