@@ -331,7 +331,7 @@ class TestKindsOfData:
             for found, plain in zip(drawn(*data), drawn(images, labels), strict=True):
                 np.testing.assert_array_equal(found, plain)
         table = pandas.DataFrame(images.reshape(len(images), -1))
-        with pytest.raises(DataError, match=r"give them a height and a width: np.reshape\(images, "):
+        with pytest.raises(DataError, match=r"images only.*a height and a width: np.reshape\(images, "):
             model().fit(table, labels)
         with pytest.raises(DataError, match=r"cannot read the picture owl\.png: there is no such file"):
             model().fit(pandas.Series(["owl.png"] * 9), labels[:9])
