@@ -4,6 +4,7 @@
     python benchmarks/two_samples.py --statistics exact --only "rare cluster" --n 500 --runs 300
     python benchmarks/two_samples.py --statistics mmd sliced --only "none (level)" --n 500 --runs 2000
     python benchmarks/two_samples.py --statistics mmd --only "none (level)" --n 500 --first 2000 --runs 2000
+    python benchmarks/two_samples.py --noise-alone --first 100000 --runs 20000
     python benchmarks/two_samples.py --table
 
 Runs have numbers, which they are seeded by; `--first` adds runs to those that are there. Every command adds
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.transport import Clouds, Setting, TwoSampleMechanism
@@ -107,6 +109,18 @@ def rejections(pair: _Pair, statistic: str, n: int, runs: range) -> dict[str, in
     return rejected
 
 
+def noise_alone(runs: range) -> float:
+    """Return the part of the runs that is rejected where all labellings have one value, whatever ε is."""
+    setting = Setting(500, 500, BOUND, dimension=D)
+    plan = TwoSampleMechanism.plan(setting, "mmd", epsilon=1.0, permutations=PERMUTATIONS)
+    equal, rejected = torch.zeros(PERMUTATIONS + 1, dtype=torch.float64), 0
+    for run in runs:
+        noise = SeededNoise(run)
+        noise.words(4)  # labellings are drawn by these
+        rejected += plan.rejects(plan.margin(plan.excess(equal, 0, noise), noise))
+    return rejected / len(runs)
+
+
 def table(found: dict[str, Any]) -> None:
     """Print a row for each difference and size: every statistic at every ε, and how many runs they are of."""
     levels = (*(f"{epsilon:g}" for epsilon in EPSILONS), "no noise")
@@ -137,11 +151,15 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--statistics", choices=STATISTICS, nargs="+", default=["mmd", "sliced"])
     parser.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS)[1:], help="differences")
+    parser.add_argument("--noise-alone", action="store_true", help="print how often noise alone rejects")
     parser.add_argument("--table", action="store_true", help="print what was measured, and measure nothing")
     options = parser.parse_args()
     found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if options.table:
         table(found)
+        return
+    if options.noise_alone:
+        print(noise_alone(range(options.first, options.first + options.runs)))
         return
     for name in options.only:
         for statistic in options.statistics:

@@ -132,6 +132,16 @@ class TestWhatIsLearnt:
         for factor in state.generator.factors.detach().double().numpy():
             np.testing.assert_allclose(factor @ factor.T, own.T @ own / len(own), atol=2e-3)
 
+    def test_a_component_without_records_is_hardly_drawn(self):
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=4, steps=6, frequencies=5, sigma=1.5))
+        steps.take(2)
+        state.generator.centres.data[:, 3] += 100.0  # nearest to no record
+        steps.take(1)
+        weights = state.generator.weights.detach()
+        shares = weights / weights.sum(1, keepdim=True)
+        assert 0 < float(shares[:, 3].max()) < 0.05 < 0.1 < float(shares[:, :3].mean())
+
     def test_centres_are_moved_as_by_k_means(self):
         """By clipped deviations from the nearest, in coordinates found anew from what was released."""
         data = all_digits()

@@ -1,4 +1,4 @@
-"""What GeomLoss's own property tests hold to be true, written anew; `test_known_answers.py` has more such laws."""
+"""What GeomLoss's own property tests hold to be true, written anew; test_known_answers.py has more laws."""
 
 from __future__ import annotations
 
@@ -43,12 +43,16 @@ def test_diracs(seed: int, batch: int, regularization: float, dtype: torch.dtype
     C = 200 * drawn(seed, *lead(batch), 1, 1) - 100
     found = solve(MatrixProblem(C.to(dtype)), regularization)
     check(found, torch.ones_like(C), C[..., 0, 0], dtype)
-    torch.testing.assert_close((found.f + found.g)[..., 0], C[..., 0, 0].to(dtype).double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        (found.f + found.g)[..., 0], C[..., 0, 0].to(dtype).double(), rtol=1e-6, atol=1e-6
+    )
 
 
 @common
 @given(seeds, batches, sizes, st.sampled_from([0.0, 1e-4]), types)
-def test_permutations_and_random_costs(seed: int, batch: int, n: int, regularization: float, dtype: torch.dtype):
+def test_permutations_and_random_costs(
+    seed: int, batch: int, n: int, regularization: float, dtype: torch.dtype
+):
     """Equal weights: the assignment that SciPy finds."""
     C = 2 * drawn(seed, *lead(batch), n, n) - 1
     best = [linear_sum_assignment(each) for each in C.reshape(-1, n, n)]
@@ -74,7 +78,9 @@ def test_gradients_of_convex_functions(seed: int, batch: int, n: int, d: int, dt
 
 
 @common
-@given(seeds, batches, sizes, sizes, st.floats(1e-2, 10.0), st.none() | st.floats(1e-2, 10.0), st.floats(0.1, 10))
+@given(
+    seeds, batches, sizes, sizes, st.floats(1e-2, 10.0), st.none() | st.floats(1e-2, 10.0), st.floats(0.1, 10)
+)
 def test_symmetry_and_units(
     seed: int, batch: int, n: int, m: int, regularization: float, rho: float | None, unit: float
 ):
@@ -92,7 +98,7 @@ def test_symmetry_and_units(
 @pytest.mark.parametrize("sigma", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])
 def test_unbalanced_gaussians(sigma: float, gamma: float):
-    """Closed forms of Janati et al. (2020): mean of the plan, and value from its mass alone (Eqs. 37 and 39)."""
+    """Closed forms of Janati et al. (2020): mean of the plan, value from its mass alone (Eqs. 37 and 39)."""
     grid = torch.linspace(-3, 4, 281, dtype=torch.float64)
     (first, A), (second, B), masses = (0.2, 0.3**2), (0.9, 0.4**2), (1.3, 0.6)
     a, b = (torch.exp(-((grid - mean) ** 2) / (2 * v)) for mean, v in ((first, A), (second, B)))

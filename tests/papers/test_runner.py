@@ -1,4 +1,4 @@
-"""Rows carried out: how many steps, what is kept, what goes on after an interruption; spreads of gradients."""
+"""Rows carried out: how many steps, what is kept, what goes on after an interruption; gradients."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class TestKindsOfData:
             for found, plain in zip(drawn(*data), drawn(IMAGES, LABELS), strict=True):
                 np.testing.assert_array_equal(found, plain)
         table = pandas.DataFrame(IMAGES.reshape(len(IMAGES), -1))
-        with pytest.raises(DataError, match=r"give them a height and a width: np.reshape\(images, "):
+        with pytest.raises(DataError, match=r"images only.*a height and a width: np.reshape\(images, "):
             model().fit(table, LABELS)
         with pytest.raises(DataError, match=r"cannot read the picture owl\.png: there is no such file"):
             model().fit(pandas.Series(["owl.png"] * 9), LABELS[:9])

@@ -147,6 +147,7 @@ PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), A
 
 
 def find_protocol(protocol: Protocol | str) -> Protocol:
+    """Return the protocol of that name, or the protocol itself."""
     if isinstance(protocol, Protocol):
         return protocol
     if protocol not in PROTOCOLS:

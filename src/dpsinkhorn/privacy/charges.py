@@ -18,6 +18,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 
 Event: TypeAlias = dp.DpEvent
+"""What was done with private data, as `dp_accounting` writes it: its accountants say what that costs."""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,9 @@ _PIXELS = 784  # of the images that limits are stated for: 28 x 28, grey; larger
 # gains on guessing from real records, on all five data sets; below, images look like noise. Below the second
 # they look poor.
 _LEAST, _ENOUGH = 400.0, 1000.0
+# Of `record`: by how much the noise of a step may be longer than all that its records can add. At 24 samples
+# of MNIST were at chance, at 2 they taught something; nothing between was tried.
+_MOST_NOISE = 10.0
 # From how much on classifiers trained on samples are right how often, in per cent of those trained on the
 # records themselves: the least and the most on any data set, as `benchmarks/defaults_table.py` prints them.
 MEASURED = ((400.0, 63, 92), (1000.0, 76, 95), (3000.0, 77, 99), (30_000.0, 91, 100))
@@ -107,6 +110,11 @@ def expectation(plan: Plan) -> Expectation | None:
     if weight < _LEAST:
         needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / count):,}"
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
+    if plan.kind.name == "record":
+        # each record of a sample, or person, adds at most C; noise is of length C sigma sqrt(n d)
+        sampled = plan.sampling_rate * facts.units
+        noise = plan.noise_multiplier * math.sqrt(plan.generated * facts.pixels) / sampled
+        return None if noise <= _MOST_NOISE else Expectation("hopeless", _drowned(having, noise))
     if plan.kind.name != "moments":
         return None
     _, low, high = next(row for row in reversed(MEASURED) if weight >= row[0])
@@ -114,8 +122,16 @@ def expectation(plan: Plan) -> Expectation | None:
     if weight < _ENOUGH:
         text += "; single images will look poor"
     if facts.classes > 1:
-        text += f". A class of fewer than {math.ceil(least / budget):,} will be noise"
+        fewest, few = (math.ceil(least * part / budget) for part in (1, _ENOUGH / _LEAST))
+        text += f". A class of fewer than {fewest:,} will be noise, and one of fewer than {few:,} look poor"
     return Expectation("weak" if weight < _ENOUGH else "fine", text)
+
+
+def _drowned(having: str, noise: float) -> str:
+    return (
+        f"{having} are too few for record: the noise of a step is {noise:,.0f} times as long as all that its "
+        "records can add, so images will be noise. The recipe mixture needs far fewer"
+    )
 
 
 def weigh(epsilon: float, members: float, image_shape: tuple[int, int, int]) -> float:

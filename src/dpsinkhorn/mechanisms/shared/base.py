@@ -136,6 +136,8 @@ class TrainingMechanism(Barrier):
     """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
     splits_records: ClassVar[bool] = False
     """Whether records are split into parts for good, one over the sampling rate of them."""
+    learns_every: int = 1
+    """Steps from one to the next in which critics of all parts learn, where there are parts."""
     learns_in_private: ClassVar[bool] = False
     """Whether it keeps something that follows records without noise. No checkpoint holds that: a run that is
     resumed begins it anew, and so does not replay."""

@@ -32,7 +32,8 @@ from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
 _SPREAD = 0.5  # of the first centres about the mean, in standard deviations
 _PRIOR = 0.5  # variance of centres about the mean, as a part of that of images
-_LEAST_SHARE = 0.1  # of a component, as a part of an even share
+_LEAST_SHARE = 0.1  # of records that a centre is divided by, as a part of an even share
+_LEAST_WEIGHT = 0.01  # likewise: a component without records is hardly drawn, since its centre is noise
 _RADIUS = 1.4  # in scaled coordinates, in root mean square norms
 _MOST_SHARE = 100.0  # of a record's weight in one step and in another
 _LEAST_WITHIN = 0.3  # of the variance that is left within components, as a part of all
@@ -125,7 +126,8 @@ class MomentSteps(Steps):
         noise = (DEVIATION_SENSITIVITY * radius * self._sigma / counts).square().unsqueeze(-1)
         moved = place.back(found * (prior / (prior + noise)))
         mixture.centres.copy_(mixture.middles.double().unsqueeze(1) + moved)
-        mixture.weights.copy_(counts * (self._counts / counts.sum(1)).unsqueeze(1))
+        held = torch.maximum(sums.counts, _LEAST_WEIGHT * even)
+        mixture.weights.copy_(held * (self._counts / held.sum(1)).unsqueeze(1))
 
     def _find_covariances(self) -> None:
         mixture = self._mixture

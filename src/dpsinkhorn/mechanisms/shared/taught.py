@@ -51,8 +51,6 @@ class TaughtMechanism(TrainingMechanism):
     unused_settings = TRANSPORT | {"flow"}
     worst_clip: ClassVar[float] = 1e-3
     """The setting `clip` of its worst case."""
-    learns_every: int = 1
-    """Steps from one iteration of all critics to the next."""
 
     mechanism: ImageMechanism | VoteMechanism
 
