@@ -9,8 +9,8 @@ import pytest
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.training import Facts, Request, TrainingError, choose_recipe, load_recipe, make_plan, plan_for
+from dpsinkhorn.training.advice import expectation
 from dpsinkhorn.training.defaults import DELTA
-from dpsinkhorn.training.expectation import expectation
 
 
 def facts(shape=(1, 28, 28), records=60_000, classes=10, persons=None):
@@ -161,13 +161,25 @@ class TestWhatIsExpected:
             "class, or an epsilon of 4"
         )
         assert planned(1.0, records=4000).level == planned(4.0, records=1000).level == "weak"
-        assert "fewer than 400 will be noise" in str(planned(1.0, records=4000))
+        assert "fewer than 400 will be noise, and one of fewer than 1,000 look poor" in str(
+            planned(1.0, records=4000)
+        )
 
     def test_nothing_is_said_of_what_was_not_measured(self):
         network = load_recipe("grey").replace(privacy={"noise_multiplier": 2.0, "steps": 5})
         assert expectation(make_plan(network, facts(), accountant="rdp")) is None
         plain = load_recipe("paper-final-mnist-nonprivate")
         assert expectation(make_plan(plain, facts())) is None
+
+    @pytest.mark.parametrize(("people", "level"), [(1000, "hopeless"), (10_000, None)])
+    def test_record_is_hopeless_where_noise_drowns_all_that_persons_can_add(self, people, level):
+        grey = load_recipe("grey").replace(privacy={"noise_multiplier": 7.79})
+        plan = make_plan(grey, facts(records=3 * people, persons=people), accountant="rdp")
+        object.__setattr__(plan, "budget_epsilon", 10.0)
+        expected = expectation(plan)
+        assert (expected and expected.level) == level
+        if expected:  # 7.79 sqrt(500 x 784) / 200
+            assert "24 times as long" in expected.text
 
     def test_a_hopeless_plan_is_refused_unless_asked_for(self):
         data = from_arrays(np.zeros((50, 28, 28), np.uint8), np.arange(50) % 2)

@@ -162,6 +162,8 @@ class Dataset:
         >>> from dataclasses import replace
         >>> replace(from_arrays(np.zeros((1, 2, 2))), skipped_files=((".txt", 2),)).skipped_sentence()
         '2 files that are no pictures were skipped in arrays: 2 .txt'
+        >>> replace(from_arrays(np.zeros((1, 2, 2))), skipped_files=((".csv", 1),)).skipped_sentence()[-52:]
+        'read where the table itself is given, not its folder'
         """
         kinds = dict(self.skipped_files)
         some = ", ".join(f"{count:,} {kind}" for kind, count in self.skipped_files[:_MOST_KINDS])
@@ -169,6 +171,8 @@ class Dataset:
         count = sum(kinds.values())
         files = f"{count:,} files that are no pictures were" if count > 1 else "1 file that is no picture was"
         hint = f". {DICOM_HINT}" if "DICOM" in kinds else ""
+        if not {".csv", ".tsv", ".parquet"}.isdisjoint(kinds):
+            hint += ". Labels or persons in a table are read where the table itself is given, not its folder"
         return f"{files} skipped in {self.name}: {some}{more}{hint}"
 
     def digest(self, key: bytes) -> str:
@@ -274,8 +278,8 @@ def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
         array = array[..., np.newaxis]
     if array.ndim == 2:
         raise DataError(
-            f"images of shape {array.shape} are rows of a table; give them a height and a width: "
-            "np.reshape(images, (-1, height, width))"
+            f"images of shape {array.shape} are rows of a table, and this is for images only, not for "
+            "measurements; give rows of pixels a height and a width: np.reshape(images, (-1, height, width))"
         )
     if array.ndim != 4:
         raise DataError(

@@ -261,6 +261,7 @@ _NAMED: dict[str, type[Cost]] = {
     "euclidean": Euclidean,
 }
 COST_NAMES = tuple(_NAMED)
+"""The names that stand for costs, on the command line and in `cost=`."""
 BUILT_IN = frozenset(_NAMED.values())
 
 
