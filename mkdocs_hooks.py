@@ -3,10 +3,10 @@ notebooks as they come out when they are run."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from traitlets.config import Config
 ROOT = Path(__file__).parent
 PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FIGURES = "benchmarks/results/*.json*"
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _README = "readme.md"  # in capitals it would take the place of `index.md`
 
 
@@ -75,19 +76,28 @@ def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> s
 
 
 def _for_everyone(html: str) -> str:
-    """Give the search a name, and let empty cells be no headings."""
-    named = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
-    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", named)
+    """Name the search, let empty cells be no headings, and mark options, whose names stay on one line."""
+    html = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+    mark = r'<span class="option">\g<0></span>'
+    return re.sub(r"<code>.*?</code>", lambda code: _OPTION.sub(mark, code[0]), html, flags=re.DOTALL)
 
 
 def _exports(package: str) -> str:
     """List the public names of a package; one without a docstring is a warning, and so an error."""
-    home = import_module(package)
-    for name in home.__all__:
-        value = getattr(home, name)
-        if (inspect.isclass(value) or inspect.isfunction(value)) and not value.__doc__:
+    names = import_module(package).__all__
+    for name in names:
+        if not _sources()[f"{package}.{name}"].has_docstring:
             logging.getLogger("mkdocs.hooks").warning("%s.%s has no docstring", package, name)
-    return "\n\n".join(f"::: {package}.{name}" for name in home.__all__)
+    return "\n\n".join(f"::: {package}.{name}" for name in names)
+
+
+@cache
+def _sources() -> griffe.ModulesCollection:
+    loader = griffe.GriffeLoader(search_paths=[ROOT / "src"])
+    loader.load("dpsinkhorn")
+    loader.resolve_aliases()
+    return loader.modules_collection
 
 
 class Doctests(griffe.Extension):

@@ -46,8 +46,7 @@ from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import images_of
-from dpsinkhorn.evaluation.diversity import precision_recall
-from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
+from dpsinkhorn.evaluation.likeness import feature_statistics, frechet_distance, precision_recall
 from dpsinkhorn.generators.variation import Variation
 from quality import part
 

@@ -5,7 +5,7 @@
 
 In short, what the default's samples teach a CNN; all that it makes of data sets; recipes beside each other on
 a GPU, where there are such rows; other settings; the demo; and, by ε times the records of a class, the part
-of the accuracy on real records that is left, as `training/expectation.py` tells it, and of what is gained.
+of the accuracy on real records that is left, as `training/advice.py` tells it, and of what is gained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpsinkhorn.training.expectation import MEASURED, weigh
+from dpsinkhorn.training.advice import MEASURED, weigh
 
 KEPT = Path(__file__).parent / "results" / "defaults.jsonl"
 CLASSIFIERS = ("logistic", "forest", "cnn")

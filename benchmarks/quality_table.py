@@ -59,12 +59,13 @@ def rows(runs: list[Run], columns: tuple[str, ...]) -> list[str]:
     for key in sorted(by_row):
         epsilon, mechanism, recipe = key
         name = "real data" if recipe == "real" else f"`{mechanism}` (`{recipe}`), ε = {-epsilon:g}"
-        cells = [_cell(by_row[key].get(column, [])) for column in columns]
+        cells = [cell(by_row[key].get(column, [])) for column in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
-def _cell(runs: list[Run]) -> str:
+def cell(runs: list[Run]) -> str:
+    """Mean and spread of each classifier's accuracy."""
     parts = []
     for name in CLASSIFIERS:
         values = [run[name] for run in runs if name in run]

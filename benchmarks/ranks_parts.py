@@ -2,16 +2,19 @@
 
     python benchmarks/ranks_parts.py --output parts.json
     python benchmarks/ranks_parts.py --output parts.json --scale 0.01      # a hundredth of the records
+    python benchmarks/ranks_parts.py --output parts.json --model           # the table of docs/scale.md
 
-Three runs of torchrun, one after the other: one rank; two on one GPU; and two of which NCCL is to refuse
-one. The parts are those that a model for many GPUs is made of: what a rank has to do that holds all records,
-an eighth of them or a sixty-fourth, what rank 0 does besides, and what is exchanged.
+Four runs of torchrun, one after the other: one rank; two on one GPU; two of which NCCL is to refuse one; and
+eight that only talk, by gloo. The parts are those that a model for many GPUs is made of: what a rank has to
+do that holds all records, an eighth of them or a sixty-fourth, what rank 0 does besides, and what is
+exchanged. NCCL between GPUs is not measured: the model takes it from what others have published.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -48,6 +51,9 @@ PARTS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "moments": ("mixture", {"privacy": {**NOISY, "steps": 12}}, 1_000_000, 6),
     "flow": ("flow", {"privacy": NOISY, "flow": FLOW}, 60_000, 4),
 }
+# of NCCL, by ranks: milliseconds of an exchange of almost nothing, and bytes a millisecond
+TCP = 0.1  # milliseconds of gloo for each doubling of the ranks, where it was not measured
+NCCL = {1: (0.0, math.inf), 8: (0.03, 370e6), 64: (0.075, 50e6)}
 # on a CPU, to see that this works
 SMALL: dict[str, dict[str, Any]] = {
     "grey": {"loss": {"generated": 20, "generated_per_class": 2}},
@@ -64,14 +70,18 @@ def main() -> None:
     parser.add_argument("--data", default="digits", help="of which bits are compared")
     parser.add_argument("--mechanisms", default=",".join(PARTS), help="of which parts are timed")
     parser.add_argument("--seconds", type=float, default=60, help="that a rank may keep another one waiting")
+    parser.add_argument("--model", action="store_true", help="print what --output holds")
     parser.add_argument("--inside", help="what torchrun started this for")
     asked = parser.parse_args()
     if asked.inside:
         inside(asked)
         return
+    if asked.model:
+        model(json.loads(asked.output.read_text()))
+        return
     found: dict[str, Any] = {"device": device_name(DEVICE), "torch": torch.__version__}
     with tempfile.TemporaryDirectory() as place:
-        for name, count, seconds in (("one", 1, 120), ("two", 2, 90), ("refused", 2, 60)):
+        for name, count, seconds in (("one", 1, 120), ("two", 2, 90), ("refused", 2, 60), ("eight", 8, 90)):
             found[name] = started(sys.argv[1:], name, count, seconds, Path(place, f"{name}.json"))
             asked.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found))
@@ -117,7 +127,13 @@ def inside(asked: Any) -> None:
         refused(asked.seconds)
         return
     dist.init_process_group("gloo")
-    found: dict[str, Any] = {"bits": bits(asked), "parts": {}}
+    if asked.inside == "eight":
+        found = talking(asked.seconds)
+        if not dist.get_rank():
+            asked.output.write_text(json.dumps(found))
+        dist.destroy_process_group()
+        return
+    found = {"bits": bits(asked), "parts": {}}
     for name in asked.mechanisms.split(","):
         if asked.inside == "two" and PARTS[name][2] > 100_000:
             continue
@@ -126,6 +142,28 @@ def inside(asked: Any) -> None:
             if not dist.get_rank():
                 asked.output.write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def talking(seconds: float) -> dict[str, float]:
+    """Milliseconds of a question without tensors, answered by a number; and of one with those of `record`."""
+    cpu, found = torch.device("cpu"), {}
+    with joined(seconds) as ranks:
+        assert ranks is not None
+        for name, rows in (("a number", 1), ("as record's at 28 x 28", 500)):
+            images, sums = torch.zeros(rows, 784), torch.zeros(rows, 784, dtype=torch.float64)
+            every = []
+            for _ in range(30):
+                dist.barrier()
+                began = time.perf_counter()
+                if ranks.rank:
+                    ranks.asked(cpu)
+                else:
+                    ranks.ask("sum", {"images": images} if rows > 1 else {})
+                ranks.added_up(sums if rows > 1 else sums[:, :1])
+                dist.barrier()  # a rank may be done before the others are
+                every.append(time.perf_counter() - began)
+            found[f"{name}, ms"] = round(sorted(every)[len(every) // 2] * 1e3, 3)
+    return found
 
 
 def refused(seconds: float) -> None:
@@ -211,11 +249,13 @@ class Watch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.bytes: dict[str, int] = defaultdict(int)
+        self.counts: dict[str, int] = defaultdict(int)
         self._since = 0.0
         asks, adds, draws = Ranks.ask, Ranks.added_up, _Part.draw
         counted = Ranks._carried
 
         def ask(ranks: Ranks, question: str, values: Any = None) -> None:
+            self.counts["questions"] += 1
             self._timed("exchange", asks, ranks, question, values)
 
         def added_up(ranks: Ranks, part: Any) -> Any:
@@ -229,6 +269,7 @@ class Watch:
         def carried(ranks: Ranks, operation: Any, value: torch.Tensor) -> torch.Tensor:
             name = "asked" if operation is dist.broadcast else "answered"
             self.bytes[name] += value.numel() * value.element_size()
+            self.counts["carried"] += value.numel() > 1000  # no header
             return counted(ranks, operation, value)
 
         Ranks.ask, Ranks.added_up, _Part.draw, Ranks._carried = ask, added_up, draw, carried
@@ -247,10 +288,40 @@ class Watch:
         """Forget what was counted."""
         self.seconds.clear()
         self.bytes.clear()
+        self.counts.clear()
 
     def close(self) -> None:
         """Leave everything as it was."""
         Ranks.ask, Ranks.added_up, _Part.draw, Ranks._carried = self._real
+
+
+def model(found: dict[str, Any]) -> None:
+    """Print a table of a step on 1, 8 and 64 GPUs: from what was measured here, and what is said of networks.
+
+    x(W) = x(1) + questions · g · log2 W + tensors · latency + bytes / bandwidth
+    """
+    hop = found["eight"]["a number, ms"] / math.log2(8) if "eight" in found else TCP
+    print(
+        "| a step | "
+        + " | ".join(f"{of} GPU{'s' * (of > 1)}" for of in MANY)
+        + " | rank 0 alone | exchange |"
+    )
+    print("|---|" + "---|" * (len(MANY) + 2))
+    for name, by_ranks in found["one"]["parts"].items():
+        alone, alone_talking = (
+            sorted(part[what] for part in by_ranks.values())[len(by_ranks) // 2]
+            for what in ("rank 0 alone, ms", "exchange, ms")
+        )
+        cells, exchanges = [], []
+        for of, part in by_ranks.items():
+            latency, bandwidth = NCCL[int(of)]
+            sent = part["asked, bytes"] + part["answered, bytes"]
+            exchange = alone_talking + part.get("questions", 2) * hop * math.log2(int(of))
+            exchange += part.get("carried", 3) * latency * (int(of) > 1) + sent / bandwidth
+            exchanges.append(f"{exchange:.1f}")
+            cells.append(f"{alone + part.get('draw, ms', 0.0) + part['sum, ms'] + exchange:.0f} ms")
+        cells += [f"{alone:.0f} ms", " / ".join(exchanges) + " ms"]
+        print(f"| `{name}`, {by_ranks['1']['batch']:,.0f} records | {' | '.join(cells)} |")
 
 
 class OnePart:
@@ -321,6 +392,8 @@ def parts(name: str, asked: Any, of: int) -> dict[str, Any] | None:
         found[f"{part}, ms"] = round(seconds / steps * 1e3, 3)
     for direction, count in watch.bytes.items():
         found[f"{direction}, bytes"] = count // steps
+    for what, count in watch.counts.items():
+        found[what] = round(count / steps, 2)
     if DEVICE.type == "cuda":
         found["peak, MiB"] = torch.cuda.max_memory_allocated() // 2**20
     return found

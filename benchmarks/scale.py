@@ -74,7 +74,10 @@ def train(run: str, arguments: list[str]) -> None:
         raise SystemExit(left.code) from None
 
 
-def measured(mechanism: str, data: Path, records: int, ranks: int, steps: int | None) -> None:
+def measured(
+    mechanism: str, data: Path, records: int, ranks: int, steps: int | None = None, batch: int = BATCH
+) -> None:
+    """One training, and what it took."""
     settings = [
         *SETTINGS[mechanism],
         "--data",
@@ -86,7 +89,7 @@ def measured(mechanism: str, data: Path, records: int, ranks: int, steps: int | 
         "cpu",
     ]
     if mechanism == "record":
-        settings += ["--set", f"privacy.batch={BATCH}"]
+        settings += ["--set", f"privacy.batch={batch}"]
     if steps is not None:
         settings += ["--steps", str(steps)]
     with tempfile.TemporaryDirectory() as place:
@@ -145,6 +148,7 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=BATCH, help="of `record`")
     parser.add_argument("--steps", type=int, nargs="+", default=[None])
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -154,4 +158,4 @@ if __name__ == "__main__":
     for count in asked.records:
         place = made(asked.folder, count)
         for ranks, steps in itertools.product(asked.ranks, asked.steps):
-            measured(asked.mechanism, place, count, ranks, steps)
+            measured(asked.mechanism, place, count, ranks, steps, asked.batch)

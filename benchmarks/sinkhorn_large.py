@@ -4,9 +4,9 @@
     python benchmarks/sinkhorn_large.py --device cuda --size 60000 --points 1000000
 
 Images of 784 pixels, and, on a GPU, points in three dimensions, at a λ relative to the mean cost. Every row
-is a process of its own, which may take `--seconds`. Marginal errors are computed from the potentials alone, for
-every library alike; of points, from 2,000 rows and as many columns. `--only` names rows to run. Peers on the
-GPU (squared L2 only): flash-sinkhorn, and GeomLoss's online backend where KeOps runs. `parts:sqeuclidean`
+is a process of its own, which may take `--seconds`; `--only` names rows to run. Marginal errors are computed
+from the potentials alone, for every library alike; of points, from 2,000 rows and as many columns. Peers on
+the GPU (squared L2 only): flash-sinkhorn, and GeomLoss's online backend where KeOps runs. `parts:sqeuclidean`
 times what a solve on a GPU is made of: the costs, an evaluation, a product with the Hessian.
 """
 

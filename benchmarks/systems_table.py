@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 from pathlib import Path
-from typing import Any
+
+from quality_table import CLASSIFIERS, Run, cell
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = Path(__file__).parents[1] / "src" / "dpsinkhorn" / "papers" / "published.csv"
 DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
-CLASSIFIERS = ("logistic", "mlp", "cnn")
-Run = dict[str, Any]
 
 SYSTEMS = {
     "dp_cgan": ("DP-CGAN",),
@@ -46,7 +44,7 @@ def main() -> None:
 def kept() -> list[Run]:
     """Return all runs that are kept, in one form."""
     found = [
-        {**run, "protocol": "paper", "published_noise": False}
+        {**run, "protocol": "paper", "published_noise": False, "changes": ""}
         for run in json.loads((RESULTS / "evaluated.json").read_text())
         if run["mechanism"] and run["data"] in DATA
     ]
@@ -56,8 +54,12 @@ def kept() -> list[Run]:
         row = run["row"]
         mechanism, _, changes = row["method"].partition(":")
         own = row["epsilon"] is None
-        if row["data"] in DATA and bool(changes) == own:  # other changes are trials
-            budget = {"budget_epsilon": row["epsilon"], "published_noise": own}
+        if row["data"] in DATA and (changes or not own):
+            budget = {
+                "budget_epsilon": row["epsilon"],
+                "published_noise": own,
+                "changes": "" if own else changes,
+            }
             found.append({**run, **row, "mechanism": mechanism, **budget})
     return found
 
@@ -85,33 +87,27 @@ def table(runs: list[Run]) -> list[str]:
         mine = [run for run in runs if run["mechanism"] == mechanism]
         for key in sorted({_key(run) for run in mine}, reverse=True):
             some = [run for run in mine if _key(run) == key]
-            cells = tuple(_cell([run for run in some if run["data"] == data]) for data in DATA)
+            cells = tuple(cell([run for run in some if run["data"] == data]) for data in DATA)
             lines.append(
                 f"| `{mechanism}` | {_epsilon(some)} | {cells[0]} | {cells[1]} | {key[2]}, {key[3]} |"
             )
     return lines
 
 
-def _key(run: Run) -> tuple[float, bool, str, str]:
-    return run["budget_epsilon"] or float("inf"), run["published_noise"], run["protocol"], run["hardware"]
+def _key(run: Run) -> tuple[float, bool, str, str, str]:
+    size = run["budget_epsilon"] or float("inf")
+    return size, run["published_noise"], run["protocol"], run["hardware"], run["changes"]
 
 
 def _epsilon(runs: list[Run]) -> str:
     first = runs[0]
     if not first["published_noise"]:
-        return f"ε = {first['budget_epsilon']:g}"
+        return ", ".join([f"ε = {first['budget_epsilon']:g}", *first["changes"].split(":")]).removesuffix(
+            ", "
+        )
     told = first["published_epsilon"]
     counted = "" if told is None else f", its paper counts {told:.3g} †"
     return f"ε = {first['epsilon']:.4g}: the published noise{counted}"
-
-
-def _cell(runs: list[Run]) -> str:
-    parts = []
-    for name in CLASSIFIERS:
-        values = [run[name] for run in runs if name in run]
-        spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        parts.append(f"{statistics.fmean(values):.1f}{spread}" if values else "-")
-    return " / ".join(parts) if runs else ""
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
     python benchmarks/two_samples.py --statistics mmd sliced --n 500 --runs 300
     python benchmarks/two_samples.py --statistics exact --only "rare cluster" --n 500 --runs 300
     python benchmarks/two_samples.py --statistics mmd sliced --only "none (level)" --n 500 --runs 2000
+    python benchmarks/two_samples.py --statistics mmd --only "none (level)" --n 500 --first 2000 --runs 2000
+    python benchmarks/two_samples.py --noise-alone --first 100000 --runs 20000
     python benchmarks/two_samples.py --table
 
-Every command adds to benchmarks/results/two_samples.json; the last one prints all that is in it.
+Runs have numbers, which they are seeded by; `--first` adds runs to those that are there. Every command adds
+to benchmarks/results/two_samples.json; the last one prints all that is in it.
 
 Points of the unit cube in 3 dimensions, n = m, level 5 %, 199 relabellings, bound √3 on the Euclidean
 distance. The reference is normal, of mean 0.5 and standard deviation 0.15 in each coordinate, cut to the
@@ -31,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.transport import Clouds, Setting, TwoSampleMechanism
@@ -79,8 +83,8 @@ PAIRS: dict[str, _Pair] = {
 }
 
 
-def rejections(pair: _Pair, statistic: str, n: int, runs: int) -> dict[str, float]:
-    """Return the part of the runs that is rejected at each ε, and without noise."""
+def rejections(pair: _Pair, statistic: str, n: int, runs: range) -> dict[str, int]:
+    """Return how many of the runs are rejected at each ε, and without noise."""
     setting = Setting(n, n, BOUND, dimension=D)
     plans = {
         epsilon: TwoSampleMechanism.plan(
@@ -93,7 +97,7 @@ def rejections(pair: _Pair, statistic: str, n: int, runs: int) -> dict[str, floa
         for epsilon in EPSILONS
     }
     rejected = dict.fromkeys((*(f"{epsilon:g}" for epsilon in EPSILONS), "no noise"), 0)
-    for run in range(runs):
+    for run in runs:
         noise = SeededNoise(run)
         x, y = pair(np.random.default_rng([1, run]), n)
         clouds = Clouds.of(x, y, cost_bound=BOUND, cost="euclidean")
@@ -101,8 +105,20 @@ def rejections(pair: _Pair, statistic: str, n: int, runs: int) -> dict[str, floa
         for epsilon, plan in plans.items():
             rejected[f"{epsilon:g}"] += plan.rejects(plan.margin(plan.excess(values, at, noise), noise))
         others = np.delete(values.numpy(), at)
-        rejected["no noise"] += float(values[at]) > np.sort(others)[-plans[EPSILONS[0]].rank]
-    return {at: count / runs for at, count in rejected.items()}
+        rejected["no noise"] += int(float(values[at]) > np.sort(others)[-plans[EPSILONS[0]].rank])
+    return rejected
+
+
+def noise_alone(runs: range) -> float:
+    """Return the part of the runs that is rejected where all labellings have one value, whatever ε is."""
+    setting = Setting(500, 500, BOUND, dimension=D)
+    plan = TwoSampleMechanism.plan(setting, "mmd", epsilon=1.0, permutations=PERMUTATIONS)
+    equal, rejected = torch.zeros(PERMUTATIONS + 1, dtype=torch.float64), 0
+    for run in runs:
+        noise = SeededNoise(run)
+        noise.words(4)  # labellings are drawn by these
+        rejected += plan.rejects(plan.margin(plan.excess(equal, 0, noise), noise))
+    return rejected / len(runs)
 
 
 def table(found: dict[str, Any]) -> None:
@@ -131,26 +147,40 @@ def table(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--statistics", choices=STATISTICS, nargs="+", default=["mmd", "sliced"])
     parser.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS)[1:], help="differences")
+    parser.add_argument("--noise-alone", action="store_true", help="print how often noise alone rejects")
     parser.add_argument("--table", action="store_true", help="print what was measured, and measure nothing")
     options = parser.parse_args()
     found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if options.table:
         table(found)
         return
+    if options.noise_alone:
+        print(noise_alone(range(options.first, options.first + options.runs)))
+        return
     for name in options.only:
         for statistic in options.statistics:
-            rejected = rejections(PAIRS[name], statistic, options.n, options.runs)
-            found[f"{name}, {statistic}, {options.n}"] = {
+            last = options.first + options.runs
+            counts = rejections(PAIRS[name], statistic, options.n, range(options.first, last))
+            print(name, statistic, options.n, {at: k / options.runs for at, k in counts.items()}, flush=True)
+            key = f"{name}, {statistic}, {options.n}"
+            if options.first:
+                before = found[key]
+                if before["runs"] != options.first:
+                    raise SystemExit(
+                        f"{key}: there are {before['runs']} runs; begin with --first {before['runs']}"
+                    )
+                counts = {at: k + round(before["rejected"][at] * options.first) for at, k in counts.items()}
+            found[key] = {
                 "difference": name,
                 "statistic": statistic,
                 "n": options.n,
-                "runs": options.runs,
-                "rejected": rejected,
+                "runs": last,
+                "rejected": {at: count / last for at, count in counts.items()},
             }
-            print(name, statistic, options.n, rejected, flush=True)
             RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from dpsinkhorn.privacy import PUBLIC_FACTS
 from dpsinkhorn.release import load
 from dpsinkhorn.report import write_report
 from support.html import read_page
-from support.runs import finished, tiny_data, tiny_plan
+from support.runs import DATA, finished, tiny_plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,8 +27,7 @@ def test_documents(page):
 
 
 def test_releases_and_reports(tmp_path):
-    data = tiny_data()
-    run = finished(tmp_path / "run", tiny_plan(data), data)
+    run = finished(tmp_path / "run", tiny_plan(DATA), DATA)
     report = write_report(run.folder).report
     pages = {
         "privacy.json": " ".join(load(run.release_folder).privacy.notes),

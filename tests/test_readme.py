@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsinkhorn.training.expectation import MEASURED
+from dpsinkhorn.training.advice import MEASURED
 
 ROOT = Path(__file__).parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "docs" / "results.md"

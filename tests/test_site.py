@@ -16,8 +16,8 @@ pytest.importorskip("material", reason="pip install 'dpsinkhorn[docs]'")
 
 ROOT = Path(__file__).parents[1]
 # one of each kind: text with code, tables, a reference, a page from outside of docs/
-SOURCES = ("index.md", "start/curator.md", "experiments.md", "reference/data.md")
-PAGES = ("start/curator/", "experiments/", "reference/data/", "CONTRIBUTING/", "404.html")
+SOURCES = ("index.md", "start/curator.md", "speed.md", "reference/data.md")
+PAGES = ("start/curator/", "speed/", "reference/data/", "CONTRIBUTING/", "404.html")
 
 
 @pytest.fixture(scope="module")

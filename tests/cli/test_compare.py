@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from support.runs import tiny_arrays
+from support.runs import IMAGES, LABELS
 
 
 def test_one_method(run, tmp_path):
@@ -50,8 +50,7 @@ def test_bad_input_is_one_line_and_status_2(run, arguments, reason, tmp_path):
 
 
 def test_test_images_must_be_named(run, tmp_path):
-    images, labels, _ = tiny_arrays()
-    np.savez(tmp_path / "own.npz", images=images, labels=labels)
+    np.savez(tmp_path / "own.npz", images=IMAGES, labels=LABELS)
     status, _, err = run("compare --epsilon 10 --data", tmp_path / "own.npz", "--out", tmp_path / "out")
     assert status == 2
     assert "--test-data" in err

@@ -206,17 +206,7 @@ def test_a_folder_of_a_public_name_is_not_public(run, release, tmp_path):
 
 
 def test_files_of_ones_own(run, release, files):
-    arguments = (
-        release,
-        "--data",
-        files / "test.npy",
-        "--count",
-        60,
-        "--only",
-        "frechet",
-        "--device",
-        "cpu",
-    )
+    arguments = (release, "--data", files / "test.npy", "--count", 60, "--only", "frechet", "--device", "cpu")
     status, out, _ = run(*arguments, "--json")
     assert status == 0
     found = json.loads(out)
@@ -267,17 +257,7 @@ def test_an_array_is_not_compared_with_itself(run, release, tmp_path):
     test = load_dataset("digits", split="test")
     parts = {"x_train": images_of(test)[::-1], "y_train": test.labels[::-1]}
     np.savez(tmp_path / "t.npz", **parts, x_test=images_of(test), y_test=test.labels)
-    usual = (
-        "--data",
-        tmp_path / "t.npz",
-        "--count",
-        40,
-        "--only",
-        "frechet",
-        "--device",
-        "cpu",
-        "--json",
-    )
+    usual = ("--data", tmp_path / "t.npz", "--count", 40, "--only", "frechet", "--device", "cpu", "--json")
     assert "training" in json.loads(run(release, *usual)[1])["likeness"]["floor_from"]
     _, out, _ = run(release, *usual, "--image", "x_test")
     assert "half" in json.loads(out)["likeness"]["floor_from"]

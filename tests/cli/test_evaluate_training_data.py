@@ -12,7 +12,7 @@ from PIL import Image
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import images_of
 from support.releases import write_small_release
-from support.runs import RECIPE, tiny_arrays
+from support.runs import IMAGES, LABELS, RECIPE, tiny_arrays
 
 NAMES = np.array(["healthy", "benign", "malignant"])
 QUICK = ("--count", 40, "--only", "logistic", "--device", "cpu")
@@ -117,9 +117,8 @@ class TestImages:
         check(evaluate(folder, "digits", "--split", "train"), True)
 
     def test_arrays_of_one_file(self, train, evaluate):
-        images, labels, _ = tiny_arrays()
         others, kinds, _ = tiny_arrays(seed=1)
-        np.savez("both.npz", x_train=images, y_train=labels, x_test=others, y_test=kinds)
+        np.savez("both.npz", x_train=IMAGES, y_train=LABELS, x_test=others, y_test=kinds)
         folder = train("both.npz", "--image", "x_train", "--label", "y_train")
         named = ("--image", "x_test", "--label", "y_test")
         check(evaluate(folder, "both.npz", *named), False)

@@ -16,7 +16,7 @@ from dpsinkhorn.privacy import (
     epsilon,
     read_ledger,
 )
-from support.runs import finished, tiny_data, tiny_plan
+from support.runs import DATA, finished, tiny_plan
 
 
 @pytest.fixture
@@ -119,16 +119,14 @@ def words_of(out):
 
 
 def test_the_folder_of_a_run(tmp_path, run):
-    data = tiny_data()
-    finished(tmp_path / "run", tiny_plan(data), data)
+    finished(tmp_path / "run", tiny_plan(DATA), DATA)
     status, out, _ = run("privacy ledger", tmp_path / "run", "--json", "--accountant", "rdp")
     assert status == 0
-    assert json.loads(out)["runs"][0]["steps"] == tiny_plan(data).steps
+    assert json.loads(out)["runs"][0]["steps"] == tiny_plan(DATA).steps
 
 
 def test_without_privacy_it_is_infinite(tmp_path, run):
-    data = tiny_data()
-    finished(tmp_path / "run", tiny_plan(data, "none", seed=None), data)
+    finished(tmp_path / "run", tiny_plan(DATA, "none", seed=None), DATA)
     found = json.loads(run("privacy ledger", tmp_path / "run", "--json")[1])
     assert found["epsilon"] is None
     assert "infinite" in run("privacy ledger", tmp_path / "run")[1]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
 
 from dpsinkhorn.data import DataError, has_parts, load_dataset
+from dpsinkhorn.data.pictures import _box
 from support.readers import COLOUR, GREY, LABELS, NAMES, PERSONS, ReaderContract, encoded, write_idx
 
 
@@ -243,3 +250,100 @@ class TestPictureFolder(ReaderContract):
 
 class TestTiffFolder(TestPictureFolder):
     form = "TIFF"
+
+
+SIDES = st.integers(1, 5000)
+TARGETS = st.integers(1, 4096)
+
+
+def check_box(height, width, size):
+    left, top, right, bottom = _box(height, width, size)
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    # centred, of the shape wanted, and it fills the picture one way
+    assert math.isclose(left, width - right, abs_tol=1e-6)
+    assert math.isclose(top, height - bottom, abs_tol=1e-6)
+    assert math.isclose((right - left) * size[0], (bottom - top) * size[1], rel_tol=1e-9)
+    assert math.isclose(right - left, width, rel_tol=1e-9) or math.isclose(bottom - top, height, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("target", [16, 28, 32, 64])
+def test_every_square(target):
+    for side in range(1, 1101):
+        check_box(side, side, (target, target))
+
+
+@given(height=SIDES, width=SIDES, tall=TARGETS, wide=TARGETS)
+@example(height=29, width=29, tall=28, wide=28)
+def test_any_sizes(height, width, tall, wide):
+    check_box(height, width, (tall, wide))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_side_that_does_not_divide(tmp_path, dtype):
+    """A resize of the whole picture, done by Pillow without a box, is the same."""
+    images = np.random.default_rng(0).integers(0, 255, (3, 29, 29)).astype(dtype)
+    np.savez(tmp_path / "a.npz", images=images)
+    found = load_dataset(tmp_path / "a.npz", size=28).images[..., 0]
+    for small, image in zip(found, images, strict=True):
+        whole = Image.fromarray(image.astype(np.float32)).resize((28, 28), Image.Resampling.BILINEAR)
+        assert np.abs(small - np.asarray(whole)).max() <= 1
+
+
+DICOM = b"\0" * 128 + b"DICM" + b"\2\0\0\0UL\4\0"
+
+
+@pytest.fixture
+def scans(tmp_path):
+    """Two classes of two pictures, with other files among them."""
+    for name in ("ill", "well"):
+        (tmp_path / name).mkdir()
+        for k in range(2):
+            (tmp_path / name / f"{k}.png").write_bytes(encoded(GREY[k]))
+    return tmp_path
+
+
+def test_counts_by_kind(scans):
+    for name in ("a.dcm", "B.DCM", "1.2.840.113619", "no_ending"):
+        (scans / "ill" / name).write_bytes(DICOM)
+    (scans / "well" / "c.dcm").write_bytes(b"damaged")
+    (scans / "well" / "LICENCE").write_text("terms")
+    (scans / "notes.TXT").write_text("of the whole set")
+    for name in ("Thumbs.db", "desktop.ini", ".hidden"):
+        (scans / "well" / name).write_text("of no interest")
+    found = load_dataset(scans)
+    assert (found.records, found.class_names) == (4, ("ill", "well"))
+    assert found.skipped_files == (("DICOM", 5), (".txt", 1), ("no ending", 1))
+    assert pickle.loads(pickle.dumps(found)).skipped_files == found.skipped_files
+    assert "DICOM" not in repr(found)
+
+
+def test_none_skipped(scans):
+    assert load_dataset(scans).skipped_files == ()
+    assert load_dataset("digits").skipped_files == ()
+
+
+@pytest.mark.parametrize("options", [{"unlabelled": True}, {"classes": ["ill", "well"]}, {"classes": 2}])
+def test_whatever_the_labels(scans, options):
+    (scans / "ill" / "a.dcm").write_bytes(DICOM)
+    assert load_dataset(scans, **options).skipped_files == (("DICOM", 1),)
+
+
+def test_one_folder_without_classes(scans):
+    (scans / "ill" / "a.dcm").write_bytes(DICOM)
+    assert load_dataset(scans / "ill").skipped_files == (("DICOM", 1),)
+
+
+def test_nothing_but_dicom(tmp_path):
+    (tmp_path / "ill").mkdir()
+    for k in range(3):
+        (tmp_path / "ill" / f"1.2.{k}").write_bytes(DICOM)
+    for source, says in ((tmp_path, "no sub-folder"), (tmp_path / "ill", "holds no pictures")):
+        with pytest.raises(DataError, match=rf"{says}.*DICOM files found: 3.*16-bit PNG"):
+            load_dataset(source)
+    with pytest.raises(DataError, match=r"no known type; DICOM.*16-bit PNG"):
+        load_dataset(tmp_path / "ill" / "1.2.0")
+    (tmp_path / "well").mkdir()
+    with pytest.raises(DataError) as caught:
+        load_dataset(tmp_path / "well")
+    assert "DICOM" not in str(caught.value)

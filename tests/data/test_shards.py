@@ -13,7 +13,7 @@ import torch
 from dpsinkhorn.data import DataError, ShardedDataset, from_arrays, load_dataset, load_parts, write_shards
 from dpsinkhorn.training.records import Records, records_of
 from support.readers import write_idx
-from support.runs import bits, finished, small_plan, tiny_arrays, tiny_data
+from support.runs import IMAGES, LABELS, bits, finished, small_plan, tiny_data
 
 CPU = torch.device("cpu")
 
@@ -65,8 +65,7 @@ class TestWhatIsRead:
             assert set(found.groups[start:end]).isdisjoint({*found.groups[:start], *found.groups[end:]})
 
     def test_classes_keep_their_names(self, tmp_path):
-        images, labels, _ = tiny_arrays()
-        data = from_arrays(images, np.array(["a", "b", "c"])[labels], classes=["a", "c", "b"])
+        data = from_arrays(IMAGES, np.array(["a", "b", "c"])[LABELS], classes=["a", "c", "b"])
         write_shards(data, tmp_path / "shards")
         found = load_dataset(tmp_path / "shards")
         assert found.public_names == ("a", "c", "b")

@@ -43,7 +43,7 @@ def test_an_epoch_is_chosen_by_private_images_too(digits):
     ]
     assert right[1] > right[0]
     verdict = spec.classify(Lesson(x, y, 10, on_device(tests, "cpu"), 0, others))
-    assert not np.array_equal(verdict.told, verdict.by_sensitive)
+    assert not np.array_equal(verdict.probabilities, verdict.by_sensitive)
 
 
 def test_the_learning_rate_falls(digits):

@@ -15,8 +15,8 @@ from dpsinkhorn.evaluation import (
     compare_images,
     efficientnet,
     feature_statistics,
+    features,
     frechet_distance,
-    inception,
     load_features,
 )
 from dpsinkhorn.evaluation.features import chosen_features, classifier_features
@@ -139,27 +139,27 @@ def test_hostile_weights_are_not_run(tmp_path):
     (tmp_path / "b.pth").write_bytes(pickle.dumps(Hostile(str(trap))))
     for name in ("a.pth", "b.pth"):
         with pytest.raises(EvaluationError, match="safe to load"):
-            inception.load_inception(tmp_path / name)
+            features.load_inception(tmp_path / name)
     assert not trap.exists()
 
 
 def test_files_that_are_no_inception_weights(tmp_path):
     with pytest.raises(EvaluationError, match="cannot read"):
-        inception.load_inception(tmp_path / "missing.pth")
+        features.load_inception(tmp_path / "missing.pth")
     torch.save({"layer": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(EvaluationError, match="does not hold the Inception weights"):
-        inception.load_inception(tmp_path / "other.pth")
+        features.load_inception(tmp_path / "other.pth")
 
 
-@pytest.mark.parametrize("name", inception._NAMES)
+@pytest.mark.parametrize("name", features._NAMES)
 @pytest.mark.parametrize("place", ["data/inception", "torch/hub/checkpoints"])
 def test_weights_that_are_here_are_taken(tmp_path, digits, name, place):
-    assert inception.find_inception_weights() is None
+    assert features.find_inception_weights() is None
     path = tmp_path / place / name
     path.parent.mkdir(parents=True)
     torch.save({"layer": torch.zeros(3)}, path)
-    assert inception.find_inception_weights() == path
-    assert inception.fetch_inception_weights() == path
+    assert features.find_inception_weights() == path
+    assert features.fetch_inception_weights() == path
     assert chosen_features("auto", torch.device("cuda")) == "inception"
     assert chosen_features("auto", torch.device("cpu")) == "cnn", "it would take many minutes"
     with pytest.raises(EvaluationError, match="does not hold the Inception weights"):
@@ -168,10 +168,10 @@ def test_weights_that_are_here_are_taken(tmp_path, digits, name, place):
 
 def test_weights_that_cannot_be_fetched(monkeypatch):
     """From a port where nobody listens."""
-    file = inception.RemoteFile("w.pth", ("http://127.0.0.1:9/w.pth",), 3, "00")
-    monkeypatch.setattr(inception, "INCEPTION_WEIGHTS", file)
+    file = features.RemoteFile("w.pth", ("http://127.0.0.1:9/w.pth",), 3, "00")
+    monkeypatch.setattr(features, "INCEPTION_WEIGHTS", file)
     with pytest.raises(EvaluationError, match=r"put the file w\.pth into") as caught:
-        inception.fetch_inception_weights()
+        features.fetch_inception_weights()
     assert "\n" not in str(caught.value)
 
 

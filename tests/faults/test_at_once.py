@@ -11,7 +11,7 @@ from dpsinkhorn.training import Run, TrainingError
 from support import fault_campaigns as campaigns
 from support.kills import in_a_process
 from support.processes import Command
-from support.runs import RECIPE, tiny_arrays, tiny_data, tiny_plan
+from support.runs import DATA, IMAGES, LABELS, RECIPE, tiny_plan
 
 
 @pytest.mark.parametrize("campaign", [campaigns.one_run_at_once, campaigns.one_ledger_at_once])
@@ -29,25 +29,23 @@ def test_many(tmp_path, campaign):
 
 def test_a_run_that_another_process_ends_in_between(tmp_path, monkeypatch):
     """It was not done when it was looked at; it is when the ledger is free."""
-    data = tiny_data()
-    first = Run.create(tmp_path / "run", tiny_plan(data, seed=None))
+    first = Run.create(tmp_path / "run", tiny_plan(DATA, seed=None))
     second = Run.resume(first.folder)
     really = second._open_account
 
     def later():
-        assert first.train(data)
+        assert first.train(DATA)
         return really()
 
     monkeypatch.setattr(second, "_open_account", later)
     with pytest.raises(TrainingError, match="is finished: its release is in"):
-        second.train(data)
+        second.train(DATA)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_the_command_line(tmp_path, resumed):
     """Exactly one of them trains; the others leave with status 2 and one line."""
-    images, labels, _ = tiny_arrays()
-    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    np.savez(tmp_path / "data.npz", images=IMAGES, labels=LABELS)
     (tmp_path / "tiny.toml").write_text(RECIPE.format(steps=60))
     where = ["--out", tmp_path / "run"]
     begin = ["train", "--data", tmp_path / "data.npz", "--recipe", tmp_path / "tiny.toml", *where]

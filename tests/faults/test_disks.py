@@ -12,7 +12,7 @@ from dpsinkhorn.training import Run, TrainingError
 from support import fault_campaigns as campaigns
 from support.file_campaigns import STEP, leaves
 from support.kills import in_a_process
-from support.runs import bits, finished, tiny_data, tiny_plan
+from support.runs import DATA, bits, finished, tiny_plan
 
 
 def survive(name, campaign, folder, *arguments):
@@ -63,13 +63,12 @@ def test_a_ledger_without_room(tmp_path):
 
 @needs_full
 def test_a_checkpoint_without_room(tmp_path):
-    data = tiny_data()
-    plan = tiny_plan(data)
-    whole = finished(tmp_path / "whole", plan, data)
+    plan = tiny_plan(DATA)
+    whole = finished(tmp_path / "whole", plan, DATA)
     run = Run.create(tmp_path / "run", plan)
     (run.folder / "checkpoint.safetensors.partial").symlink_to("/dev/full")
     with pytest.raises(TrainingError, match="No space left on device; mend that, then resume") as error:
-        run.train(data)
+        run.train(DATA)
     assert "\n" not in str(error.value)
-    assert Run.resume(run.folder).train(data)  # the link was a draft, and is gone
+    assert Run.resume(run.folder).train(DATA)  # the link was a draft, and is gone
     assert bits(run.folder) == bits(whole.folder)

@@ -16,7 +16,7 @@ from dpsinkhorn.privacy import journal
 from dpsinkhorn.privacy.ledger import Ledger
 from dpsinkhorn.training import Run
 from support.file_campaigns import leaves
-from support.runs import tiny_arrays, tiny_data, tiny_plan
+from support.runs import DATA, IMAGES, LABELS, tiny_plan
 
 Change = Callable[[dict], object]
 
@@ -24,12 +24,10 @@ Change = Callable[[dict], object]
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
     """A run that was stopped after its first step, with its data beside it."""
-    images, labels, _ = tiny_arrays()
-    np.savez(tmp_path / "data.npz", images=images, labels=labels)
-    data = tiny_data()
+    np.savez(tmp_path / "data.npz", images=IMAGES, labels=LABELS)
     source = {"data": str(tmp_path / "data.npz")}
-    run = Run.create(tmp_path / "run", tiny_plan(data, seed=None), source=source)
-    assert not run.train(data, watch=lambda _: True)
+    run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=None), source=source)
+    assert not run.train(DATA, watch=lambda _: True)
     return run.folder
 
 

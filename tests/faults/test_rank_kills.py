@@ -17,7 +17,7 @@ from dpsinkhorn.release import load
 from dpsinkhorn.training import Run, TrainingError
 from dpsinkhorn.training.shared_records import answer
 from support.ranks import Group
-from support.runs import EVERY_BLOCK, bits, finished, small_plan, tiny_data
+from support.runs import DATA, EVERY_BLOCK, bits, finished, small_plan
 
 ANSWER = 10.0  # seconds that a rank may keep the others waiting
 STEPS = {"moments": 5, "record": 60, "batch": 60}
@@ -26,18 +26,17 @@ LOST = 3  # exit status of a rank that has lost another
 
 def life(rank, folder, mechanism, seed):
     """One life of a rank: go on with a run from where it stands."""
-    data = tiny_data()
     try:
         with joined(ANSWER) as ranks:
             if rank:
-                answer(ranks, data, torch.device("cpu"))
+                answer(ranks, DATA, torch.device("cpu"))
                 return
             if (folder / "run.json").exists():
                 run = Run.resume(folder)
             else:
-                run = Run.create(folder, plan_of(data, mechanism, seed))
+                run = Run.create(folder, plan_of(DATA, mechanism, seed))
             if not run.done:
-                assert run.train(data, saving=EVERY_BLOCK, ranks=ranks)
+                assert run.train(DATA, saving=EVERY_BLOCK, ranks=ranks)
             ranks.ask("end")
     except TrainingError as error:
         (folder.parent / f"said{rank}.txt").write_text(str(error))
@@ -61,9 +60,8 @@ def whole_life(folder):
 def campaign(folder, kills, seed):
     """Trainings whose ranks are killed, one life after the other, on another number of ranks each time."""
     rng, found, number = random.Random(seed), Counter(), 0
-    data = tiny_data()
     whole = {
-        mechanism: bits(finished(folder / f"whole {mechanism}", plan_of(data, mechanism, 3), data).folder)
+        mechanism: bits(finished(folder / f"whole {mechanism}", plan_of(DATA, mechanism, 3), DATA).folder)
         for mechanism in ("moments", "batch")
     }
     span = whole_life(folder)

@@ -103,7 +103,7 @@ def test_a_solve(
     marginals: sinkhorn.Marginals,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    x, y = clouds(300, 280, 3, dtype)
+    x, y = clouds(110, 100, 3, dtype)
     settings = {"storage": storage, "marginals": marginals}
     found = solve(Problem(x, y, L1L2(0.5)), 0.1, **settings)
     monkeypatch.setattr(launch, "available", lambda _: False)

@@ -50,7 +50,9 @@ class TestProducts:
             (wanted,) = torch.autograd.grad(out, weight, slopes[own].permute(0, 3, 1, 2))
             wanted = wanted.permute(0, 2, 3, 1).flatten()
             torch.testing.assert_close(found[record], wanted, rtol=1e-4, atol=1e-4)
-            assert squares[record] == pytest.approx(float(found[record].double().square().sum()), rel=1e-12)
+            assert float(squares[record]) == pytest.approx(
+                float(found[record].double().square().sum()), rel=1e-12
+            )
 
     def test_as_without_kernels(self, monkeypatch):
         inputs, slopes = made_up(4, 6, 6, 8), made_up(4, 6, 6, 8, seed=1)

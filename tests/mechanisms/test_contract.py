@@ -20,10 +20,7 @@ from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.mechanisms.shared.terms import LossSettings
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
-from dpsinkhorn.privacy import (
-    NonPrivate,
-    SeededNoise,
-)
+from dpsinkhorn.privacy import NonPrivate, SeededNoise
 from support.barriers import mechanism_of, terms
 from support.sanitizer_oracles import CountingNoise, digits, joined, neighbours
 

@@ -110,11 +110,3 @@ class TestPlans:
     def test_small_images_have_fewer_entries(self):
         found = [self.plan(clip=entries).mechanism.sensitivity for entries in (200, 64, 63)]
         assert found == [2 * math.sqrt(15 * entries) for entries in (64, 64, 63)]
-
-    def test_no_mixture(self):
-        with pytest.raises(TrainingError, match="trains networks"):
-            make_plan(
-                load_recipe("datalens").with_generator({"kind": "mixture"}),
-                facts_of(load_dataset("digits")),
-                budget_epsilon=1.0,
-            )

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
 from dpsinkhorn.mechanisms.shared.critics import ClippedGradients, Critic
-from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
-from dpsinkhorn.training import DPSinkhorn, TrainingError, facts_of, load_recipe, make_plan
+from dpsinkhorn.training import DPSinkhorn, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.auditing.exactness import ExactSums
 from dpsinkhorn.training.state import TrainingState
 from support.sanitizer_oracles import CountingNoise
@@ -110,8 +110,7 @@ class TestGradients:
 
         assert rounded() == set()
         monkeypatch.setattr(
-            "dpsinkhorn.mechanisms.shared.critics.exact_weights",
-            lambda weights, _: (weights.double() / 3, 6),
+            "dpsinkhorn.mechanisms.shared.critics.exact_weights", lambda weights, _: (weights.double() / 3, 6)
         )
         assert "mm" in rounded()
 
@@ -198,8 +197,3 @@ class TestSteps:
         settings = {"privacy": {"steps": 3, "batch": 20}, "loss": {"generated": 8}}
         model = DPSinkhorn(8.0, 1e-4, mechanism="dp_cgan", settings=settings, random_state=1, anyway=True)
         assert model.fit(images).sample(4)[0].shape == (4, 6, 6)
-
-    def test_no_mixture(self):
-        recipe = load_recipe("dp-cgan").with_generator({"kind": "mixture"})
-        with pytest.raises(TrainingError, match="trains networks"):
-            make_plan(recipe, facts_of(load_dataset("digits")), budget_epsilon=10.0)

@@ -13,9 +13,13 @@ from scipy import stats
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import MLPConfig
-from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, MeanEmbeddings
+from dpsinkhorn.mechanisms.dp_merf import (
+    COUNT_SENSITIVITY,
+    EMBEDDING_SENSITIVITY,
+    EmbeddingSteps,
+    MeanEmbeddings,
+)
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.embedding_steps import EmbeddingSteps
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise, epsilon
 from dpsinkhorn.training import DPSinkhorn, TrainingError, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
@@ -195,9 +199,4 @@ class TestTraining:
     def test_what_it_cannot_do(self, changes, match):
         recipe = load_recipe("dp-merf").replace(**changes)
         with pytest.raises(TrainingError, match=match):
-            make_plan(recipe, facts_of(load_dataset("digits")), budget_epsilon=10.0)
-
-    def test_no_mixture(self):
-        recipe = load_recipe("dp-merf").with_generator({"kind": "mixture"})
-        with pytest.raises(TrainingError, match="trains networks"):
             make_plan(recipe, facts_of(load_dataset("digits")), budget_epsilon=10.0)

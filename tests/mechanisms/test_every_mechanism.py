@@ -85,6 +85,18 @@ class TestPlans:
         assert found.privacy.mechanism == name
         assert found.sample(7)[0].shape == (7, 4, 4)
 
+    def test_mixtures_are_taken_or_refused(self, name):
+        kind = find_mechanism(name)
+        recipe = load_recipe("mixture" if kind.trains_mixtures else "digits").replace(
+            privacy={"mechanism": name, "noise_multiplier": 2.0 if kind.private else None}
+        )
+        recipe = recipe.with_generator({"kind": "mixture"})
+        if kind.trains_mixtures:
+            assert make_plan(recipe, facts_of(tiny_data()), delta=1e-5, accountant="rdp").kind is kind
+        else:
+            with pytest.raises(TrainingError, match="trains networks, not a mixture"):
+                make_plan(recipe, facts_of(tiny_data()), delta=1e-5)
+
     def test_its_words(self, name):
         kind = find_mechanism(name)
         assert kind.summary[0].islower()

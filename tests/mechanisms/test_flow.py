@@ -200,6 +200,27 @@ class TestSums:
             gradients.check_places()
 
 
+class TestSampling:
+    @pytest.mark.parametrize("evaluations", [2, 20])
+    def test_what_has_no_noise_left_is_not_asked_for_its_velocity(self, network, monkeypatch, evaluations):
+        """Where every image is the same one, the velocity towards it has no value at time 1."""
+        drawn = torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        calls = []
+
+        def towards(images, times, labels):  # noqa: ARG001
+            calls.append(float(times[0]))
+            return (drawn - images) / (1 - times).view(-1, 1, 1, 1)
+
+        config = dataclasses.replace(network.config, evaluations=evaluations)
+        flow = build_generator(config, seed=0)
+        monkeypatch.setattr(flow.network, "forward", towards)
+        latents = torch.rand(4, 30, generator=torch.Generator().manual_seed(1))
+        images = flow(latents, torch.zeros(4, dtype=torch.int64))
+        torch.testing.assert_close(images, drawn.expand(4, -1, -1, -1), rtol=0, atol=1e-5)
+        assert len(calls) == evaluations - 1
+        assert max(calls) < 1
+
+
 class TestBudget:
     def test_sketch_and_steps_share_it(self):
         data = tiny_data(records=600)

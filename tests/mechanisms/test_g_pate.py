@@ -14,7 +14,7 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.part_critics import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise, epsilon
-from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan
+from dpsinkhorn.training import facts_of, load_recipe, make_plan
 
 PARTS, PIXELS, IMAGES, K, BINS = 5, 16, 6, 10, 10
 
@@ -122,11 +122,3 @@ class TestPlans:
         plan = make_plan(recipe, Facts((1, 28, 28), 10, 60_000, 60_000))
         assert plan.mechanism.noise_std == pytest.approx(600, rel=1e-4)
         assert 9.9 < plan.epsilon < 10
-
-    def test_no_mixture(self):
-        with pytest.raises(TrainingError, match="trains networks"):
-            make_plan(
-                load_recipe("g-pate").with_generator({"kind": "mixture"}),
-                facts_of(load_dataset("digits")),
-                budget_epsilon=1.0,
-            )

@@ -26,6 +26,7 @@ from dpsinkhorn.training.trial import try_plan
 from support.moment_oracles import low_frequencies, reference, scaled_coordinates
 from support.runs import (
     AT_THE_END,
+    DATA,
     EVERY_BLOCK,
     CrashError,
     Everything,
@@ -269,24 +270,22 @@ class TestOddData:
 
 class TestRuns:
     def test_two_runs_are_equal(self, tmp_path):
-        data = tiny_data()
-        plan = plan_of(data)
-        finished(tmp_path / "a", plan, data)
-        finished(tmp_path / "b", plan, data, saving=AT_THE_END)
+        plan = plan_of(DATA)
+        finished(tmp_path / "a", plan, DATA)
+        finished(tmp_path / "b", plan, DATA, saving=AT_THE_END)
         assert bits(tmp_path / "a") == bits(tmp_path / "b")
-        finished(tmp_path / "c", dataclasses.replace(plan, seed=4), data)
+        finished(tmp_path / "c", dataclasses.replace(plan, seed=4), DATA)
         assert bits(tmp_path / "a")["release"] != bits(tmp_path / "c")["release"]
 
     @pytest.mark.parametrize("labels", ["uniform", "released"])
     def test_interrupted_equals_uninterrupted(self, tmp_path, labels):
-        data = tiny_data()
-        plan = plan_of(data, labels=labels)
-        finished(tmp_path / "whole", plan, data)
+        plan = plan_of(DATA, labels=labels)
+        finished(tmp_path / "whole", plan, DATA)
         interrupted = 0
         for trial in range(4):
             choices = random.Random(trial)
             folder = tmp_path / f"broken-{trial}"
-            interrupted += go_on(folder, plan, data, 0.4, choices, saving=AT_THE_END)
+            interrupted += go_on(folder, plan, DATA, 0.4, choices, saving=AT_THE_END)
             assert bits(folder) == bits(tmp_path / "whole")
             assert steps_on_record(folder / "ledger.jsonl", plan.step_charge) == plan.steps
         assert interrupted >= 4
@@ -294,8 +293,7 @@ class TestRuns:
     @pytest.mark.parametrize("trial", range(4))
     def test_a_lost_step_of_a_secure_run_is_charged_anew(self, tmp_path, monkeypatch, trial):
         """Every pass over the records finds itself paid for; a run that lost steps ends with fewer."""
-        data = tiny_data()
-        plan = plan_of(data, seed=None, accountant="pld")
+        plan = plan_of(DATA, seed=None, accountant="pld")
         folder, choices = tmp_path / "run", random.Random(trial)
         used = []
         real = records.Records.every
@@ -311,7 +309,7 @@ class TestRuns:
         run, crashes = Run.create(folder, plan), 0
         while True:
             try:
-                assert run.train(data, saving=AT_THE_END)
+                assert run.train(DATA, saving=AT_THE_END)
                 break
             except CrashError:
                 crashes += 1
@@ -328,8 +326,7 @@ class TestRuns:
             assert privacy.epsilon <= plan.budget_epsilon
 
     def test_a_step_is_saved_as_soon_as_it_is_taken(self, tmp_path):
-        data = tiny_data()
-        plan = plan_of(data, seed=None)
+        plan = plan_of(DATA, seed=None)
         run, seen = Run.create(tmp_path / "run", plan), []
 
         def watch(progress):
@@ -339,22 +336,20 @@ class TestRuns:
             return False
 
         with pytest.raises(CrashError):
-            run.train(data, saving=AT_THE_END, watch=watch)
+            run.train(DATA, saving=AT_THE_END, watch=watch)
         assert seen == [(1, 1), (2, 1), (3, 1), (4, 1)]
         assert header_step(run.folder) == 4
 
     def test_statistics(self, tmp_path):
-        data = tiny_data()
-        finished(tmp_path / "run", plan_of(data), data, saving=EVERY_BLOCK)
+        finished(tmp_path / "run", plan_of(DATA), DATA, saving=EVERY_BLOCK)
         found = lines(tmp_path / "run")
         assert [line["step"] for line in found] == [1, 2, 3, 4, 5, 6]
         assert all(line["gradient_norm"] > 0 for line in found)
 
     @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 5])
     def test_a_run_that_ends_early_still_has_a_generator(self, horizon):
-        data = tiny_data()
-        plan = plan_of(data)
-        state, steps = steps_of(data, plan, horizon=horizon)
+        plan = plan_of(DATA)
+        state, steps = steps_of(DATA, plan, horizon=horizon)
         steps.take(horizon)
         for name, value in state.generator.state_dict().items():
             assert bool(torch.isfinite(value).all()), name
@@ -427,25 +422,22 @@ class TestRefusals:
         ],
     )
     def test_settings(self, options, words):
-        data = tiny_data()
         if words is None:
-            plan_of(data, **options)
+            plan_of(DATA, **options)
             return
         with pytest.raises(TrainingError, match=words) as error:
-            plan_of(data, **options)
+            plan_of(DATA, **options)
         assert "\n" not in str(error.value)
 
     def test_another_generator(self):
-        data = tiny_data()
         other = load_recipe("digits").replace(
             privacy={"mechanism": "moments", "sampling_rate": 1.0, "noise_multiplier": 1.0}
         )
         with pytest.raises(TrainingError, match="mixture"):
-            make_plan(other, facts_of(data))
+            make_plan(other, facts_of(DATA))
 
     def test_a_plan_that_was_edited(self):
-        data = tiny_data()
-        plan = plan_of(data)
+        plan = plan_of(DATA)
         edited = plan.to_json()
         edited["sampling_rate"] = 0.5
         with pytest.raises(TrainingError, match="sampling rate"):
@@ -462,7 +454,6 @@ class TestRefusals:
 def test_blocks_are_of_one_step(monkeypatch):
     """However quick they are: each costs a large part of the budget."""
     monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: 1000)
-    data = tiny_data()
-    plan = plan_of(data)
-    blocks = trainer.Trainer(plan, data, CPU, Everything(6)).blocks()
+    plan = plan_of(DATA)
+    blocks = trainer.Trainer(plan, DATA, CPU, Everything(6)).blocks()
     assert [block.steps for block in blocks] == [1] * 6

@@ -205,9 +205,7 @@ class TestDefectsAreNoticed:
     def test_a_clip_that_lets_nan_pass(self, kind, monkeypatch):
         monkeypatch.setattr(clipping, "_finite", lambda values: values.detach().double())
         monkeypatch.setattr(
-            gradients.SinkhornMechanism,
-            "_cross",
-            lambda _self, x, sample: x * sample.points.double().sum(),
+            gradients.SinkhornMechanism, "_cross", lambda _self, x, sample: x * sample.points.double().sum()
         )
         with pytest.raises(AssertionError, match="not finite"):
             strike(kind, attack(rows=((math.nan,) * D,), classes=0))

@@ -12,12 +12,12 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
+from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
 from dpsinkhorn.ot import L1L2, MatrixProblem, SquaredEuclidean, solve, transport_loss, with_labels
 from dpsinkhorn.report import write_report
 from dpsinkhorn.training import facts_of, make_plan
 from support.barriers import mechanism_of
-from support.runs import finished, tiny_data, tiny_recipe
+from support.runs import DATA, finished, tiny_recipe
 from support.sanitizer_oracles import digits, neighbours, pair_costs
 
 LOSSES = [{"marginals": 0.0}, {"marginals": 20.0}, {"marginals": "classes"}, {"iterations": 13}]
@@ -158,8 +158,7 @@ class TestBehindTheBarrier:
 @EVERY
 @pytest.mark.parametrize("kind", ["batch", "parameter", "none"])
 def test_a_run_from_start_to_release(kind: str, loss: dict[str, object], tmp_path):
-    data = tiny_data()
-    plan = make_plan(tiny_recipe(kind, steps=3, loss=loss), facts_of(data), accountant="rdp", seed=1)
-    run = finished(tmp_path / "run", plan, data)
+    plan = make_plan(tiny_recipe(kind, steps=3, loss=loss), facts_of(DATA), accountant="rdp", seed=1)
+    run = finished(tmp_path / "run", plan, DATA)
     page = write_report(run.folder).report.read_text(encoding="utf-8")
     assert plan.recipe.loss.transport.replace("'", "&#39;") in page

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared import base, shares
 from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.clipping import LARGEST_MARGIN, margin
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, measure, on_grid, pixel_cost, slope_bound
-from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN, margin
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import SeededNoise
 from support.barriers import mechanism_of

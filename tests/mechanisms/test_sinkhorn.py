@@ -52,8 +52,7 @@ class TestAgainstAutograd:
         sample = Sample(some_digits(12).points)
         barrier.backward(parameter * 1, None, sample, [parameter], SeededNoise(0))
         close(
-            parameter.grad.double(),
-            sinkhorn_gradient(cost, parameter, None, sample, regularization, extra),
+            parameter.grad.double(), sinkhorn_gradient(cost, parameter, None, sample, regularization, extra)
         )
 
     @pytest.mark.parametrize("cost", COSTS, ids=repr)

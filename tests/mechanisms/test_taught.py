@@ -1,4 +1,4 @@
-"""Critics on parts of the records: what they descend on, what they notice, and that generators learn of them."""
+"""Critics on parts of the records: what they descend on, what they notice, what generators learn of them."""
 
 from __future__ import annotations
 

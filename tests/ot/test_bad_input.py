@@ -104,6 +104,7 @@ def test_matrix(matrix: torch.Tensor):
         ("tolerance", {"tolerance": "small"}),
         ("tolerance", {"tolerance": 0.0}),
         ("max_iterations", {"max_iterations": 0}),
+        ("max_iterations", {"max_iterations": 2.5}),
         ("method", {"method": "magic"}),
         ("storage", {"storage": "cloud"}),
     ],

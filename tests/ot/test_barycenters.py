@@ -30,10 +30,12 @@ def test_as_pot(regularization: float, weights: np.ndarray | None):
 def test_what_is_wrong_is_said():
     for name, arguments in {
         "histograms": (torch.rand(20), COSTS, 0.1),
+        "histograms: expected": ("abc", COSTS, 0.1),
+        "matrix: no barycenter": (torch.rand(2, 20), torch.full((20, 20), torch.inf), 0.1),
         "matrix": (torch.rand(2, 20), torch.rand(3, 20, 20), 0.1),
         "regularization": (torch.rand(2, 20), COSTS, 0.0),
     }.items():
-        with pytest.raises(ValueError, match=f"^{name}: "):
+        with pytest.raises(ValueError, match=f"^{name}"):
             barycenter(*arguments)
     with pytest.raises(ValueError, match=r"^a: "):
         barycenter(torch.rand(2, 19), COSTS, 0.1)

@@ -130,7 +130,14 @@ def test_in_float32_and_in_the_loss():
     assert torch.isfinite(points.grad).all()
 
 
-@pytest.mark.parametrize("bad", [-1.0, (1.0,), (1.0, 2.0, 3.0), "1", (math.nan, 1.0), (None, 1.0)])
+@pytest.mark.parametrize("bad", [-1.0, (), (1.0, 2.0, 3.0), "1", (math.nan, 1.0), (None, 1.0)])
 def test_bad_marginals_are_named(bad: object):
     with pytest.raises(ValueError, match=r"^marginals: expected a pair"):
         solve(Problem(*case()[:2]), 0.1, marginals=bad)  # type: ignore[arg-type]
+
+
+def test_masses_beyond_all_bounds_are_named():
+    problem = Problem(torch.rand(3, 2), torch.rand(2, 2), a=torch.full((3,), 1e308, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"^weights: "):
+        solve(problem, 0.1, marginals=1.0)
+    assert solve(problem, 0.1).converged

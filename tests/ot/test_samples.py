@@ -54,10 +54,24 @@ def test_what_is_not_supported_is_named():
         ("p", {"p": 3}),
         ("potentials", {"potentials": True}),
         ("reach", {"reach": -1.0}),
+        ("reach", {"reach": "a"}),
+        ("blur", {"blur": None}),
         ("regularization", {"blur": 0.0, "reach": 1.0}),
     ]:
         with pytest.raises(ValueError, match=f"^{name}: "):
             SamplesLoss(**arguments)
+    a, x, b, y = clouds()
+    for name, given in [
+        ("clouds", (x, y, x)),
+        ("clouds", (x.numpy(), y.numpy())),
+        ("clouds", ([[0.0]], y)),
+        ("clouds", (a, a, x, b, b, y)),
+        ("a", (a[:, None], x, b, y)),
+        ("b", (a, x, b[1:], y)),
+        ("weights", (2 * a, x, b, y)),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            SamplesLoss()(*given)
     a, x, b, y = clouds()
     with pytest.raises(ValueError, match=r"^weights: .*reach"):
         SamplesLoss()(2 * a, x, b, y)

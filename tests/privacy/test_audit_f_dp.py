@@ -24,8 +24,7 @@ from dpsinkhorn.privacy.audit import (
     one_run_bound,
     pair_p_value,
 )
-from dpsinkhorn.privacy.audit.noise import least_refuted_noise
-from dpsinkhorn.privacy.audit.one_run import Guesses
+from dpsinkhorn.privacy.audit.one_run import Guesses, least_refuted_noise
 
 
 def delta_of(mu: float, e: float) -> float:

@@ -21,7 +21,7 @@ from dpsinkhorn.training import Run, TrainingError, make_plan
 from dpsinkhorn.training.records import facts_of
 from support.modules import OwnNet
 from support.releases import CONFIGS, statement, trained, write_small_release
-from support.runs import tiny_arrays, tiny_data, tiny_recipe
+from support.runs import IMAGES, LABELS, tiny_data, tiny_recipe
 
 
 @pytest.fixture
@@ -177,20 +177,17 @@ class TestTraining:
 
     @pytest.mark.parametrize("mechanism", ["record", "batch", "image", "none"])
     def test_replays(self, mechanism):
-        images, labels, _ = tiny_arrays()
-        first, again = (self.model(mechanism).fit(images, labels).sample(9, random_state=2) for _ in range(2))
+        first, again = (self.model(mechanism).fit(IMAGES, LABELS).sample(9, random_state=2) for _ in range(2))
         assert np.array_equal(first[0], again[0])
 
     @pytest.mark.parametrize("mechanism", ["moments", "parameter"])
     def test_refused_where_it_would_see_more_than_noise(self, mechanism):
         """A module's own backward could keep the gradient that `parameter` clips and noises after it."""
-        images, labels, _ = tiny_arrays()
         with pytest.raises(TrainingError, match=f"the mechanism {mechanism} cannot train .*OwnNet"):
-            self.model(mechanism).fit(images, labels)
+            self.model(mechanism).fit(IMAGES, LABELS)
 
     def test_settings_and_saving(self, tmp_path):
-        images, labels, _ = tiny_arrays()
-        model = self.model(settings={"generator": {"size": 4, "width": 3}}).fit(images, labels)
+        model = self.model(settings={"generator": {"size": 4, "width": 3}}).fit(IMAGES, LABELS)
         assert model.release_.config.settings == {"size": 4, "width": 3}
         model.save(tmp_path / "r")
         saved = dpsinkhorn.load(tmp_path / "r", generator=OwnNet)
@@ -205,9 +202,8 @@ class TestTraining:
         ],
     )
     def test_refused_before_anything_is_spent(self, tmp_path, changes, message):
-        images, labels, _ = tiny_arrays()
         with pytest.raises(ValueError, match=message) as error:
-            self.model(ledger=tmp_path / "ledger.jsonl", **changes).fit(images, labels)
+            self.model(ledger=tmp_path / "ledger.jsonl", **changes).fit(IMAGES, LABELS)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "ledger.jsonl").exists()
 
@@ -226,9 +222,8 @@ class TestTraining:
         assert load(tmp_path / "run", generator=OwnNet).sample(3)[0].shape == (3, 4, 4)
 
     def test_images_of_another_shape(self):
-        images, labels, _ = tiny_arrays()
         with pytest.raises(ValueError, match="must return images of shape"):
-            self.model(settings={}).fit(images, labels)
+            self.model(settings={}).fit(IMAGES, LABELS)
 
 
 def test_a_mixture_still_needs_no_class(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import numpy as np
 import onnxruntime
@@ -63,3 +64,9 @@ def test_metadata_say_what_is_guaranteed(release_folder, tmp_path):
         write_onnx(release, tmp_path / "generator.onnx")
     with pytest.raises(ReleaseError, match="must end in"):
         write_onnx(release, tmp_path / "generator.pt")
+
+
+def test_the_exporter_does_not_talk_of_itself(release_folder, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("torch.onnx"), "propagate", True)  # else it is not caught here
+    write_onnx(load(release_folder), tmp_path / "generator.onnx")
+    assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING] == []

@@ -177,12 +177,7 @@ def test_the_summary_to_sign_is_one_page(browser, pages, tmp_path):
     long = "What a hospital writes here takes two or three lines of a page, rarely more than that. " * 2
     folder = pages["private"].parent
     page = write_report(
-        folder,
-        output=tmp_path / "r.html",
-        responsible=long,
-        contact=long,
-        legal_basis=long,
-        recipients=long,
+        folder, output=tmp_path / "r.html", responsible=long, contact=long, legal_basis=long, recipients=long
     ).report
     wide, high = (mm / 25.4 * 96 for mm in (210 - 2 * 16, 297 - 2 * 18))
     for path in (page, pages["persons-image"]):

@@ -20,7 +20,7 @@ from dpsinkhorn.report import write_report
 from dpsinkhorn.report.pictures import Picture
 from dpsinkhorn.training import Run, Saving
 from support.html import read_page
-from support.runs import EVERY_BLOCK, bits, finished, tiny_arrays, tiny_data, tiny_plan
+from support.runs import DATA, EVERY_BLOCK, IMAGES, LABELS, bits, finished, tiny_data, tiny_plan
 
 DAY = datetime.date(2030, 5, 4)
 PICTURES = Saving(checkpoint_seconds=0.0, picture_steps=2)
@@ -53,12 +53,10 @@ sys.stdout.write("\\n".join(path for path in opened if path.startswith(str(folde
 @pytest.fixture
 def place(tmp_path):
     """A run on a file, with everything beside it that a run can have."""
-    images, labels, _ = tiny_arrays()
-    np.savez(tmp_path / "data.npz", images=images, labels=labels)
-    data = tiny_data()
+    np.savez(tmp_path / "data.npz", images=IMAGES, labels=LABELS)
     source = {"data": str(tmp_path / "data.npz"), "label": "labels"}
-    run = Run.create(tmp_path / "run", tiny_plan(data, seed=None), source=source)
-    assert run.train(data, saving=PICTURES)
+    run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=None), source=source)
+    assert run.train(DATA, saving=PICTURES)
     assert (run.folder / "checkpoint.safetensors").exists()
     assert list((run.folder / "samples").iterdir())
     return tmp_path
@@ -95,13 +93,12 @@ def test_all_else_in_the_folder_does_not_matter(place):
 
 def test_not_even_in_which_blocks_steps_were_charged(tmp_path):
     """How many steps a block has follows the clock, and so the private samples."""
-    data = tiny_data()
-    plan = tiny_plan(data, seed=3, steps=60)
-    whole = finished(tmp_path / "whole", plan, data)
+    plan = tiny_plan(DATA, seed=3, steps=60)
+    whole = finished(tmp_path / "whole", plan, DATA)
     parts = Run.create(tmp_path / "parts", plan)
     for _ in range(2):
-        assert not Run.resume(parts.folder).train(data, saving=EVERY_BLOCK, watch=lambda _: True)
-    assert Run.resume(parts.folder).train(data)
+        assert not Run.resume(parts.folder).train(DATA, saving=EVERY_BLOCK, watch=lambda _: True)
+    assert Run.resume(parts.folder).train(DATA)
     assert bits(whole.folder)["release"] == bits(parts.folder)["release"]
     blocks = [[spend.steps for spend in read_ledger(run.ledger_path).spends] for run in (whole, parts)]
     assert blocks[0] != blocks[1]
@@ -171,10 +168,9 @@ def test_a_torn_log_does_no_harm(place):
 
 def test_real_images_are_for_the_curator_alone(place):
     """Neither they nor the name of their file get onto the page that may be shown, whatever is stated."""
-    images, labels, _ = tiny_arrays()
-    drawn = beside_picture(images, labels, images, labels, ["Geheim"], place / "both.png")
-    near = nearest_neighbours(images[:3], images)
-    nearest = neighbours_picture(images[:3], images, near, place / "near.png")
+    drawn = beside_picture(IMAGES, LABELS, IMAGES, LABELS, ["Geheim"], place / "both.png")
+    near = nearest_neighbours(IMAGES[:3], IMAGES)
+    nearest = neighbours_picture(IMAGES[:3], IMAGES, near, place / "near.png")
     found = place / "evaluation.json"
     shown = {"beside": "/elsewhere/both-CURATOR-ONLY.png", "neighbours": str(nearest)}  # one was moved
     release = load(place / "run")

@@ -25,7 +25,7 @@ from dpsinkhorn.report import ReportError, write_report
 from dpsinkhorn.training import Run
 from support.html import read_page, rows
 from support.reports import banner, figure, page_of, printed
-from support.runs import EVERY_BLOCK, finished, tiny_data, tiny_plan
+from support.runs import DATA, EVERY_BLOCK, finished, tiny_data, tiny_plan
 
 
 class TestSharedLedger:
@@ -250,12 +250,11 @@ class TestSharedLedger:
 
     def test_a_guest_on_the_ledger_of_a_run(self, tmp_path):
         """A ledger is shared too where another run was given that of the first."""
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None, epsilon=50.0)
+        plan = tiny_plan(DATA, seed=None, epsilon=50.0)
         first = Run.create(tmp_path / "first", plan)
-        assert not first.train(data, saving=EVERY_BLOCK, watch=lambda _: True)
+        assert not first.train(DATA, saving=EVERY_BLOCK, watch=lambda _: True)
         guest = dataclasses.replace(plan, noise_multiplier=20.0)
-        finished(tmp_path / "guest", guest, data, ledger=first.ledger_path)
+        finished(tmp_path / "guest", guest, DATA, ledger=first.ledger_path)
         page = page_of(first.folder)
         own = read_ledger(first.ledger_path).total(first.name)
         assert "budget of this run" in dict(rows(page, "Privacy"))
@@ -286,3 +285,28 @@ class TestSharedLedger:
         own = format_epsilon(epsilon(plan.mechanism.sampled(0.25, 3), plan.delta))
         assert rows(page, "The same in figures")[-1] == ["3", own]
         assert "ε at δ = 0.00001 (add or remove one record), of this run alone" in page.text
+
+
+def test_another_ledger(tmp_path):
+    one, two = (finished(tmp_path / name, tiny_plan(DATA, seed=None), DATA) for name in ("a", "b"))
+    for path in two.folder.glob("ledger.jsonl*"):
+        (one.folder / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ReportError, match="does not hold the entry"):
+        write_report(one.folder)
+
+
+def test_an_edited_ledger(tmp_path):
+    run = finished(tmp_path / "run", tiny_plan(DATA, seed=None), DATA)
+    run.ledger_path.write_bytes(run.ledger_path.read_bytes().replace(b'"steps":1', b'"steps":0', 1))
+    with pytest.raises(ReportError, match="cannot be trusted"):
+        write_report(run.folder)
+
+
+def test_without_its_ledger_a_finished_run_still_has_a_page(tmp_path):
+    run = finished(tmp_path / "run", tiny_plan(DATA, seed=None), DATA)
+    for path in run.folder.glob("ledger.jsonl*"):
+        path.unlink()
+    page = page_of(run.folder)
+    assert banner(page).attributes["class"] == "banner draft"
+    assert "its ledger was not found" in banner(page).text
+    assert "holds the entry" not in page.text

@@ -25,9 +25,7 @@ from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
-from dpsinkhorn.privacy import (
-    SeededNoise,
-)
+from dpsinkhorn.privacy import SeededNoise
 from support.barriers import mechanism_of
 
 KINDS = ("record", "batch", "image", "parameter")

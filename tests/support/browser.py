@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 WINDOWS = {"phone": (360, 740), "desktop": (1280, 900)}
-NAMES = (
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-)
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
     "NO BROWSER: report and site are not looked at. `make browser` installs one where it may; else "
     "`apt-get install chromium-headless-shell`, or `playwright install --only-shell chromium`"

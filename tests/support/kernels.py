@@ -49,8 +49,6 @@ def compile_for_a_gpu(kernel: Any, types: dict[str, str], constants: dict[str, A
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
     indexed = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(
-        ASTSource(kernel, signature, indexed),
-        target=GPUTarget("cuda", 90, 32),
-        options={"num_warps": warps},
+        ASTSource(kernel, signature, indexed), target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}
     )
     assert ".local" not in built.asm["ptx"], f"{kernel.__name__} does not fit into registers"

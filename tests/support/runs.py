@@ -61,6 +61,10 @@ def tiny_data(labelled=True, **options):
     return from_arrays(images, labels if labelled else None, groups=groups)
 
 
+DATA = tiny_data()
+IMAGES, LABELS, _ = tiny_arrays()
+
+
 def tiny_recipe(mechanism="record", *, steps=12, ema=0.9, schedule="cosine", privacy=None, loss=None):
     """A recipe whose noise multiplier is given, so that nothing need be calibrated."""
     noise = None if mechanism == "none" else 1.5

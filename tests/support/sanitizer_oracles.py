@@ -48,12 +48,7 @@ def clipped(value: Tensor, bound: float) -> Tensor:
 
 
 def record_sum(
-    cost: Cost,
-    x: Tensor,
-    x_labels: Tensor | None,
-    sample: Sample,
-    regularization: float,
-    clip: float,
+    cost: Cost, x: Tensor, x_labels: Tensor | None, sample: Sample, regularization: float, clip: float
 ) -> Tensor:
     """``Σ clip(v, C)`` over records, or over persons where the sample names them: one at a time."""
     units: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dpsinkhorn.mechanisms import register
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, backpropagate
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy import RecordMechanism
@@ -27,7 +27,7 @@ class Pull(GradientMechanism):
     def resampled(self, generated):  # noqa: ARG002
         return 0
 
-    def clipped(self, points, labels, sample, parameters=()):  # noqa: ARG002
+    def clipped(self, points, labels, sample):
         x, records = on_grid(points), on_grid(sample.points)
         total = torch.zeros_like(x)
         for row, record in enumerate(records):
@@ -36,6 +36,5 @@ class Pull(GradientMechanism):
             total += (pull * 2.0**32).trunc() * 2.0**-32  # so coarse that the sum of many is exact
         return total
 
-    def backward(self, points, labels, sample, parameters, noise):
-        released = self.noised(self.clipped(points, labels, sample), noise)
-        backpropagate(points, released / self.terms.expected_batch, parameters)
+    def gradient(self, points, labels, sample, noise):
+        return self.noised(self.clipped(points, labels, sample), noise) / self.terms.expected_batch

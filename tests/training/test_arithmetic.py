@@ -9,7 +9,7 @@ from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.training import Run, arithmetic
 from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
 from support.devices import each_device
-from support.runs import tiny_data, tiny_plan
+from support.runs import DATA, tiny_plan
 
 CPU = torch.device("cpu")
 
@@ -85,10 +85,9 @@ class TestSwitch:
 
 def test_a_run_on_such_a_device_spends_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: False)
-    data = tiny_data()
-    run = Run.create(tmp_path / "run", tiny_plan(data))
+    run = Run.create(tmp_path / "run", tiny_plan(DATA))
     with pytest.raises(TrainingError, match="does not multiply in float64 as the guarantee needs it"):
-        run.train(data)
+        run.train(DATA)
     monkeypatch.undo()
     assert run.ledger_path.read_text().count('"spend"') == 0
-    assert run.train(data)
+    assert run.train(DATA)

@@ -14,7 +14,7 @@ from dpsinkhorn.privacy import ImageMechanism, MomentsMechanism, SeededNoise, pu
 from dpsinkhorn.privacy.audit import AuditError, threshold_bound
 from dpsinkhorn.training import TrainingError, load_recipe
 from dpsinkhorn.training.auditing import StepGame, StepSetting, audit_run, audit_step, plant_canaries
-from support.runs import tiny_data, tiny_recipe
+from support.runs import DATA, tiny_data, tiny_recipe
 
 
 def mixture_recipe(noise: float):
@@ -115,16 +115,15 @@ class TestThePublishedEpsilonOfImage:
 
 class TestCanaries:
     def test_half_of_them_are_in_and_each_is_what_it_says(self):
-        data = tiny_data()
-        planted = plant_canaries(data, 400, SeededNoise(0))
+        planted = plant_canaries(DATA, 400, SeededNoise(0))
         assert 150 < planted.included.sum() < 250
-        assert planted.data.records == data.records + planted.included.sum()
-        there = planted.data.points(np.arange(data.records, planted.data.records))
+        assert planted.data.records == DATA.records + planted.included.sum()
+        there = planted.data.points(np.arange(DATA.records, planted.data.records))
         assert torch.equal(there, planted.points[torch.from_numpy(planted.included)])
         labels = planted.labels[torch.from_numpy(planted.included)]
-        assert (planted.data.labels[data.records :] == labels.numpy()).all()
-        assert (planted.data.images[: data.records] == data.images).all()
-        assert planted.data.value_range == data.value_range
+        assert (planted.data.labels[DATA.records :] == labels.numpy()).all()
+        assert (planted.data.images[: DATA.records] == DATA.images).all()
+        assert planted.data.value_range == DATA.value_range
 
     def test_an_eighth_of_the_pixels_is_changed(self):
         data = load_dataset("digits")
@@ -153,10 +152,9 @@ class TestCanaries:
 
 class TestRun:
     def test_a_weak_training_is_seen_through_and_stays_below_its_claim(self):
-        data = tiny_data()
         recipe = tiny_recipe(steps=25, privacy={"noise_multiplier": 0.5})
-        found = audit_run(data, recipe, delta=1e-5, canaries=200, seed=0)
-        assert found.plan.facts.records == data.records + 100  # declared, whatever the coins said
+        found = audit_run(DATA, recipe, delta=1e-5, canaries=200, seed=0)
+        assert found.plan.facts.records == DATA.records + 100  # declared, whatever the coins said
         assert not found.plan.facts.size_is_public
         assert found.claimed > 30
         assert 1 < found.every_step.steinke.epsilon < found.claimed

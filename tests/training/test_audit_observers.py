@@ -24,9 +24,7 @@ from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.mechanisms.shared.part_critics import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean
-from dpsinkhorn.privacy import (
-    SeededNoise,
-)
+from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 from dpsinkhorn.training.auditing import audit_run
 from dpsinkhorn.training.auditing.observers import (

@@ -23,9 +23,9 @@ from dpsinkhorn import DPSinkhorn, Variation
 from dpsinkhorn.data import DataError, load_dataset
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, format_epsilon, read_ledger
 from dpsinkhorn.release import ReleaseError
-from dpsinkhorn.training import Run, TrainingError, bar, fitting
+from dpsinkhorn.training import Run, TrainingError, fitting, watching
 from support.modules import OwnNet
-from support.runs import tiny_arrays
+from support.runs import IMAGES, LABELS, tiny_arrays
 
 SMALL = {
     "privacy": {"steps": 6, "sampling_rate": 0.3, "noise_multiplier": 1.5},
@@ -67,8 +67,7 @@ class Parts(dict):
 
 @pytest.fixture(scope="module")
 def fitted():
-    images, labels, _ = tiny_arrays()
-    return model().fit(images, labels)
+    return model().fit(IMAGES, LABELS)
 
 
 class TestRoundTrip:
@@ -123,8 +122,7 @@ class TestRoundTrip:
         assert privacy.recomputed_epsilon() == pytest.approx(privacy.epsilon)
 
     def test_a_budget(self):
-        images, labels, _ = tiny_arrays()
-        made = model(epsilon=np.float64(2.0), delta=1e-3).fit(images, labels)
+        made = model(epsilon=np.float64(2.0), delta=1e-3).fit(IMAGES, LABELS)
         assert 1.9 < made.privacy_.epsilon <= 2
         assert made.privacy_.delta == 1e-3
 
@@ -151,46 +149,40 @@ class TestScikitLearn:
         assert not (tmp_path / "x").exists()
 
     def test_a_seed_replays_and_is_not_for_release(self, tmp_path):
-        images, labels, _ = tiny_arrays()
-        first, second = (model(random_state=np.int64(4)).fit(images, labels) for _ in range(2))
+        first, second = (model(random_state=np.int64(4)).fit(IMAGES, LABELS) for _ in range(2))
         np.testing.assert_array_equal(first.sample(9, random_state=0)[0], second.sample(9, random_state=0)[0])
         assert not first.privacy_.releasable
         first.save(tmp_path / "release")
         assert not dpsinkhorn.load(tmp_path / "release").releasable
 
     def test_without_a_seed_no_two_fits_are_equal(self):
-        images, labels, _ = tiny_arrays()
-        first, second = (model().fit(images, labels) for _ in range(2))
+        first, second = (model().fit(IMAGES, LABELS) for _ in range(2))
         assert (first.sample(9, random_state=0)[0] != second.sample(9, random_state=0)[0]).any()
 
     @pytest.mark.parametrize("seed", [np.random.default_rng(0), 1.5, "3", True])
     def test_what_is_no_seed(self, seed):
-        images, labels, _ = tiny_arrays()
         with pytest.raises(TrainingError, match="random_state"):
-            model(random_state=seed).fit(images, labels)
+            model(random_state=seed).fit(IMAGES, LABELS)
 
     def test_fitting_again_replaces_what_was_learnt(self):
-        images, labels, _ = tiny_arrays()
-        made = model().fit(images, labels)
-        made.fit(images[:, :3], labels)
+        made = model().fit(IMAGES, LABELS)
+        made.fit(IMAGES[:, :3], LABELS)
         assert made.sample(1)[0].shape == (1, 3, 4)
 
     def test_a_fit_that_fails_leaves_what_was_learnt_before(self):
-        images, labels, _ = tiny_arrays()
-        made = model().fit(images, labels)
+        made = model().fit(IMAGES, LABELS)
         before = made.plan_, made.release_, made.privacy_, list(made.classes_)
         with pytest.raises(TrainingError, match="stopped"):
-            made.fit(images[:, :3], labels % 2, watch=lambda _: True)
+            made.fit(IMAGES[:, :3], LABELS % 2, watch=lambda _: True)
         assert (made.plan_, made.release_, made.privacy_, list(made.classes_)) == before
 
     def test_a_declared_number_of_records(self):
-        images, labels, _ = tiny_arrays()
-        made = model(records=np.int64(100)).fit(images, labels)
+        made = model(records=np.int64(100)).fit(IMAGES, LABELS)
         assert made.plan_.facts.records == 100
         assert not made.privacy_.size_is_public
         for bad in (0, 1.5, "90", True):
             with pytest.raises(TrainingError, match="records"):
-                model(records=bad).fit(images, labels)
+                model(records=bad).fit(IMAGES, LABELS)
 
     def test_and_nothing_follows_from_the_true_one(self):
         """With a class of one's own, too, sizes that a recipe takes from facts follow the declared one."""
@@ -215,19 +207,18 @@ class TestFolder:
     @pytest.mark.usefixtures("small_blocks")
     @pytest.mark.parametrize("how", ["watch", "Ctrl-C"])
     def test_a_fit_that_was_stopped_goes_on(self, tmp_path, how):
-        images, labels, _ = tiny_arrays()
         seeded = model(random_state=4, budget=50, ledger=tmp_path / "ledger.jsonl")
         interrupt = partial(os.kill, os.getpid(), signal.SIGINT)
         with pytest.raises(TrainingError if how == "watch" else KeyboardInterrupt, match="to go on"):
-            seeded.fit(images, labels, watch=lambda _: how == "watch" or interrupt(), folder=tmp_path / "run")
+            seeded.fit(IMAGES, LABELS, watch=lambda _: how == "watch" or interrupt(), folder=tmp_path / "run")
         with pytest.raises(TrainingError, match="a run with other settings or data"):
-            model(random_state=5).fit(images, labels, folder=tmp_path / "run")
-        found = seeded.fit(images, labels, folder=tmp_path / "run").sample(9, random_state=0)[0]
-        whole = model(random_state=4).fit(images, labels)
+            model(random_state=5).fit(IMAGES, LABELS, folder=tmp_path / "run")
+        found = seeded.fit(IMAGES, LABELS, folder=tmp_path / "run").sample(9, random_state=0)[0]
+        whole = model(random_state=4).fit(IMAGES, LABELS)
         np.testing.assert_array_equal(found, whole.sample(9, random_state=0)[0])
         assert seeded.privacy_.charges == whole.privacy_.charges
         with pytest.raises(TrainingError, match="is finished"):
-            seeded.fit(images, labels, folder=tmp_path / "run")
+            seeded.fit(IMAGES, LABELS, folder=tmp_path / "run")
 
 
 class TestProgress:
@@ -241,10 +232,10 @@ class TestProgress:
 
     @pytest.mark.parametrize(("widgets", "file"), [(None, "stdout"), (object(), "stderr")])
     def test_a_notebook(self, widgets, file, monkeypatch):
-        assert bar.notebook_or_terminal() is None  # a test has neither
+        assert watching.notebook_or_terminal() is None  # a test has neither
         monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: widgets)
-        console = bar.notebook_or_terminal()
+        console = watching.notebook_or_terminal()
         assert console.file is getattr(sys, file)
         assert console.is_jupyter == (widgets is not None)
 
@@ -253,8 +244,7 @@ class TestAdvice:
     """Said before anything is spent, and once."""
 
     def test_none_where_all_is_well(self, recwarn):
-        images, labels, _ = tiny_arrays()
-        model().fit(images, labels)
+        model().fit(IMAGES, LABELS)
         assert not recwarn.list
 
     @pytest.mark.parametrize(
@@ -273,19 +263,17 @@ class TestAdvice:
 
     @pytest.mark.parametrize("name", ["epsilon", "delta", "budget"])
     def test_what_is_no_number(self, name):
-        images, labels, _ = tiny_arrays()
         with pytest.raises(TrainingError, match=f"{name} must be a number, not '3'"):
-            model(**{name: "3"}).fit(images, labels)
+            model(**{name: "3"}).fit(IMAGES, LABELS)
 
 
 class TestKindsOfData:
     def test_data_sets_of_pytorch(self):
-        images, labels, _ = tiny_arrays()
-        first = torch.from_numpy(images)[:, None] / 255  # float, channels first, as torchvision has them
-        pairs = torch.utils.data.TensorDataset(first, torch.from_numpy(labels))
-        for found, plain in zip(drawn(pairs), drawn(images, labels), strict=True):
+        first = torch.from_numpy(IMAGES)[:, None] / 255  # float, channels first, as torchvision has them
+        pairs = torch.utils.data.TensorDataset(first, torch.from_numpy(LABELS))
+        for found, plain in zip(drawn(pairs), drawn(IMAGES, LABELS), strict=True):
             np.testing.assert_array_equal(found, plain)
-        alone = model().fit(torch.utils.data.TensorDataset(first), labels)
+        alone = model().fit(torch.utils.data.TensorDataset(first), LABELS)
         assert alone.classes_.tolist() == [0, 1, 2]
         assert model().fit(torch.utils.data.Subset(pairs, range(60))).plan_.facts.records == 60
         with pytest.raises(DataError, match=r"give its data set \(loader.dataset\)"):
@@ -294,12 +282,11 @@ class TestKindsOfData:
             model().fit(torch.utils.data.TensorDataset(first, first, first))
 
     def test_data_sets_of_hugging_face(self):
-        images, labels, _ = tiny_arrays()
         rows = [
             {"img": Image.fromarray(image), "label": ["bee", "cat", "ant"][label], "age": 3}
-            for image, label in zip(images, labels, strict=True)
+            for image, label in zip(IMAGES, LABELS, strict=True)
         ]
-        found, plain = drawn(Table(rows)), drawn(images, np.array([1, 2, 0])[labels])
+        found, plain = drawn(Table(rows)), drawn(IMAGES, np.array([1, 2, 0])[LABELS])
         np.testing.assert_array_equal(found[0], plain[0])
         assert found[1].tolist() == [["ant", "bee", "cat"][number] for number in plain[1]]
         with pytest.raises(DataError, match=r"give one of them \(data\['train'\]\)"):
@@ -308,33 +295,31 @@ class TestKindsOfData:
             model().fit(Table([{"scan": row["img"], "age": 3} for row in rows]))
 
     def test_a_tensor_may_have_its_channels_first(self):
-        images, labels, _ = tiny_arrays()
-        tensor = torch.from_numpy(images).requires_grad_(False)
-        plain = drawn(images, labels)[0]
+        tensor = torch.from_numpy(IMAGES).requires_grad_(False)
+        plain = drawn(IMAGES, LABELS)[0]
         for form in (tensor, tensor[:, None], tensor[..., None], list(tensor[:, None])):
-            np.testing.assert_array_equal(drawn(form, labels)[0], plain)
+            np.testing.assert_array_equal(drawn(form, LABELS)[0], plain)
 
     def test_columns_and_tables_of_pandas(self, tmp_path):
         pandas = pytest.importorskip("pandas", reason="pandas is not installed: its tables are not tried")
-        images, labels, _ = tiny_arrays()
-        paths = [str(tmp_path / f"{row}.png") for row in range(len(images))]
-        for path, image in zip(paths, images, strict=True):
+        paths = [str(tmp_path / f"{row}.png") for row in range(len(IMAGES))]
+        for path, image in zip(paths, IMAGES, strict=True):
             Image.fromarray(image).save(path)
-        frame = pandas.DataFrame({"age": 3, "image": list(images), "label": labels, "path": paths})
+        frame = pandas.DataFrame({"age": 3, "image": list(IMAGES), "label": LABELS, "path": paths})
         for data in (
             (frame,),
             (frame[["path", "label"]],),
             (frame["image"], frame["label"]),
             (frame["path"], frame["label"].astype("category")),
-            (paths, labels),
+            (paths, LABELS),
         ):
-            for found, plain in zip(drawn(*data), drawn(images, labels), strict=True):
+            for found, plain in zip(drawn(*data), drawn(IMAGES, LABELS), strict=True):
                 np.testing.assert_array_equal(found, plain)
-        table = pandas.DataFrame(images.reshape(len(images), -1))
+        table = pandas.DataFrame(IMAGES.reshape(len(IMAGES), -1))
         with pytest.raises(DataError, match=r"images only.*a height and a width: np.reshape\(images, "):
-            model().fit(table, labels)
+            model().fit(table, LABELS)
         with pytest.raises(DataError, match=r"cannot read the picture owl\.png: there is no such file"):
-            model().fit(pandas.Series(["owl.png"] * 9), labels[:9])
+            model().fit(pandas.Series(["owl.png"] * 9), LABELS[:9])
 
     def test_a_file_as_the_command_line_reads_it(self, tmp_path):
         images, labels, groups = tiny_arrays(persons=15)
@@ -389,9 +374,8 @@ class TestKindsOfData:
         ],
     )
     def test_labels_come_back_as_they_went_in(self, written, tmp_path):
-        images, labels, _ = tiny_arrays()
         written = np.array(written)
-        made = model().fit(images, written[labels])
+        made = model().fit(IMAGES, written[LABELS])
         assert sorted(made.classes_.tolist()) == sorted(written.tolist())
         _, found = made.sample(200, random_state=0)
         assert set(found.tolist()) == set(written.tolist())
@@ -411,21 +395,19 @@ class TestKindsOfData:
         assert dpsinkhorn.load(tmp_path / "release").class_names == ()
 
     def test_names_that_are_stated(self):
-        images, labels, _ = tiny_arrays()
-        stated = model(classes=("cat", "bee", "ant")).fit(images, np.array(["bee", "cat", "ant"])[labels])
+        stated = model(classes=("cat", "bee", "ant")).fit(IMAGES, np.array(["bee", "cat", "ant"])[LABELS])
         assert stated.release_.class_names == ("cat", "bee", "ant")
         assert clone(stated).classes == ("cat", "bee", "ant")
         assert stated.sample(2, "ant")[1].tolist() == ["ant", "ant"]
-        numbers = model(classes=("7", "3", "5")).fit(images, np.array([3, 5, 7])[labels])
+        numbers = model(classes=("7", "3", "5")).fit(IMAGES, np.array([3, 5, 7])[LABELS])
         assert numbers.release_.class_names == ("7", "3", "5")
         assert numbers.sample(2, 5)[1].tolist() == [5, 5]
 
     def test_classes_by_number(self):
-        images, labels, _ = tiny_arrays()
-        assert model(classes=3).fit(images, labels).classes_.tolist() == [0, 1, 2]
-        assert model(classes=4).fit(images, labels).sample(3, labels=3)[0].shape == (3, 4, 4)
+        assert model(classes=3).fit(IMAGES, LABELS).classes_.tolist() == [0, 1, 2]
+        assert model(classes=4).fit(IMAGES, LABELS).sample(3, labels=3)[0].shape == (3, 4, 4)
         with pytest.raises(DataError, match="2 classes stated"):
-            model(classes=2).fit(images, labels)
+            model(classes=2).fit(IMAGES, LABELS)
 
     def test_colour_and_16_bit(self):
         images = np.random.default_rng(0).integers(0, 65536, (40, 4, 5, 3), dtype=np.uint16)
@@ -443,11 +425,10 @@ class TestKindsOfData:
 
     @pytest.mark.parametrize("mechanism", ["batch", "image", "parameter", "none"])
     def test_other_mechanisms(self, mechanism):
-        images, labels, _ = tiny_arrays()
         settings = dict(SMALL)
         if mechanism == "none":
             settings["privacy"] = {"steps": 6, "sampling_rate": 0.3}
-        made = model(recipe="digits", mechanism=mechanism, settings=settings).fit(images, labels)
+        made = model(recipe="digits", mechanism=mechanism, settings=settings).fit(IMAGES, LABELS)
         assert made.privacy_.mechanism == mechanism
         assert made.privacy_.releasable == (mechanism != "none")
 
@@ -506,19 +487,17 @@ class TestPersons:
         assert made.plan_.expected_batch == pytest.approx(0.3 * 90)
 
     def test_one_person_with_everything(self):
-        images, labels, _ = tiny_arrays()
         with pytest.raises(TrainingError, match=r"about 0 persons a class .* too few.*anyway=True"):
-            model(anyway=False).fit(images, labels, groups=["me"] * len(images))
-        made = model().fit(images, labels, groups=["me"] * len(images))
+            model(anyway=False).fit(IMAGES, LABELS, groups=["me"] * len(IMAGES))
+        made = model().fit(IMAGES, LABELS, groups=["me"] * len(IMAGES))
         assert made.plan_.facts.units == 1
 
 
 class TestLedger:
     def test_two_fits_add_up(self, tmp_path):
-        images, labels, _ = tiny_arrays()
         path = tmp_path / "ledger.jsonl"
         Ledger.open(path, epsilon, budget=Budget(50.0, 1e-5)).close()
-        first, second = (model(ledger=path).fit(images, labels) for _ in range(2))
+        first, second = (model(ledger=path).fit(IMAGES, LABELS) for _ in range(2))
         statement = read_ledger(path)
         assert len(statement.runs) == 2
         assert second.privacy_.epsilon == pytest.approx(epsilon(statement.total(), 1e-5, "rdp"))
@@ -526,29 +505,26 @@ class TestLedger:
         assert sum(spend.steps for spend in statement.spends) == 12
 
     def test_no_room(self, tmp_path):
-        images, labels, _ = tiny_arrays()
         path = tmp_path / "ledger.jsonl"
-        model(ledger=path).fit(images, labels)
+        model(ledger=path).fit(IMAGES, LABELS)
         again = model(ledger=path)
         with pytest.raises(TrainingError, match="no room"):
-            again.fit(images, labels)
+            again.fit(IMAGES, LABELS)
         assert not hasattr(again, "release_")
 
     def test_a_fit_that_is_stopped(self, tmp_path):
-        images, labels, _ = tiny_arrays()
         path = tmp_path / "ledger.jsonl"
         with pytest.raises(TrainingError, match="stopped"):
-            model(ledger=path).fit(images, labels, watch=lambda _: True)
+            model(ledger=path).fit(IMAGES, LABELS, watch=lambda _: True)
         assert read_ledger(path).spends  # what was used stays on record
 
 
 def test_several_models_on_one_ledger(tmp_path):
-    images, labels, _ = tiny_arrays()
     ledger = tmp_path / "all.jsonl"
     spent = [
-        model(ledger=ledger, budget=budget).fit(images, labels).privacy_.epsilon for budget in (90, None)
+        model(ledger=ledger, budget=budget).fit(IMAGES, LABELS).privacy_.epsilon for budget in (90, None)
     ]
     assert 0 < spent[0] < spent[1] <= 90
     with pytest.raises(TrainingError, match="has its budget already"):
-        model(ledger=ledger, budget=90).fit(images, labels)
+        model(ledger=ledger, budget=90).fit(IMAGES, LABELS)
     assert read_ledger(ledger).budget.epsilon == 90

@@ -27,7 +27,7 @@ from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
 from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
-from dpsinkhorn.training.steps import choice
+from dpsinkhorn.training.steps import plain
 from support import moment_defects
 from support.defects import ROOT, charge_afterwards, failing, wrap
 
@@ -39,7 +39,7 @@ STEPS = "tests/training/test_steps.py::TestTraining"
 SECURE = "tests/training/test_run_secure.py"
 MOMENT_STEPS = ("means", "common covariance", "centres", "covariances")
 MOMENTS = "tests/mechanisms/test_moments.py"
-LARGEST = "test_the_largest_deviations[(1, 28, 28)-20-"
+LARGEST = "TestCoordinates::test_the_largest_deviations[(1, 28, 28)-20-"
 SEEN = "tests/mechanisms/test_moment_steps.py::TestRuns::test_private_data_are_seen_through_noised_sums_only"
 
 
@@ -201,7 +201,7 @@ def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
     """Samples that find no room tell of the number of records, though that is not public."""
-    patch.setattr(choice, "_may_show_sizes", lambda _plan: True)
+    patch.setattr(plain, "_may_show_sizes", lambda _plan: True)
 
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
@@ -230,6 +230,18 @@ def published_accounting(patch: pytest.MonkeyPatch) -> None:
 
 def each_kind(node: str) -> tuple[str, ...]:
     return tuple(f"{SANITIZERS}::{node}[{kind}]" for kind in KINDS)
+
+
+def of_moments(
+    what: str, plant: Callable[[pytest.MonkeyPatch], None], tests: list[str], audited: tuple[str, ...] = ()
+) -> Defect:
+    """A defect of `moments`: its own tests, or those named in full, and the replay notice it."""
+    nodes = (node if node.startswith("tests/") else f"{MOMENTS}::{node}" for node in tests)
+    return Defect(f"{what}, `moments`", plant, tuple(nodes), audited, replayed=("moments",))
+
+
+def in_two_steps(*tests: str) -> list[str]:
+    return [f"{test}{step}]" for test in tests for step in ("centres", "covariances")]
 
 
 DEFECTS = (
@@ -364,109 +376,62 @@ DEFECTS = (
         nan_past_the_clip,
         ("tests/mechanisms/test_sinkhorn.py::TestClipping::test_what_is_not_finite_becomes_zero",),
     ),
-    Defect(
-        "noise left out, `moments`",
-        moment_defects.without_noise,
-        (f"{MOMENTS}::TestNoise::test_variances",),
-        ("moments",),
-        replayed=("moments",),
+    of_moments("noise left out", moment_defects.without_noise, ["TestNoise::test_variances"], ("moments",)),
+    *(
+        of_moments(name, plant, ["TestNoise::test_variances"])
+        for name, plant in {
+            "too little noise above the diagonal": moment_defects.little_noise_above_the_diagonal,
+            "counts without noise": moment_defects.true_counts,
+            "deviations noised as if counts were not there": moment_defects.deviations_as_if_alone,
+            "counts noised as if their weight were 1": moment_defects.counts_as_heavy_as_deviations,
+        }.items()
     ),
-    Defect(
-        "too little noise above the diagonal, `moments`",
-        moment_defects.little_noise_above_the_diagonal,
-        (f"{MOMENTS}::TestNoise::test_variances",),
-        replayed=("moments",),
-    ),
-    Defect(
-        "counts without noise, `moments`",
-        moment_defects.true_counts,
-        (f"{MOMENTS}::TestNoise::test_variances",),
-        replayed=("moments",),
-    ),
-    Defect(
-        "deviations noised as if counts were not there, `moments`",
-        moment_defects.deviations_as_if_alone,
-        (f"{MOMENTS}::TestNoise::test_variances",),
-        replayed=("moments",),
-    ),
-    Defect(
-        "counts noised as if their weight were 1, `moments`",
-        moment_defects.counts_as_heavy_as_deviations,
-        (f"{MOMENTS}::TestNoise::test_variances",),
-        replayed=("moments",),
-    ),
-    Defect(
-        "scaled coordinates that are not on a grid, `moments`",
+    of_moments(
+        "scaled coordinates that are not on a grid",
         moment_defects.coordinates_off_the_grid,
-        tuple(
-            f"{MOMENTS}::TestCoordinates::{test}{step}]"
-            for test in ("test_sums_half_way_between_steps[", LARGEST)
-            for step in ("centres", "covariances")
-        ),
-        replayed=("moments",),
+        in_two_steps("TestCoordinates::test_sums_half_way_between_steps[", LARGEST),
     ),
-    Defect(
-        "scaled coordinates of too many digits, `moments`",
+    of_moments(
+        "scaled coordinates of too many digits",
         moment_defects.too_many_digits_in_coordinates,
-        (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
-        replayed=("moments",),
+        [f"{LARGEST}centres]"],
     ),
-    Defect(
-        "scaled deviations that are not on a grid, `moments`",
+    of_moments(
+        "scaled deviations that are not on a grid",
         moment_defects.scaled_deviations_off_the_grid,
-        (f"{MOMENTS}::TestCoordinates::{LARGEST}centres]",),
-        replayed=("moments",),
+        [f"{LARGEST}centres]"],
     ),
-    Defect(
-        "scaled coordinates of any length, `moments`",
+    of_moments(
+        "scaled coordinates of any length",
         moment_defects.long_coordinates,
-        tuple(
-            f"{MOMENTS}::TestCoordinates::{test}{step}]"
-            for test in ("test_of_any_size[1e+306-", "test_a_long_one_is_shortened_and_nothing_else[")
-            for step in ("centres", "covariances")
+        in_two_steps(
+            "TestCoordinates::test_of_any_size[1e+306-",
+            "TestCoordinates::test_a_long_one_is_shortened_and_nothing_else[",
         ),
-        replayed=("moments",),
     ),
-    Defect(
-        "scaled coordinates that are not finite, `moments`",
+    of_moments(
+        "scaled coordinates that are not finite",
         moment_defects.coordinates_that_are_not_finite,
-        tuple(f"{MOMENTS}::TestCoordinates::test_values[nan-{step}]" for step in ("centres", "covariances")),
-        replayed=("moments",),
+        in_two_steps("TestCoordinates::test_values[nan-"),
     ),
-    Defect(
-        "clipping left out, `moments`",
+    of_moments(
+        "clipping left out",
         moment_defects.without_clipping,
-        tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
+        [f"TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS],
         ("moments",),
-        replayed=("moments",),
     ),
-    Defect(
-        "clipping by coordinate where it must be joint, `moments`",
+    of_moments(
+        "clipping by coordinate where it must be joint",
         moment_defects.clipped_by_coordinate,
-        tuple(f"{MOMENTS}::TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS),
-        replayed=("moments",),
+        [f"TestSensitivity::test_neighbours[0.3-{step}]" for step in MOMENT_STEPS],
     ),
-    Defect(
-        "sums that are not exact, `moments`",
+    of_moments(
+        "sums that are not exact",
         moment_defects.off_the_grid,
-        tuple(
-            f"{MOMENTS}::TestExact::test_sums_do_not_depend_on_order_or_company[{step}]"
-            for step in MOMENT_STEPS
-        ),
-        replayed=("moments",),
+        [f"TestExact::test_sums_do_not_depend_on_order_or_company[{step}]" for step in MOMENT_STEPS],
     ),
-    Defect(
-        "the true number of records in a normaliser, `moments`",
-        moment_defects.true_normaliser,
-        (SEEN,),
-        replayed=("moments",),
-    ),
-    Defect(
-        "the true number of records in a radius, `moments`",
-        moment_defects.records_in_a_radius,
-        (SEEN,),
-        replayed=("moments",),
-    ),
+    of_moments("the true number of records in a normaliser", moment_defects.true_normaliser, [SEEN]),
+    of_moments("the true number of records in a radius", moment_defects.records_in_a_radius, [SEEN]),
 )
 
 

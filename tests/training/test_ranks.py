@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn import ranks as talk
-from dpsinkhorn.data import from_arrays
+from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
@@ -27,13 +27,15 @@ from dpsinkhorn.training.shared_records import SharedRecords, _Part, answer
 from support.ranks import Command, Group
 from support.runs import (
     AT_THE_END,
+    DATA,
+    IMAGES,
+    LABELS,
     bits,
     crash_at,
     finished,
     header,
     small_plan,
     steps_on_record,
-    tiny_arrays,
     tiny_data,
     tiny_plan,
 )
@@ -112,13 +114,12 @@ class TestTheSameBits:
         assert steps_on_record(run.ledger_path, run.plan.step_charge) == run.plan.steps
 
     def test_a_replay_is_refused_where_other_ranks_would_round_otherwise(self, tmp_path):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data, "record", steps=6))
-        crash_at(3, run, data)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, "record", steps=6))
+        crash_at(3, run, DATA)
         with pytest.raises(AssertionError):
             trained(tmp_path / "run", 2, "record")
         assert not run.done
-        assert Run.resume(run.folder).train(data)
+        assert Run.resume(run.folder).train(DATA)
 
 
 def _on_another(rank, folder, mechanism, devices, refused):
@@ -251,9 +252,8 @@ class TestRecord:
     def test_what_would_see_a_part_only_is_refused(self, monkeypatch):
         """A mechanism that reads all records and says nothing of several ranks, before anything is asked."""
         monkeypatch.setattr(find_mechanism("moments"), "sums_over_records", False)
-        data = tiny_data()
         with pytest.raises(TrainingError, match="moments takes all records on one rank alone"):
-            SharedRecords(_Alone(0, 2), small_plan(data, "moments"), data, CPU)
+            SharedRecords(_Alone(0, 2), small_plan(DATA, "moments"), DATA, CPU)
 
     def test_as_many_ranks_as_are_proved(self):
         with pytest.raises(TrainingError, match="at most 64 ranks, not 65"):
@@ -387,6 +387,36 @@ class TestFaults:
         assert (tmp_path / "0.txt").read_text().startswith("rank 1: MemoryError")
 
 
+class TestAFolderOfFiles:
+    """`--shards`: what no rank can hold whole, and no step can read from, is written as shards first."""
+
+    def test_becomes_shards_before_the_training(self, tmp_path):
+        digits = load_dataset("digits")
+        (tmp_path / "parts").mkdir()
+        for number, rows in enumerate(np.array_split(np.arange(digits.records), 3)):
+            content = {"images": digits.images[rows], "labels": digits.labels[rows]}
+            np.savez(tmp_path / "parts" / f"{number}.npz", **content)
+        common = ("--mechanism", "moments", "--epsilon", 10, "--seed", 1)
+        reading = ("--data", tmp_path / "parts", "--classes", 10, "--shards", tmp_path / "shards")
+        group = Command(2, tmp_path / "said", "train", *reading, *common, "--out", tmp_path / "two")
+        assert group.wait(120) == [0, 0]
+        run = Run.resume(tmp_path / "two")
+        assert run.settings["source"] == {"data": str(tmp_path / "shards")}
+        assert run.plan.facts.records == digits.records
+        alone = Command(
+            1, tmp_path / "alone", "train", "--data", tmp_path / "shards", *common, "--out", tmp_path / "one"
+        )
+        assert alone.wait(120) == [0]
+        assert bits(tmp_path / "one") == bits(tmp_path / "two")
+
+    def test_a_dry_run_writes_none(self, tmp_path):
+        asked = ("--data", "digits", "--epsilon", 10, "--dry-run", "--shards", tmp_path / "shards")
+        group = Command(2, tmp_path / "said", "train", *asked)
+        assert group.wait(60) == [2, 2]
+        assert "--dry-run writes no --shards" in group.said(0)
+        assert not (tmp_path / "shards").exists()
+
+
 def _notes(folder, rank, work):
     try:
         work()
@@ -413,13 +443,12 @@ def runs_out_of_memory(rank, folder):
 
 def fits(rank, folder):
     """All ranks fit, and draw from what they have."""
-    images, labels, _ = tiny_arrays()
     dist.init_process_group("gloo")
     settings = {"privacy": {"steps": 5, "noise_multiplier": 2.0}, "generator": {"components": 3}}
     model = DPSinkhorn(
         None, recipe="mixture", settings=settings, classes=3, random_state=1, accountant="rdp", anyway=True
     )
-    drawn, _ = model.fit(images, labels).sample(5, random_state=0)
+    drawn, _ = model.fit(IMAGES, LABELS).sample(5, random_state=0)
     np.save(folder / f"{rank}.npy", drawn)
     dist.barrier()
     dist.destroy_process_group()

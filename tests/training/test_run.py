@@ -14,15 +14,14 @@ from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.report.pictures import training_log
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
-from support.runs import MECHANISMS, finished, lines, tiny_arrays, tiny_data, tiny_plan, tiny_recipe
+from support.runs import DATA, IMAGES, LABELS, MECHANISMS, finished, lines, tiny_data, tiny_plan, tiny_recipe
 
 
 class TestWhatIsWritten:
     @pytest.mark.usefixtures("small_blocks")
     def test_statistics_hold_the_known_keys_only(self, tmp_path):
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None, steps=20)
-        run = finished(tmp_path / "run", plan, data)
+        plan = tiny_plan(DATA, seed=None, steps=20)
+        run = finished(tmp_path / "run", plan, DATA)
         found = lines(run.folder)
         assert all(set(line) == {"step", "epsilon", "steps_per_second", "gradient_norm"} for line in found)
         assert [line["step"] for line in found] == sorted({line["step"] for line in found})
@@ -32,14 +31,12 @@ class TestWhatIsWritten:
         assert found[-1]["epsilon"] == pytest.approx(plan.epsilon, rel=1e-9)
 
     def test_where_the_size_is_not_public_the_speed_does_not_tell_it(self, tmp_path):
-        data = tiny_data()
-        run = finished(tmp_path / "run", tiny_plan(data, seed=None, records=80), data)
+        run = finished(tmp_path / "run", tiny_plan(DATA, seed=None, records=80), DATA)
         assert {line["steps_per_second"] for line in lines(run.folder)} == {None}
         assert len(training_log(run.folder)["lines"]) == len(lines(run.folder))
 
     def test_run_json_holds_the_plan_and_where_the_data_are(self, tmp_path):
-        data = tiny_data()
-        plan = tiny_plan(data)
+        plan = tiny_plan(DATA)
         run = Run.create(tmp_path / "run", plan, source={"data": "/there"})
         settings = json.loads((run.folder / "run.json").read_text())
         assert set(settings) == {"version", "dpsinkhorn", "name", "plan", "source", "ledger", "about"}
@@ -67,10 +64,9 @@ class TestWhatIsWritten:
 class TestClasses:
     @pytest.mark.parametrize("mechanism", [*MECHANISMS, "moments"])
     def test_one_that_was_stated_may_be_empty_and_the_release_does_not_tell(self, tmp_path, mechanism):
-        images, labels, _ = tiny_arrays()
         told = []
-        for name, kept in (("whole", labels >= 0), ("without", labels != 1)):
-            data = from_arrays(images[kept], labels[kept], classes=["0", "1", "2"])
+        for name, kept in (("whole", LABELS >= 0), ("without", LABELS != 1)):
+            data = from_arrays(IMAGES[kept], LABELS[kept], classes=["0", "1", "2"])
             facts = facts_of(data, records=90)
             recipe = tiny_recipe(mechanism)
             if mechanism == "moments":
@@ -86,11 +82,10 @@ class TestClasses:
             assert "whether there are records of each is protected" in found.privacy.notes[1]
 
     def test_one_that_was_not_stated_has_records(self, tmp_path):
-        images, labels, _ = tiny_arrays()
-        whole = from_arrays(images, labels)
+        whole = from_arrays(IMAGES, LABELS)
         run = Run.create(tmp_path / "run", tiny_plan(whole))
         with pytest.raises(DataError, match=r"class 1 has no records; state the classes \(--classes 3\)"):
-            run.train(from_arrays(images[labels != 1], labels[labels != 1]))
+            run.train(from_arrays(IMAGES[LABELS != 1], LABELS[LABELS != 1]))
 
 
 class TestOtherData:
@@ -142,15 +137,13 @@ class TestDeclaredSizes:
         assert not run.ledger_path.exists()
 
     def test_public_by_default(self, tmp_path):
-        data = tiny_data()
-        assert load(finished(tmp_path / "run", tiny_plan(data), data).folder).privacy.size_is_public
+        assert load(finished(tmp_path / "run", tiny_plan(DATA), DATA).folder).privacy.size_is_public
 
 
 class TestCreate:
     def test_a_clip_that_float64_cannot_keep(self, tmp_path):
-        data = tiny_data()
         with pytest.raises(TrainingError, match=r"raise clip$"):
-            Run.create(tmp_path / "run", tiny_plan(data, privacy={"clip": 1e-12}))
+            Run.create(tmp_path / "run", tiny_plan(DATA, privacy={"clip": 1e-12}))
         assert not (tmp_path / "run").exists()
 
     def test_a_ledger_that_is_a_folder(self, tmp_path):
@@ -159,8 +152,7 @@ class TestCreate:
         assert not (tmp_path / "run").exists()
 
     def test_a_folder_of_an_odd_name(self, tmp_path):
-        data = tiny_data()
-        run = finished(tmp_path / "läuft [b]\udcff", tiny_plan(data), data)
+        run = finished(tmp_path / "läuft [b]\udcff", tiny_plan(DATA), DATA)
         assert run.name.isascii()
 
     @pytest.mark.parametrize(
@@ -172,9 +164,8 @@ class TestCreate:
             Run.resume(tmp_path)
 
     def test_a_checkpoint_of_another_run(self, tmp_path):
-        data = tiny_data()
         for name in ("a", "b"):
-            Run.create(tmp_path / name, tiny_plan(data, seed=None)).train(data, watch=lambda _: True)
+            Run.create(tmp_path / name, tiny_plan(DATA, seed=None)).train(DATA, watch=lambda _: True)
         shutil.copy(tmp_path / "a" / "checkpoint.safetensors", tmp_path / "b" / "checkpoint.safetensors")
         with pytest.raises((TrainingError, JournalDamagedError)):
-            Run.resume(tmp_path / "b").train(data)
+            Run.resume(tmp_path / "b").train(DATA)

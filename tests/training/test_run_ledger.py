@@ -13,52 +13,48 @@ from dpsinkhorn.privacy.journal import JournalDamagedError, JournalLockedError
 from dpsinkhorn.training import Run, TrainingError
 from dpsinkhorn.training.account import epsilon_by
 from dpsinkhorn.transport import private_cost
-from support.runs import crash_at, finished, header_step, steps_on_record, tiny_data, tiny_plan
+from support.runs import DATA, crash_at, finished, header_step, steps_on_record, tiny_data, tiny_plan
 
 
 class TestLedger:
     def test_one_process_at_a_time(self, tmp_path):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data))
+        run = Run.create(tmp_path / "run", tiny_plan(DATA))
         budget = Budget(run.plan.budget_epsilon, 1e-5)
         with Ledger.open(run.ledger_path, epsilon, budget=budget), pytest.raises(JournalLockedError):
-            run.train(data)
-        assert run.train(data)
+            run.train(DATA)
+        assert run.train(DATA)
 
     @pytest.mark.parametrize("seed", [None, 3])
     def test_a_run_whose_ledger_is_gone_is_refused(self, tmp_path, draws, seed):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data, seed=seed))
-        run.train(data, watch=lambda _: True)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=seed))
+        run.train(DATA, watch=lambda _: True)
         for file in run.folder.glob("ledger.jsonl*"):
             file.unlink()
         taken = len(draws)
         with pytest.raises(TrainingError, match="is gone; put it back"):
-            Run.resume(run.folder).train(data)
+            Run.resume(run.folder).train(DATA)
         assert len(draws) == taken
         assert not run.ledger_path.exists()
 
     @pytest.mark.usefixtures("small_blocks")
     def test_an_older_copy_of_the_ledger_is_refused(self, tmp_path, draws):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data, seed=None, steps=30))
-        run.train(data, watch=lambda _: True)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=None, steps=30))
+        run.train(DATA, watch=lambda _: True)
         shutil.copytree(run.folder, tmp_path / "old")
         run = Run.resume(run.folder)
-        run.train(data, watch=lambda _: True)
+        run.train(DATA, watch=lambda _: True)
         for file in (tmp_path / "old").glob("ledger.jsonl*"):
             shutil.copy(file, run.folder / file.name)
         taken = len(draws)
         with pytest.raises(JournalDamagedError, match="an older copy"):
-            Run.resume(run.folder).train(data)
+            Run.resume(run.folder).train(DATA)
         assert len(draws) == taken
 
     def test_a_shared_ledger_adds_up_and_refuses_what_does_not_fit(self, tmp_path):
-        data = tiny_data()
         ledger = tmp_path / "shared" / "ledger.jsonl"
-        first = tiny_plan(data, seed=None, steps=10)
+        first = tiny_plan(DATA, seed=None, steps=10)
         # the budget is that of the first run: a second one does not fit
-        finished(tmp_path / "first", first, data, ledger=ledger)
+        finished(tmp_path / "first", first, DATA, ledger=ledger)
         before = ledger.read_bytes()
         with pytest.raises(TrainingError, match="has no room for this run"):
             Run.create(tmp_path / "second", first, ledger=ledger)
@@ -66,12 +62,11 @@ class TestLedger:
         assert ledger.read_bytes() == before
 
     def test_two_runs_on_a_ledger_with_room(self, tmp_path):
-        data = tiny_data()
         ledger = tmp_path / "ledger.jsonl"
-        plan = tiny_plan(data, seed=None, steps=10)
+        plan = tiny_plan(DATA, seed=None, steps=10)
         Ledger.open(ledger, epsilon, budget=Budget(100.0, 1e-5)).close()
-        first = finished(tmp_path / "first", plan, data, ledger=ledger)
-        second = finished(tmp_path / "second", plan, data, ledger=ledger)
+        first = finished(tmp_path / "first", plan, DATA, ledger=ledger)
+        second = finished(tmp_path / "second", plan, DATA, ledger=ledger)
         both = epsilon(read_ledger(ledger).total(), 1e-5, "rdp")
         assert load(first.folder).privacy.epsilon == pytest.approx(plan.epsilon, rel=1e-9)
         assert load(second.folder).privacy.epsilon == pytest.approx(both, rel=1e-9)
@@ -79,10 +74,9 @@ class TestLedger:
         assert len(read_ledger(ledger).runs) == 2
 
     def test_released_frequencies_count_towards_the_room(self, tmp_path):
-        data = tiny_data()
         ledger = tmp_path / "ledger.jsonl"
-        plan = tiny_plan(data, seed=None, steps=10)
-        released = tiny_plan(data, seed=None, steps=10, labels="released")
+        plan = tiny_plan(DATA, seed=None, steps=10)
+        released = tiny_plan(DATA, seed=None, steps=10, labels="released")
         assert released.epsilon > plan.epsilon
         Ledger.open(ledger, epsilon, budget=Budget(plan.budget_epsilon, 1e-5)).close()
         with pytest.raises(TrainingError, match="no room"):
@@ -91,24 +85,22 @@ class TestLedger:
 
     def test_a_resumed_run_stops_where_others_left_room(self, tmp_path, draws):
         """Another run took from the shared ledger in between: fewer steps, and never past the budget."""
-        data = tiny_data()
         ledger = tmp_path / "ledger.jsonl"
-        plan = tiny_plan(data, seed=None, steps=30)
+        plan = tiny_plan(DATA, seed=None, steps=30)
         run = Run.create(tmp_path / "run", plan, ledger=ledger)
-        run.train(data, watch=lambda _: True)
+        run.train(DATA, watch=lambda _: True)
         with Ledger.open(ledger, epsilon) as shared:
             shared.spend(plan.step_charge, run="other", steps=12)
-        assert Run.resume(run.folder).train(data)
+        assert Run.resume(run.folder).train(DATA)
         assert header_step(run.folder) == 18 == len(draws)
         privacy = load(run.folder).privacy
         assert plan.epsilon == pytest.approx(privacy.epsilon, rel=1e-9)
         assert privacy.epsilon <= plan.budget_epsilon
 
     def test_a_ledger_at_another_delta(self, tmp_path):
-        data = tiny_data()
         Ledger.open(tmp_path / "ledger.jsonl", epsilon, budget=Budget(100.0, 1e-6)).close()
         with pytest.raises(TrainingError, match="delta 1e-06, this run at 1e-05"):
-            Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")
+            Run.create(tmp_path / "run", tiny_plan(DATA), ledger=tmp_path / "ledger.jsonl")
 
     def test_one_unit_of_privacy_per_ledger(self, tmp_path):
         """A charge that protects a record says nothing of a person with several."""
@@ -197,28 +189,25 @@ class TestLedger:
     @pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])
     def test_a_plan_that_was_edited_is_refused(self, tmp_path, name, draws):
         """Steps of another kind than those on record are another run's."""
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data, seed=None, steps=30))
-        assert not run.train(data, watch=lambda _: True)
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=None, steps=30))
+        assert not run.train(DATA, watch=lambda _: True)
         settings = json.loads((run.folder / "run.json").read_text())
         settings["plan"][name] *= 0.9
         (run.folder / "run.json").write_text(json.dumps(settings))
         taken = len(draws)
         with pytest.raises(TrainingError, match=r"charges of run-record-.* that its plan does not have"):
-            Run.resume(run.folder).train(data)
+            Run.resume(run.folder).train(DATA)
         assert len(draws) == taken
 
     def test_a_shared_ledger_that_is_gone(self, tmp_path):
-        data = tiny_data()
-        run = Run.create(tmp_path / "run", tiny_plan(data), ledger=tmp_path / "ledger.jsonl")
+        run = Run.create(tmp_path / "run", tiny_plan(DATA), ledger=tmp_path / "ledger.jsonl")
         for file in tmp_path.glob("ledger.jsonl*"):
             file.unlink()
         with pytest.raises(TrainingError, match="is gone"):
-            run.train(data)
+            run.train(DATA)
 
     def test_without_privacy(self, tmp_path):
-        data = tiny_data()
-        run = finished(tmp_path / "run", tiny_plan(data, "none", seed=None), data)
+        run = finished(tmp_path / "run", tiny_plan(DATA, "none", seed=None), DATA)
         privacy = load(run.folder).privacy
         assert privacy.epsilon == float("inf")
         assert not load(run.folder).releasable

@@ -14,6 +14,7 @@ from dpsinkhorn.training import Run, Saving, pace
 from dpsinkhorn.training.state import TrainingState
 from support.runs import (
     AT_THE_END,
+    DATA,
     EVERY_BLOCK,
     MECHANISMS,
     bits,
@@ -39,9 +40,8 @@ class TestReplay:
         assert bits(tmp_path / "a") == bits(tmp_path / "b")
 
     def test_another_seed_is_another_run(self, tmp_path):
-        data = tiny_data()
-        finished(tmp_path / "a", tiny_plan(data, seed=1), data)
-        finished(tmp_path / "b", tiny_plan(data, seed=2), data)
+        finished(tmp_path / "a", tiny_plan(DATA, seed=1), DATA)
+        finished(tmp_path / "b", tiny_plan(DATA, seed=2), DATA)
         assert bits(tmp_path / "a")["release"] != bits(tmp_path / "b")["release"]
 
     @pytest.mark.parametrize(
@@ -54,15 +54,14 @@ class TestReplay:
     )
     @pytest.mark.usefixtures("small_blocks")
     def test_interrupted_equals_uninterrupted(self, tmp_path, mechanism, options):
-        data = tiny_data()
-        plan = tiny_plan(data, mechanism, **options)
-        finished(tmp_path / "whole", plan, data)
+        plan = tiny_plan(DATA, mechanism, **options)
+        finished(tmp_path / "whole", plan, DATA)
         choices = random.Random(str((mechanism, options)))
         interrupted = 0
         for trial in range(3):
             folder = tmp_path / f"broken-{trial}"
             saving = Saving(checkpoint_seconds=choices.choice([0.0, 0.003]), picture_steps=3)
-            interrupted += go_on(folder, plan, data, 0.4, choices, saving=saving)
+            interrupted += go_on(folder, plan, DATA, 0.4, choices, saving=saving)
             assert bits(folder) == bits(tmp_path / "whole")
             spent = steps_on_record(folder / "ledger.jsonl", plan.step_charge)
             assert spent == plan.steps  # a replay reveals nothing new, and is charged once
@@ -80,10 +79,9 @@ class TestReplay:
     @pytest.mark.usefixtures("small_blocks")
     def test_pictures_and_statistics_leave_training_alone(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pace, "_REST", 0)  # as many pictures as may be
-        data = tiny_data()
-        plan = tiny_plan(data)
-        finished(tmp_path / "with", plan, data, saving=Saving(checkpoint_seconds=0.0, picture_steps=1))
-        finished(tmp_path / "without", plan, data, saving=AT_THE_END)
+        plan = tiny_plan(DATA)
+        finished(tmp_path / "with", plan, DATA, saving=Saving(checkpoint_seconds=0.0, picture_steps=1))
+        finished(tmp_path / "without", plan, DATA, saving=AT_THE_END)
         assert len(list((tmp_path / "with" / "samples").iterdir())) > 3
         assert not (tmp_path / "without" / "samples").exists()
         assert bits(tmp_path / "with") == bits(tmp_path / "without")
@@ -111,8 +109,7 @@ class TestReplay:
         assert steps_on_record(folder / "ledger.jsonl", plan.step_charge) == plan.steps
 
     def test_a_seeded_run_is_not_for_release(self, tmp_path):
-        data = tiny_data()
-        run = finished(tmp_path / "run", tiny_plan(data), data)
+        run = finished(tmp_path / "run", tiny_plan(DATA), DATA)
         release = load(run.release_folder)
         assert release.privacy.seeded
         assert not release.releasable

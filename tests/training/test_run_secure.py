@@ -12,6 +12,7 @@ from dpsinkhorn.privacy import SecureNoise, epsilon, read_ledger
 from dpsinkhorn.training import Run, Saving, TrainingError, records, state, trainer
 from support.runs import (
     AT_THE_END,
+    DATA,
     CrashError,
     crash_at,
     go_on,
@@ -39,10 +40,9 @@ class TestSecure:
 
     @pytest.mark.usefixtures("small_blocks")
     def test_no_noise_is_drawn_twice(self, tmp_path, drawn):
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None, labels="released", steps=40)
+        plan = tiny_plan(DATA, seed=None, labels="released", steps=40)
         interrupted = go_on(
-            tmp_path / "run", plan, data, 0.25, random.Random(2), saving=Saving(0.002, picture_steps=0)
+            tmp_path / "run", plan, DATA, 0.25, random.Random(2), saving=Saving(0.002, picture_steps=0)
         )
         assert interrupted >= 3
         every = torch.cat(drawn)
@@ -60,8 +60,7 @@ class TestSecure:
     @pytest.mark.parametrize("trial", range(4))
     def test_what_is_used_is_on_record_and_lost_steps_are_charged(self, tmp_path, monkeypatch, trial):
         """Each private sample finds itself paid for on disk, at the moment it is drawn."""
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None, steps=30, accountant="pld")
+        plan = tiny_plan(DATA, seed=None, steps=30, accountant="pld")
         folder, choices = tmp_path / "run", random.Random(trial)
         monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: choices.randint(1, 5))
         used = []
@@ -75,7 +74,7 @@ class TestSecure:
             return real(self, rate, noise)
 
         monkeypatch.setattr(records.Records, "draw", draw)
-        interrupted = go_on(folder, plan, data, 0.2, choices, saving=Saving(0.002, picture_steps=0))
+        interrupted = go_on(folder, plan, DATA, 0.2, choices, saving=Saving(0.002, picture_steps=0))
         assert interrupted
         statement = read_ledger(folder / "ledger.jsonl")
         on_record = steps_on_record(folder / "ledger.jsonl", plan.step_charge)
@@ -92,10 +91,9 @@ class TestSecure:
 
     @pytest.mark.usefixtures("small_blocks")
     def test_a_stop_loses_nothing(self, tmp_path, draws):
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None, steps=20)
+        plan = tiny_plan(DATA, seed=None, steps=20)
         run = Run.create(tmp_path / "run", plan)
-        while not run.train(data, saving=AT_THE_END, watch=lambda _: True):
+        while not run.train(DATA, saving=AT_THE_END, watch=lambda _: True):
             run = Run.resume(tmp_path / "run")
         assert len(draws) == steps_on_record(run.ledger_path, plan.step_charge) == plan.steps
         assert header_step(run.folder) == plan.steps
@@ -103,12 +101,11 @@ class TestSecure:
 
     def test_all_steps_lost(self, tmp_path, draws, monkeypatch):
         """Budget spent, nothing kept: a release of untrained weights would help nobody."""
-        data = tiny_data()
-        plan = tiny_plan(data, seed=None)
+        plan = tiny_plan(DATA, seed=None)
         monkeypatch.setattr(trainer, "_next_block", lambda _steps, _seconds: plan.steps)
-        crash_at(plan.steps, Run.create(tmp_path / "run", plan), data)
+        crash_at(plan.steps, Run.create(tmp_path / "run", plan), DATA)
         assert len(draws) == plan.steps
         with pytest.raises(TrainingError, match="allows no step, and none is kept"):
-            Run.resume(tmp_path / "run").train(data)
+            Run.resume(tmp_path / "run").train(DATA)
         assert len(draws) == plan.steps
         assert not (tmp_path / "run" / "release").exists()

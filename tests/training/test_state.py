@@ -15,7 +15,7 @@ from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.training import Facts, Run, TrainingError, load_recipe, make_plan
 from dpsinkhorn.training import state as state_module
 from dpsinkhorn.training.state import TrainingState, read_extra
-from support.runs import tiny_data, tiny_plan
+from support.runs import DATA, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 
@@ -23,9 +23,8 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def stopped(tmp_path):
     """A run that was stopped after its first step."""
-    data = tiny_data()
-    run = Run.create(tmp_path / "run", tiny_plan(data))
-    assert not run.train(data, watch=lambda _: True)
+    run = Run.create(tmp_path / "run", tiny_plan(DATA))
+    assert not run.train(DATA, watch=lambda _: True)
     return run
 
 

@@ -16,11 +16,7 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
-from dpsinkhorn.privacy import (
-    SeededNoise,
-    _pld,
-    poisson_sample,
-)
+from dpsinkhorn.privacy import SeededNoise, _pld, poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training import TrainingError
 from dpsinkhorn.training.records import Records, StoredRecords
@@ -28,7 +24,7 @@ from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import FixedSteps, PlainSteps, captured, make_steps
 from dpsinkhorn.training.trainer import Trainer
 from support.barriers import mechanism_of
-from support.runs import Everything, tiny_data, tiny_plan
+from support.runs import DATA, Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 DEVICES = [
@@ -131,13 +127,12 @@ def test_an_empty_sample_leaves_the_stated_noise(device):
 @pytest.mark.parametrize("bad", [-1, CLASSES, 2**40])
 def test_labels_that_are_no_class_have_no_place_in_fixed_shapes(bad):
     """Such a record must not move others: where there is one, steps are taken one by one."""
-    data = tiny_data()
-    good = Records(data, CPU)
+    good = Records(DATA, CPU)
     assert good.stored(CLASSES, on_the_grid=True) is not None
     assert good.stored(CLASSES - 1, on_the_grid=True) is None
-    labels = data.labels.copy()
+    labels = DATA.labels.copy()
     labels[7] = bad
-    assert Records(dataclasses.replace(data, labels=labels), CPU).stored(CLASSES, on_the_grid=True) is None
+    assert Records(dataclasses.replace(DATA, labels=labels), CPU).stored(CLASSES, on_the_grid=True) is None
     ignored = good.stored(0, on_the_grid=True)
     assert ignored is not None
     assert not ignored.kinds.any()
@@ -218,9 +213,8 @@ def test_rows_by_fused_kernels_are_the_same_gradient(mechanism, classes):
 
 class TestTraining:
     def steps_of(self, *, mechanism="record", steps=24, device=CPU, capture=False, **changes):
-        data = tiny_data()
-        plan = tiny_plan(data, mechanism, steps=steps, **changes)
-        state, records = TrainingState(plan, device), Records(data, device)
+        plan = tiny_plan(DATA, mechanism, steps=steps, **changes)
+        state, records = TrainingState(plan, device), Records(DATA, device)
         made = make_steps(plan, state, records, plan.build(), (1 / 3,) * 3, horizon=steps, capture=capture)
         return state, made
 
@@ -278,9 +272,8 @@ class TestTraining:
 
     def test_a_seeded_run_is_not_resumed_in_another_way(self):
         """Steps already paid for are free only where they are the same: other threads round otherwise."""
-        data = tiny_data()
-        plan = tiny_plan(data, "record", steps=6)
-        trainer = Trainer(plan, data, CPU, Everything(6))
+        plan = tiny_plan(DATA, "record", steps=6)
+        trainer = Trainer(plan, DATA, CPU, Everything(6))
         state = trainer.state
         next(trainer.blocks())
         way = state.how_taken
@@ -305,13 +298,7 @@ class TestTraining:
             state = TrainingState(plan, CPU)
             before = self.weights(state)
             steps = make_steps(
-                plan,
-                state,
-                Records(data, CPU),
-                plan.build(),
-                (1 / 3,) * 3,
-                horizon=40,
-                capture=capture,
+                plan, state, Records(data, CPU), plan.build(), (1 / 3,) * 3, horizon=40, capture=capture
             )
             assert isinstance(steps, FixedSteps if capture is False else PlainSteps)
             steps.take(40)

@@ -17,7 +17,7 @@ from dpsinkhorn.training.records import Records
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import generate, training_labels
 from dpsinkhorn.training.trainer import Trainer, _next_block
-from support.runs import MECHANISMS, Everything, tiny_data, tiny_plan
+from support.runs import DATA, MECHANISMS, Everything, tiny_data, tiny_plan
 
 CPU = torch.device("cpu")
 
@@ -134,10 +134,9 @@ class Counted(Everything):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
 def test_no_step_without_leave(mechanism, most, monkeypatch):
-    data = tiny_data()
-    plan = tiny_plan(data, mechanism, steps=12)
+    plan = tiny_plan(DATA, mechanism, steps=12)
     permit = Counted(plan.steps, most)
-    training = Trainer(plan, data, CPU, permit)
+    training = Trainer(plan, DATA, CPU, permit)
     drawn = []
     real = Records.draw
 
@@ -158,12 +157,11 @@ def test_no_step_without_leave(mechanism, most, monkeypatch):
 
 @pytest.mark.parametrize("records", [None, 100])
 def test_blocks_do_not_tell_the_time_where_the_size_is_not_public(records, monkeypatch):
-    data = tiny_data()
-    plan = tiny_plan(data, steps=700, records=records)
+    plan = tiny_plan(DATA, steps=700, records=records)
     pauses = itertools.cycle([0.001, 0.2, 3.0])
     clock = itertools.accumulate(pauses)
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    sizes = [block.steps for block in Trainer(plan, data, CPU, Everything(plan.steps)).blocks()]
+    sizes = [block.steps for block in Trainer(plan, DATA, CPU, Everything(plan.steps)).blocks()]
     assert sum(sizes) == 700
     if records is None:  # by the clock
         assert len(set(sizes)) > 3
@@ -198,20 +196,18 @@ def test_what_a_step_generates(mechanism, labelled):
 
 def test_an_empty_sample_is_a_step_like_any_other():
     """With a rate so low that hardly any sample holds a record, as many steps are taken."""
-    data = tiny_data()
-    plan = tiny_plan(data, privacy={"sampling_rate": 1 / 90}, steps=30)
-    blocks = Trainer(plan, data, CPU, Counted(plan.steps, 99)).blocks()
+    plan = tiny_plan(DATA, privacy={"sampling_rate": 1 / 90}, steps=30)
+    blocks = Trainer(plan, DATA, CPU, Counted(plan.steps, 99)).blocks()
     assert sum(block.steps for block in blocks) == 30
 
 
 def test_a_training_that_diverges_says_so_while_it_can(tmp_path):
     """Not at the release, when all is spent."""
-    data = tiny_data()
-    plan = tiny_plan(data, "record", steps=10_000)
+    plan = tiny_plan(DATA, "record", steps=10_000)
     plan = dataclasses.replace(plan, recipe=plan.recipe.replace(optimizer={"learning_rate": 1e30}))
     run = Run.create(tmp_path / "run", plan)
     with pytest.raises(TrainingError, match=r"diverged: by step \d+ .* lower learning rate"):
-        run.train(data)
+        run.train(DATA)
     assert sum(spend.steps for spend in read_ledger(run.ledger_path).spends) < 10_000
     assert not run.done
 

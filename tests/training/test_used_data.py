@@ -12,7 +12,7 @@ import pytest
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.training.used_data import note_use
-from support.runs import tiny_arrays, tiny_data, tiny_plan
+from support.runs import DATA, IMAGES, LABELS, tiny_arrays, tiny_data, tiny_plan
 
 BEFORE = "these data were trained on before"
 
@@ -36,20 +36,18 @@ def model(**options):
 
 class TestNotice:
     def test_a_second_run_on_another_ledger(self, plan, tmp_path):
-        data = tiny_data()
-        assert note_use(data, plan, "first", tmp_path / "a") is None
-        said = note_use(data, plan, "second", tmp_path / "b")
+        assert note_use(DATA, plan, "first", tmp_path / "a") is None
+        said = note_use(DATA, plan, "second", tmp_path / "b")
         assert said.startswith(f"{BEFORE} (first, epsilon ")
         assert "Give all runs on the same data one ledger (--ledger)" in said
-        third = note_use(data, plan, "third", None)
+        third = note_use(DATA, plan, "third", None)
         assert "(second, epsilon" in third
         assert "and 1 more), on another ledger" in third
         assert float(third.split("up to epsilon ")[1].split()[0]) == pytest.approx(3 * plan.epsilon, rel=1e-3)
 
     def test_a_common_ledger_or_the_same_run(self, plan, tmp_path):
-        data = tiny_data()
         for run in ("first", "second", "second"):
-            assert note_use(data, plan, run, tmp_path / "all.jsonl") is None
+            assert note_use(DATA, plan, run, tmp_path / "all.jsonl") is None
 
     def test_other_data(self, plan):
         assert note_use(tiny_data(), plan, "first", None) is None
@@ -75,10 +73,9 @@ class TestNotice:
         assert note_use(from_arrays(np.concatenate([images, images[:1]])), plan, "second", None) is None
 
     def test_what_is_not_for_release_is_not_counted(self):
-        data = tiny_data()
         for options in ({"seed": 1}, {"mechanism": "none", "seed": None}):
             for run in "ab":
-                assert note_use(data, tiny_plan(data, **options), run, None) is None
+                assert note_use(DATA, tiny_plan(DATA, **options), run, None) is None
 
     def test_looking_notes_nothing(self, plan):
         assert note_use(tiny_data(), plan, None, None) is None
@@ -126,13 +123,12 @@ class TestNote:
 
 
 def test_fit_warns_once_before_it_trains(tmp_path):
-    images, labels, _ = tiny_arrays()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model(ledger=tmp_path / "all.jsonl", budget=50).fit(images, labels)
-        model(ledger=tmp_path / "all.jsonl").fit(images, labels)
+        model(ledger=tmp_path / "all.jsonl", budget=50).fit(IMAGES, LABELS)
+        model(ledger=tmp_path / "all.jsonl").fit(IMAGES, LABELS)
     seen = []
     with pytest.warns(UserWarning, match=BEFORE) as caught:
-        model().fit(images, labels, watch=lambda _: seen.append(len(caught)))
+        model().fit(IMAGES, LABELS, watch=lambda _: seen.append(len(caught)))
     assert seen[0] == len(caught) == 1
     assert caught[0].filename == __file__

@@ -9,7 +9,7 @@ import pytest
 
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.transport import Setting, private_cost
-from dpsinkhorn.transport.populations import of_populations
+from dpsinkhorn.transport.clouds import of_populations
 
 COMMON = {"epsilon": 100.0, "cost_bound": 1.0}
 

@@ -10,17 +10,28 @@ import math
 import os
 import sys
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as
+
+if TYPE_CHECKING:  # it loads PyTorch, which --help can do without
+    from dpsinkhorn.training import Progress as RunProgress
 
 BAD_INPUT = 2
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
@@ -120,7 +131,6 @@ def duration(seconds: float) -> str:
 
 
 def draw_plot(path: Path, draw: Callable[[Path], None]) -> None:
-    """Draw a picture of `--plot`."""
     with failing_as(BadInputError, f"cannot write --plot {path}", "; name another file"):
         draw(path)
 
@@ -201,3 +211,25 @@ def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...,
         return run
 
     return decorate
+
+
+@contextmanager
+def bar_of_trainings(
+    *, quiet: bool
+) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
+    """Show what is done, of how many, and the step of the one in training."""
+    from dpsinkhorn.privacy import format_epsilon
+
+    detail = TextColumn("{task.fields[detail]}")
+    with bars(BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn(), quiet=quiet) as progress:
+        task = progress.add_task("", total=None, detail="")
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total, detail="")
+
+        def step(now: RunProgress) -> None:
+            block = now.block
+            spent = format_epsilon(now.epsilon)
+            progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {spent}")
+
+        yield show, step

@@ -63,7 +63,7 @@ def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.privacy.mechanisms import parts_of
-    from dpsinkhorn.training.expectation import expectation
+    from dpsinkhorn.training.advice import expectation
     from dpsinkhorn.training.trial import try_plan
 
     expected, estimate = expectation(plan), try_plan(plan, device)
@@ -183,7 +183,7 @@ def show_progress(run: Run, *, quiet: bool) -> Iterator[Callable[[Progress], Non
     if quiet:
         yield lambda _: None
         return
-    from dpsinkhorn.training.bar import progress_bar, spent_of
+    from dpsinkhorn.training.watching import progress_bar, spent_of
 
     console = Console(stderr=True)
     with progress_bar(console, hidden=not console.is_terminal) as bar:

@@ -36,7 +36,6 @@ def keywords(asked: Any, **changed: Any) -> dict[str, Any]:
 
 
 def cost_of(name: str, l1_weight: float) -> Cost:
-    """The cost of `--cost`."""
     from dpsinkhorn.ot import as_cost
 
     if not 0 <= l1_weight < float("inf"):
@@ -45,7 +44,6 @@ def cost_of(name: str, l1_weight: float) -> Cost:
 
 
 def parse_epsilons(text: str) -> list[float]:
-    """The numbers of `--epsilons`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
@@ -53,7 +51,6 @@ def parse_epsilons(text: str) -> list[float]:
 
 
 def parse_point(text: str | None) -> list[float] | None:
-    """The numbers of `--center`."""
     try:
         return None if text is None else [float(part) for part in text.split(",")]
     except ValueError as error:
@@ -162,7 +159,7 @@ def show_test(found: PrivateTest, as_json: bool, *, paired: bool) -> None:
 
 
 def _protected(paired: bool) -> str:
-    who = "person, on both sides" if paired else "row"
+    who = "person, with a row on either side" if paired else "row, not a person with several"
     return f"Protected: each {who}; numbers of rows count as public."
 
 
@@ -240,7 +237,7 @@ def _omitted(found: Tradeoff) -> list[str]:
         "linear-program": "what moving data to the support changes",
     }
     here = {row.method for row in found.rows}
-    told = [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
+    notes = [f"Not in the prediction of {name}: {omitted}." for name, omitted in what.items() if name in here]
     if "sliced" in here:
-        told.append("The sliced methods estimate a distance of their own, and their errors are of that.")
-    return told
+        notes.append("The sliced methods estimate a distance of their own, and their errors are of that.")
+    return notes

@@ -12,8 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._bars import bar_of_trainings
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    StoppedError,
+    bar_of_trainings,
+    print_json,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.files import failing_as, replace_file
 

@@ -236,8 +236,7 @@ def shard_command(
     source: Annotated[str, typer.Argument(help="A name or a path.")],
     to: Annotated[Path, "The folder of the shards, new or empty."],
     records: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of a shard; by default 64 MiB of images, or a 64th of all."),
+        int | None, typer.Option(min=1, help="Of a shard; by default 64 MiB of images, or a 64th of all.")
     ] = None,
     split: Annotated[SplitName, "Which part of the data."] = "train",
     reading: DataOptions,

@@ -11,8 +11,14 @@ import typer
 from rich.console import Console
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._bars import bar_of_trainings
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, print_json, takes_options
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    JsonOption,
+    StoppedError,
+    bar_of_trainings,
+    print_json,
+    takes_options,
+)
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction

@@ -107,13 +107,7 @@ def _label(release: Release, text: str) -> int | str:
 
 
 def _report(
-    release: Release,
-    count: int,
-    output: Path,
-    grid: Path | None,
-    seconds: float,
-    vary: bool,
-    as_json: bool,
+    release: Release, count: int, output: Path, grid: Path | None, seconds: float, vary: bool, as_json: bool
 ) -> None:
     privacy, added = release.privacy, release.config.variation.values if vary else {}
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +42,9 @@ class TrainOptions:
     ] = None
     epsilon: Annotated[float | None, "The budget; the noise follows from it."] = None
     out: Annotated[Path | None, "Folder of the run: new, or with --resume."] = None
+    shards: Annotated[
+        Path | None, "New folder: write --data there as shards first, file by file, and train on these."
+    ] = None
     delta: Annotated[float | None, "Probability added to what epsilon allows; 1e-5 by default."] = None
     mechanism: Annotated[AnyMechanism | None, "Where the privacy barrier stands; default: the recipe's."] = (
         None
@@ -88,8 +91,7 @@ class TrainOptions:
         typer.Option(min=0, help="Seconds between checkpoints; by default they take 3 % of the time."),
     ] = None
     picture_every: Annotated[
-        int,
-        typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none."),
+        int, typer.Option(min=0, help="Steps between pictures of samples, at least; 0 for none.")
     ] = 500
     rank_timeout: Annotated[
         float, typer.Option(min=1, help="Under torchrun: seconds that a rank may keep the others waiting.")
@@ -202,6 +204,8 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
             if not options.dry_run:
                 _need(options.out, "--out, the folder of the run")
             source = _found_again({"data": data, **options.reading.given()})
+            if options.shards is not None:
+                source = _as_shards(source, options, ranks)
             dataset = _loaded(source, ranks, quiet=quiet)
             plan = plan_for(dataset, options.request(quick=device.type == "cpu"))
         warn_about(plan, dataset, device)
@@ -248,6 +252,24 @@ def _loaded(source: dict[str, Any], ranks: Ranks | None, *, quiet: bool) -> Data
     if ranks is not None:
         ranks.ask("load", {"source": source})
     return DataOptions.of(source).load(source["data"], quiet=quiet)
+
+
+def _as_shards(source: dict[str, Any], options: TrainOptions, ranks: Ranks | None) -> dict[str, Any]:
+    """Write a source as shards, while the other ranks wait; return these in its place."""
+    from dpsinkhorn.data import write_shards
+
+    if options.dry_run:
+        raise BadInputError("--dry-run writes no --shards: leave one of the two out")
+    assert options.shards is not None
+
+    def parts() -> Iterator[Dataset]:
+        for part in DataOptions.of(source).parts(source["data"]):
+            yield part
+            if ranks is not None:
+                ranks.ask("wait")
+
+    write_shards(parts(), options.shards)
+    return {"data": str(options.shards.absolute())}
 
 
 def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str, Any], Dataset]:

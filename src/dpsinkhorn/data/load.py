@@ -16,13 +16,13 @@ import numpy as np
 from dpsinkhorn import _checks
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
-from dpsinkhorn.data.parts import Persons, find_parts
 from dpsinkhorn.data.pictures import DICOM_HINT, Progress, is_dicom, parse_size
-from dpsinkhorn.data.request import Content, Request
+from dpsinkhorn.data.request import Content, Persons, Request, find_parts
 from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
 
 SPLITS = ("train", "test", "valid")
+"""The names of parts of a data set."""
 _CELEBA_SIZE = (32, 32)  # as in the papers
 _CELEBA_LABEL = "Male"
 

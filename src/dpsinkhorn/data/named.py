@@ -132,6 +132,7 @@ def _read_known() -> dict[str, KnownDataset]:
 
 
 KNOWN = _read_known()
+"""Data sets that go by a name, with where their files come from."""
 
 
 def get(name: str, folder: Path | None = None, *, progress: BytesProgress | None = None) -> Path:

@@ -1,18 +1,18 @@
 """How good synthetic images are. What is computed from private data here is not itself private."""
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
-from dpsinkhorn.evaluation.evaluate import (
-    NOT_PRIVATE,
-    PUBLIC_DATA,
-    Evaluation,
-    check_parts,
-    evaluate_images,
-)
+from dpsinkhorn.evaluation.evaluate import NOT_PRIVATE, PUBLIC_DATA, Evaluation, check_parts, evaluate_images
 from dpsinkhorn.evaluation.features import FEATURES, FeatureNetwork, load_features
-from dpsinkhorn.evaluation.frechet import FeatureStatistics, feature_statistics, frechet_distance
 from dpsinkhorn.evaluation.images import images_of
-from dpsinkhorn.evaluation.likeness import Likeness, compare_images
+from dpsinkhorn.evaluation.likeness import (
+    FeatureStatistics,
+    Likeness,
+    PrecisionRecall,
+    compare_images,
+    feature_statistics,
+    frechet_distance,
+    precision_recall,
+)
 from dpsinkhorn.evaluation.neighbours import (
     Neighbours,
     beside_picture,
@@ -20,13 +20,7 @@ from dpsinkhorn.evaluation.neighbours import (
     nearest_neighbours,
     neighbours_picture,
 )
-from dpsinkhorn.evaluation.protocols import (
-    PROTOCOLS,
-    Protocol,
-    draw_images,
-    find_protocol,
-    paper_protocol,
-)
+from dpsinkhorn.evaluation.protocols import PROTOCOLS, Protocol, draw_images, find_protocol, paper_protocol
 from dpsinkhorn.evaluation.utility import ClassifierScore, Utility, downstream_utility
 
 __all__ = [

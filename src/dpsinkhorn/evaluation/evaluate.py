@@ -16,16 +16,9 @@ from torch import Tensor
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.classifiers import Classifier
-from dpsinkhorn.evaluation.diversity import precision_recall
-from dpsinkhorn.evaluation.features import (
-    TAUGHT_BY,
-    TRAINED,
-    FeatureNetwork,
-    chosen_features,
-    load_features,
-)
+from dpsinkhorn.evaluation.features import TAUGHT_BY, TRAINED, FeatureNetwork, chosen_features, load_features
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
-from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images
+from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images, precision_recall
 from dpsinkhorn.evaluation.networks import Lesson
 from dpsinkhorn.evaluation.protocols import LIKENESS, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
@@ -35,10 +28,12 @@ NOT_PRIVATE = (
     "These figures are computed from private data without noise: they are for the curator alone and are not "
     "covered by the privacy guarantee of the release."
 )
+"""What is said beside figures of private data."""
 PUBLIC_DATA = (
     "These figures are computed from a public data set, without noise: they are not covered by the privacy "
     "guarantee of the release. Of private data they would be for the curator alone."
 )
+"""What is said beside figures of public data."""
 
 _TRIED = 1024  # images, to see how long it takes to compare them
 

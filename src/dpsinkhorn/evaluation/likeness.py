@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.diversity import PrecisionRecall, precision_recall
 from dpsinkhorn.evaluation.features import FeatureNetwork
-from dpsinkhorn.evaluation.frechet import feature_statistics, frechet_distance
 
 Progress = Callable[[str, float], object]
 
@@ -37,7 +37,6 @@ class Likeness:
     """Images on either side of precision and recall, of both kinds: with more of them manifolds shrink."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         ours, real = self.diversity, self.real_diversity
         return {
             "name": self.name,
@@ -111,3 +110,150 @@ def compare_images(
         likeness = replace(likeness, diversity=diversity[0], real_diversity=diversity[1], compared=count)
         progress("precision-recall", 1.0)
     return likeness
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStatistics:
+    """What the distance needs to know of a set of features."""
+
+    count: int
+    mean: NDArray[np.float64]  # (d,)
+    covariance: NDArray[np.float64]  # (d, d), divided by count - 1 as is usual for this distance
+
+
+def feature_statistics(features: ArrayLike | Tensor | Iterable[Tensor]) -> FeatureStatistics:
+    """Mean and covariance, in float64, of features (n, d), or of such arrays in turn.
+
+    >>> feature_statistics([[0.0, 1.0], [2.0, 1.0]]).covariance
+    array([[2., 0.],
+           [0., 0.]])
+    """
+    parts: Iterable[Tensor]
+    if isinstance(features, Tensor):
+        parts = [features]
+    elif isinstance(features, (list, tuple, np.ndarray)):
+        parts = [torch.from_numpy(np.array(features, dtype=np.float64))]
+    else:
+        parts = features  # type: ignore[assignment]
+    count, mean, scatter = 0, None, None
+    for part in parts:
+        if part.ndim != 2:
+            raise EvaluationError(f"features must be (n, d), not of shape {tuple(part.shape)}")
+        if not len(part):
+            continue
+        values = part.double()
+        own_mean = values.mean(0)
+        own = values - own_mean
+        own_scatter = own.T @ own
+        if mean is None or scatter is None:
+            count, mean, scatter = len(values), own_mean, own_scatter
+            continue
+        # two sets into one, without the cancellation of sums of squares
+        step = own_mean - mean
+        total = count + len(values)
+        scatter = scatter + own_scatter + torch.outer(step, step) * (count * len(values) / total)
+        mean = mean + step * (len(values) / total)
+        count = total
+    if mean is None or scatter is None or count < 2:
+        raise EvaluationError("a Frechet distance needs two images at least on either side")
+    if not bool(torch.isfinite(scatter).all()):
+        raise EvaluationError("features hold numbers that are not finite")
+    return FeatureStatistics(count, mean.cpu().numpy(), (scatter / (count - 1)).cpu().numpy())
+
+
+def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> float:
+    """The (squared) Frechet distance, as FID has it: of sets of features, each taken for a Gaussian.
+
+        d = |m_1 - m_2|^2 + tr S_1 + tr S_2 - 2 tr (S_1 S_2)^(1/2)
+
+    The last trace is the sum of the singular values of R_1^T R_2 for any S = R R^T. Roots R come from an
+    eigendecomposition without the directions that have no variance, so covariances of low rank (fewer images
+    than features) do no harm, and no square root is taken of what is rounding only.
+
+    >>> one = FeatureStatistics(100, np.zeros(2), np.eye(2))
+    >>> two = FeatureStatistics(100, np.array([3.0, 4.0]), 4 * np.eye(2))
+    >>> round(frechet_distance(one, two), 12)  # 25 + 2 * (2 - 1)^2
+    27.0
+    """
+    if first.mean.shape != second.mean.shape:
+        raise EvaluationError(
+            f"features of {first.mean.size} and of {second.mean.size} numbers cannot be compared"
+        )
+    shift = first.mean - second.mean
+    overlap = np.linalg.svd(_root(first.covariance).T @ _root(second.covariance), compute_uv=False).sum()
+    spread = np.trace(first.covariance) + np.trace(second.covariance) - 2 * overlap
+    return max(float(shift @ shift + spread), 0.0)
+
+
+def _root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R (d, r) with R R^T the covariance and r its numerical rank, at least 1."""
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > values[-1] * len(values) * np.finfo(np.float64).eps
+    kept[-1] = True
+    root: NDArray[np.float64] = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0))
+    return root
+
+
+_CELLS = 2**24  # distances at a time
+
+
+@dataclass(frozen=True)
+class PrecisionRecall:
+    """Shares from 0 to 1."""
+
+    precision: float
+    recall: float
+    neighbours: int
+
+    def to_json(self) -> dict[str, float | int]:
+        return asdict(self)
+
+
+def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) -> PrecisionRecall:
+    """Precision and recall (Kynkäänniemi et al., 2019) of synthetic features (n, d) beside real ones (m, d).
+
+    The manifold of a set is the union of balls about its features, each reaching to the k-th nearest other
+    one. Precision is the share of synthetic images on the manifold of the real ones, recall the opposite.
+
+    >>> real = torch.arange(10.0)[:, None]
+    >>> precision_recall(real, torch.tensor([[0.4], [1.4], [2.4], [3.4]]), neighbours=1)
+    PrecisionRecall(precision=1.0, recall=0.5, neighbours=1)
+    """
+    if real.ndim != 2 or synthetic.ndim != 2 or real.shape[1] != synthetic.shape[1]:
+        raise EvaluationError("features must be (n, d) with the same d on both sides")
+    if neighbours < 1 or min(len(real), len(synthetic)) <= neighbours:
+        raise EvaluationError(
+            f"{neighbours} neighbours need {neighbours + 1} images at least on either side, "
+            f"not {len(real)} and {len(synthetic)}"
+        )
+    # distances by products of matrices: float64, and centred, else they cancel
+    centre = real.double().mean(0)
+    x, y = real.double() - centre, synthetic.double() - centre
+    radii_x, radii_y = _radii(x, neighbours), _radii(y, neighbours)
+    found, covered = torch.zeros_like(radii_y, dtype=torch.bool), []  # each row and column near enough
+    for start, squares in _squared_distances(x, y):
+        covered.append((squares <= radii_y).any(1))
+        found |= (squares <= radii_x[start : start + len(squares), None]).any(0)
+    return PrecisionRecall(_share(found), _share(torch.cat(covered)), neighbours)
+
+
+def _radii(points: Tensor, neighbours: int) -> Tensor:
+    """Squared distance of each point to its k-th nearest other one."""
+    radii = []
+    for start, squares in _squared_distances(points, points):
+        rows = torch.arange(len(squares), device=points.device)
+        squares[rows, start + rows] = torch.inf  # a point is no neighbour of itself
+        radii.append(squares.kthvalue(neighbours, dim=1).values)
+    return torch.cat(radii)
+
+
+def _share(which: Tensor) -> float:
+    return float(which.double().mean())
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:
+    squares = y.square().sum(1)
+    step = max(1, _CELLS // len(y))
+    for start in range(0, len(x), step):
+        part = x[start : start + step]
+        yield start, (part.square().sum(1, keepdim=True) + squares - 2 * part @ y.T).clamp_(min=0)

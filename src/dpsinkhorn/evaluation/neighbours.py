@@ -40,10 +40,7 @@ class Neighbours:
 
 
 def nearest_neighbours(
-    synthetic: NDArray[np.uint8],
-    training: NDArray[np.uint8],
-    *,
-    device: torch.device | str | None = None,
+    synthetic: NDArray[np.uint8], training: NDArray[np.uint8], *, device: torch.device | str | None = None
 ) -> Neighbours:
     """The nearest training image of each synthetic one.
 

@@ -114,8 +114,8 @@ class Lesson:
 class Verdict(NamedTuple):
     """What a classifier says of the test images."""
 
-    told: NDArray[Any]
-    """The probability of each class, (tests, classes)."""
+    probabilities: NDArray[Any]
+    """Of each class, (tests, classes)."""
     epochs: int = 0
     """How long it was trained for, where it is a network."""
     by_sensitive: NDArray[Any] | None = None
@@ -161,18 +161,17 @@ class Network:
         return count * (most if self.patience is None else min(most, 2 * self.patience))
 
     def shortened(self) -> Network:
-        """One epoch; see `Classifier`."""
         return replace(self, epochs=1, shown=None)
 
     def classify(self, lesson: Lesson, report: Report = silent) -> Verdict:
         data = lesson.images, lesson.labels, lesson.classes
         fit = fit_network(self, *data, seed=lesson.seed, report=report, sensitive=lesson.sensitive)
-        told = [
+        chances = [
             None if network is None else probabilities(network, lesson.test, symmetric=self.symmetric)
             for network in (fit.network, fit.by_sensitive)
         ]
-        assert told[0] is not None
-        return Verdict(told[0], len(fit.history), told[1])
+        assert chances[0] is not None
+        return Verdict(chances[0], len(fit.history), chances[1])
 
 
 @dataclass(frozen=True)

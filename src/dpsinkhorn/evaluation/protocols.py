@@ -134,11 +134,7 @@ _residual = partial(
 DPIMAGEBENCH = Protocol(
     "dpimagebench",
     "DPImageBench's networks; their epochs are chosen on held-out synthetic images",
-    {
-        "resnet": _residual(resnet),
-        "wide-resnet": _residual(wide_resnet),
-        "resnext": _residual(resnext),
-    },
+    {"resnet": _residual(resnet), "wide-resnet": _residual(wide_resnet), "resnext": _residual(resnext)},
     count=60_000,
     sets=1,
     compared=10_000,
@@ -147,10 +143,11 @@ DPIMAGEBENCH = Protocol(
     "chosen on sensitive images",
 )
 PROTOCOLS = {protocol.name: protocol for protocol in (QUICK, paper_protocol(), AUTHORS, DPIMAGEBENCH)}
+"""How classifiers are trained and tested, by name."""
 
 
 def find_protocol(protocol: Protocol | str) -> Protocol:
-    """The protocol of that name."""
+    """Return the protocol of that name, or the protocol itself."""
     if isinstance(protocol, Protocol):
         return protocol
     if protocol not in PROTOCOLS:

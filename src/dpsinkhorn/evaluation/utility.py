@@ -53,7 +53,6 @@ class ClassifierScore:
         return min(present)[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, accuracies in per cent."""
         worst = self.worst_class
         return {
             "name": self.name,
@@ -97,7 +96,6 @@ class Utility:
         return statistics.fmean(means), max(means)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "trained_on": self.trained_on,
             "trained_by_class": list(self.trained_by_class),
@@ -182,7 +180,7 @@ def downstream_utility(
             found.append(specs[name].classify(lesson, report))
             report(1.0)
         epochs = [verdict.epochs for verdict in found if verdict.epochs]
-        score = _score(name, [verdict.told for verdict in found], truth, classes, epochs)
+        score = _score(name, [verdict.probabilities for verdict in found], truth, classes, epochs)
         others = [verdict.by_sensitive for verdict in found if verdict.by_sensitive is not None]
         if others:
             score = replace(score, by_sensitive=_score(name, others, truth, classes, epochs))

@@ -305,7 +305,7 @@ class FlowConfig(Config):
     """A flow from normal noise to images, by a U-Net that knows the class.
 
     The network works on blocks of 2 x 2 pixels, with `channels` channels there and twice as many at half that
-    resolution. Sampling calls it `evaluations` times for an image.
+    resolution. Sampling calls it once less than `evaluations` for an image.
 
     >>> FlowConfig(image_shape=(1, 28, 28), classes=10).parameters
     1442628

@@ -48,7 +48,6 @@ class Variation:
 
     @property
     def values(self) -> dict[str, float]:
-        """Return what is changed, by name."""
         return {name: value for name, value in vars(self).items() if value}
 
     def __call__(self, images: Tensor, random: torch.Generator) -> Tensor:

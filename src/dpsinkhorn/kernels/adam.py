@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from dpsinkhorn.kernels.launch import AVAILABLE, ceil_div, on
 
-__all__ = ["FlatAdam"]
-
 _ALIGNED = 64  # numbers: every parameter begins at a multiple of it, as libraries like it
 _BLOCK = 1024
 

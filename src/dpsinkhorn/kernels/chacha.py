@@ -6,8 +6,6 @@ import torch
 
 from dpsinkhorn.kernels.launch import AVAILABLE, ceil_div, on
 
-__all__ = ["stream"]
-
 _PER_PROGRAM = 128
 
 if AVAILABLE:

@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_of_2
 
-__all__ = ["normed_silu"]
-
 _EPSILON = 1e-5  # beside a variance, as in PyTorch
 _NUMBERS = 4096  # that a program holds at a time
 

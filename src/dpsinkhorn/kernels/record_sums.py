@@ -8,8 +8,6 @@ from torch.nn import functional
 
 from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_of_2
 
-__all__ = ["add_on_grid", "products"]
-
 _AT_ONCE = 2**22  # numbers in float64, where there is no kernel
 _TILE, _PIXELS = 64, 64  # of a record's products: outputs or inputs, and pixels at a time
 _COLUMNS, _ROWS, _TOGETHER = 512, 128, 8  # that a program adds up, and rows that it reads at a time

@@ -11,8 +11,6 @@ from torch import Tensor
 from dpsinkhorn.kernels import _triton_softmin
 from dpsinkhorn.kernels.launch import on, power_of_2
 
-__all__ = ["LONGEST_ROW", "holds", "plans", "softmin"]
-
 LONGEST_ROW = 2048
 _LARGEST = 2**14  # entries of a problem that a program holds in its registers
 

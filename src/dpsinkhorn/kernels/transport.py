@@ -11,8 +11,6 @@ from torch import Tensor
 from dpsinkhorn.kernels import _triton_costs, _triton_plans
 from dpsinkhorn.kernels.launch import ceil_div, on, power_of_2
 
-__all__ = ["MOST_COLUMNS", "Schedule", "Step", "eq6_gradient", "supported"]
-
 # Largest matrix that a program holds in its registers.
 MOST_ROWS, MOST_COLUMNS = 128, 256
 _NARROW = 64  # columns of the matrix where the number of records allows

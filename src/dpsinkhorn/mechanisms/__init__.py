@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # torch is slow to import, and `--help` needs names alone
 __all__ = ["NOT_PRIVATE", "find_mechanism", "mechanism_names", "private_names", "register"]
 
 NOT_PRIVATE = "none"
+"""The name of the mechanism without privacy."""
 _registered: dict[str, type[TrainingMechanism]] = {}
 
 

@@ -12,8 +12,6 @@ from dpsinkhorn.mechanisms.shared.sinkhorn import NoisedRows
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import BatchMechanism
 
-__all__ = ["Batch"]
-
 
 class Batch(NoisedRows):
     """The n x d gradient of the cross rows is clipped as a whole to Δ; noise 2Δσ (Algorithm 1).

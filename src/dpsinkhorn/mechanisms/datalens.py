@@ -20,7 +20,7 @@ from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 _AGREED = 0.7  # of the teachers, for an entry to be moved, as published
-_CERTAIN = 0.1  # entries of so many times the size that they have in an even gradient of length 1 go by their sign
+_CERTAIN = 0.1  # by their sign go entries of so many times 1/√d, their size in an even gradient of length 1
 
 
 class Votes(TaughtMechanism):

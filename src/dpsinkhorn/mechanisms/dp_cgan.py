@@ -139,7 +139,6 @@ class _CriticSteps(Steps):
         self._network, self._terms = learner.companion, barrier.terms
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         learner, terms, classes = self._learner, self._terms, self._terms.facts.classes
         generator = learner.generator
         assert isinstance(generator, Generator)

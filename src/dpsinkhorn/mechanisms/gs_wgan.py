@@ -31,7 +31,7 @@ class SecretCritic(TaughtMechanism):
     )
     recipe = "gs-wgan"
     clips_rows = True
-    learns_every = 10  # so many generator steps are as far as a critic gets in one: its rate is ten times theirs
+    learns_every = 10  # its rate is ten times the generator's
 
     mechanism: CriticMechanism
 

@@ -17,8 +17,6 @@ from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy import published_epsilon
 from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
-__all__ = ["Image"]
-
 
 class Image(NoisedRows):
     """Each row of the gradient is clipped to Δ on its own; noise 2Δσ. One event of multiplier σ/√n.

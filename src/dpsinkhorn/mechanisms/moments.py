@@ -22,10 +22,9 @@ from torch import Tensor
 from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, rows_of_classes
-from dpsinkhorn.mechanisms.shared.exact import DIGITS
+from dpsinkhorn.mechanisms.shared.clipping import DIGITS, LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
-from dpsinkhorn.mechanisms.shared.rounding import LARGEST_MARGIN
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy.mechanisms import MomentsMechanism
@@ -197,7 +196,7 @@ class Moments(TrainingMechanism):
         return {"privacy": {"steps": 5, "clip": 2.0}, "generator": {"components": 3, "frequencies": 4}}
 
     def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:
-        from dpsinkhorn.mechanisms.shared.moment_stress import exact_releases
+        from dpsinkhorn.mechanisms.shared.moment_steps import exact_releases
 
         return exact_releases(self, record)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
@@ -36,13 +34,7 @@ class NoPrivacy(RowGradients):
     def releases(cls, terms: Terms) -> NonPrivate:  # noqa: ARG003
         return NonPrivate()
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         return self._gradient(points, labels, sample)
 
     def _released(

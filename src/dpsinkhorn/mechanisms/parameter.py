@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsinkhorn.generators import CustomConfig
-from dpsinkhorn.mechanisms.shared.base import Sample, pulled_back
+from dpsinkhorn.mechanisms.shared.base import Parameters, Sample, pulled_back
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
@@ -53,13 +51,13 @@ class Parameter(SinkhornMechanism):
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),
+        parameters: Parameters = (),
         *,
         keep_graph: bool = False,
     ) -> Tensor:
-        """What is noised: all parameters' gradients in one vector, in float64."""
+        """What is noised: all parameters' gradients in one vector, in float64; without any, the images'."""
         gradient = self._gradient(points, labels, sample)
-        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph)
+        parts = pulled_back(points, gradient, parameters, keep_graph=keep_graph) if parameters else [gradient]
         return clip_whole(torch.cat([part.double().flatten() for part in parts]), self.mechanism.clip)
 
     def backward(
@@ -67,7 +65,7 @@ class Parameter(SinkhornMechanism):
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter],
+        parameters: Parameters,
         noise: NoiseSource,
     ) -> None:
         released = self.noised(self.clipped(points, labels, sample, parameters), noise)

@@ -10,17 +10,16 @@ Claims: docs/proofs/record-sensitivity.md, and record-rounding.md for what is co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels
+from dpsinkhorn.mechanisms.shared.clipping import AT_ONCE
 from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.layout import Tiles, arrange, cut, sort_by_class
 from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
-from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE
 from dpsinkhorn.mechanisms.shared.shares import SumOfShares
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import SeededNoise
@@ -109,30 +108,18 @@ class Record(GradientMechanism):
         """As many again, for the self term; none without it."""
         return generated if self.self_weight > 0 else 0
 
-    def backward(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> None:
-        n = self._count(points)
+    def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
+        n, rows = self._count(points), torch.zeros(points.shape, dtype=points.dtype, device=points.device)
         with torch.no_grad():
-            rows = torch.zeros(points.shape, dtype=points.dtype, device=points.device)
             rows[:n] = self._released(*self.clipped_sums(points, labels, sample), noise)
-        backpropagate(points, rows, parameters)
+        return rows
 
     def fixed(self, setting: Setting) -> FixedRecord | None:
         """The same step in fixed shapes; none for persons."""
         return FixedRecord(self, self._sum, setting) if self.records_per_person == 1 else None
 
     def _released(
-        self,
-        total: Tensor,
-        own: Tensor | None,
-        noise: NoiseSource | None = None,
-        cells: Tensor | None = None,
+        self, total: Tensor, own: Tensor | None, noise: NoiseSource | None = None, cells: Tensor | None = None
     ) -> Tensor:
         """The gradient in the n generated images, from the two clipped sums: noised, in float64."""
         gradient = self.noised(total, noise, cells=cells) / self.terms.expected_batch
@@ -144,13 +131,7 @@ class Record(GradientMechanism):
             raise ValueError(f"points: {len(points)} rows are not n generated images and n resampled ones")
         return n
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised: the sum of clipped shares, ``(n, d)``, in float64."""
         with torch.no_grad():
             return self.clipped_sums(points, labels, sample)[0]

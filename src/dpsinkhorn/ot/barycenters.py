@@ -7,6 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from dpsinkhorn.ot.costs import shown
 from dpsinkhorn.ot.problem import Array, MatrixProblem
 from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, check_settings
 
@@ -35,7 +36,10 @@ def barycenter(
     check_settings(regularization, tolerance=tolerance, max_iterations=max_iterations)
     if not regularization > 0:
         raise ValueError(f"regularization: expected a positive number, got {regularization}")
-    histograms = torch.as_tensor(histograms)
+    try:
+        histograms = torch.as_tensor(histograms)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"histograms: expected an array (k, n), got {shown(histograms)}") from None
     if histograms.ndim != 2:
         raise ValueError(f"histograms: expected (k, n), got shape {tuple(histograms.shape)}")
     problems = [MatrixProblem(matrix, each) for each in histograms]
@@ -55,6 +59,8 @@ def barycenter(
         log_v = log_mean - marginals
         if error <= tolerance:
             break
+        if not bool(torch.isfinite(error)):
+            raise ValueError("matrix: no barycenter avoids all pairs of infinite cost")
     else:
         warnings.warn(
             f"the barycenter did not converge: its plans' marginals differ by {float(error):.1e}, tolerance "

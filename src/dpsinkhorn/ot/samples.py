@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpsinkhorn.ot.costs import Cost, CostLike, Euclidean, as_cost
 from dpsinkhorn.ot.divergence import transport_loss
-from dpsinkhorn.ot.sinkhorn import check_settings
+from dpsinkhorn.ot.sinkhorn import check_settings, number
 
 
 class HalfSquared(Cost):
@@ -62,10 +62,11 @@ class SamplesLoss(nn.Module):
             raise ValueError(f"p: expected 1 or 2, got {p!r}")
         if potentials:
             raise ValueError("potentials: cannot be had here; dpsinkhorn.ot.solve has f and g")
-        if reach is not None and not reach > 0:
+        strength = None if reach is None else number("reach", reach)
+        if strength is not None and not strength > 0:
             raise ValueError(f"reach: expected a positive number or None, got {reach!r}")
-        self.regularization = float(blur) ** p
-        self.options = {"tolerance": tolerance, "marginals": None if reach is None else float(reach) ** p}
+        self.regularization = number("blur", blur) ** p
+        self.options = {"tolerance": tolerance, "marginals": None if strength is None else strength**p}
         check_settings(self.regularization, **self.options)  # type: ignore[arg-type]
         self.cost = (Euclidean() if p == 1 else HalfSquared()) if cost is None else as_cost(cost)
         self.debias = debias
@@ -74,7 +75,14 @@ class SamplesLoss(nn.Module):
         """Loss of two clouds, ``(x, y)`` or ``(a, x, b, y)``."""
         if len(clouds) not in (2, 4):
             raise ValueError(f"clouds: expected (x, y) or (a, x, b, y), got {len(clouds)} arguments")
+        if not all(isinstance(each, Tensor) for each in clouds):
+            raise ValueError("clouds: expected tensors; torch.as_tensor makes them of arrays and lists")
         a, x, b, y = clouds if len(clouds) == 4 else (None, clouds[0], None, clouds[1])
+        for name, weights, points in (("a", a, x), ("b", b, y)):
+            if weights is not None and weights.shape not in (points.shape[:-1], points.shape[-2:-1]):
+                raise ValueError(
+                    f"{name}: expected shape {tuple(points.shape[:-1])}, got {tuple(weights.shape)}"
+                )
         masses = [torch.ones((), dtype=x.dtype) if w is None else w.sum(-1) for w in (a, b)]
         relaxed = self.options["marginals"] is not None
         if not relaxed and any(bool(((mass - 1).abs() > 1e-3).any()) for mass in masses):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -31,6 +31,8 @@ DENSE_LIMIT, _PART_OF_FREE = 2**27, 0.4
 _SMALL, _SMALL_COMPILED = 2**16, small.WIDE
 # Points of the sample whose solution is where a huge problem starts, if its error is at most that there.
 _SAMPLE, _NEAR = 2**16, 0.2
+_LARGEST_MASS = 1e100
+_ROUNDING = 1e-12  # mass that the network simplex may leave at a forbidden pair
 _EPS = 2**-52  # of potentials, which are float64
 
 
@@ -148,7 +150,7 @@ class SinkhornResult:
         return self._dual.problem.points.dtype
 
 
-def _number(name: str, value: object) -> float:
+def number(name: str, value: object) -> float:
     """A number, or an array of one."""
     try:
         if not isinstance(value, str | bool):
@@ -167,8 +169,8 @@ def penalties(marginals: Marginals) -> tuple[float, float] | None:
     if marginals is None:
         return None
     try:
-        pair = (marginals, marginals) if isinstance(marginals, int | float) else tuple(marginals)
-        first, second = (_number("marginals", each) for each in pair)
+        pair = (marginals,) if isinstance(marginals, int | float) else tuple(marginals)
+        first, second = (number("marginals", each) for each in (pair * 2 if len(pair) == 1 else pair))
     except (TypeError, ValueError):
         first = second = math.nan
     if not (first >= 0 and second >= 0):
@@ -192,14 +194,15 @@ def check_settings(
 
     >>> check_settings(0.1, method="newton")
     """
-    if not 0 <= _number("regularization", regularization) < math.inf:
+    if not 0 <= number("regularization", regularization) < math.inf:
         raise ValueError(f"regularization: expected a positive number, or 0, got {regularization}")
     if regularization == 0 and penalties(marginals) is not None:
         raise ValueError("regularization: expected a positive number where marginals are relaxed, got 0")
-    if tolerance is not None and not _number("tolerance", tolerance) > 0:
+    if tolerance is not None and not number("tolerance", tolerance) > 0:
         raise ValueError(f"tolerance: expected a positive number, got {tolerance}")
-    if _number("max_iterations", max_iterations) < 1:
-        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    most = number("max_iterations", max_iterations)
+    if not most >= 1 or most % 1:  # infinity has no remainder
+        raise ValueError(f"max_iterations: expected an integer from 1 upwards, got {max_iterations}")
     penalties(marginals)
     if method not in ("newton", "sinkhorn"):
         raise ValueError(f"method: expected 'newton' or 'sinkhorn', got {method!r}")
@@ -250,6 +253,8 @@ def solve(
         marginals=marginals,
     )  # fmt: skip
     relaxed = penalties(marginals)
+    if relaxed and not all(bool((torch.as_tensor(mass) < _LARGEST_MASS).all()) for mass in problem.masses):
+        raise ValueError(f"weights: of relaxed marginals, their sum may be up to {_LARGEST_MASS:.0e}")
     regularization = float(regularization)
     if isinstance(problem, MatrixProblem) and problem.forbidden is not None:
         settings = {"tolerance": tolerance, "max_iterations": max_iterations, "method": method}
@@ -257,8 +262,11 @@ def solve(
             problem.fenced(regularization), regularization, storage=storage, marginals=marginals, init=init,
             **settings,  # type: ignore[arg-type]
         )  # fmt: skip
-        if float((result.plan * problem.forbidden).sum()) > 0:
+        if float((result.plan * problem.forbidden).sum()) > _ROUNDING:
             raise ValueError("matrix: no plan with these marginals avoids all pairs of infinite cost")
+        if result._exact_plan is not None:
+            forbidden = problem.forbidden.mT if result._flipped else problem.forbidden
+            result = replace(result, _exact_plan=result._exact_plan.masked_fill(forbidden, 0.0))
         return result
     batch, n, m = problem.shape
     size = batch * n * m

@@ -56,7 +56,6 @@ class Compared:
     """Generated images, a row for each class."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without the images."""
         return {name: value for name, value in vars(self).items() if name != "grid"}
 
 
@@ -118,7 +117,6 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         others = "methods", "left_out", "real_grid"
         plain = {name: value for name, value in vars(self).items() if name not in others}
         epsilon, delta = self.together
@@ -199,13 +197,7 @@ def compare(
         measured = ["frechet", *(() if labels is None else _CLASSIFIERS)]
         real = ["real"] if labels is not None and not compared else []  # the same for all
         evaluation = evaluate_images(
-            images,
-            labels,
-            test,
-            training=training,
-            protocol=protocol,
-            parts=(*measured, *real),
-            device=where,
+            images, labels, test, training=training, protocol=protocol, parts=(*measured, *real), device=where
         )
         evaluations.append(evaluation)
         assert evaluation.likeness is not None

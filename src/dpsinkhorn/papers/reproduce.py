@@ -41,7 +41,6 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """Say what it is."""
         return f"{self.item}, {self.version} version, scale {self.scale}"
 
 

@@ -73,7 +73,6 @@ class Result:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
-        """Read what `to_json` wrote."""
         return cls(**{**data, "epsilon": math.inf if data["epsilon"] is None else data["epsilon"]})
 
 

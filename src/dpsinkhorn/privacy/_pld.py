@@ -245,10 +245,7 @@ def _on_one_part(noise: float, parts: int, log_tail: float, interval: float) -> 
         privacy_loss_mechanism.GaussianPrivacyLoss(
             noise, sampling_prob=1 / parts, adjacency_type=kind, log_mass_truncation_bound=log_tail
         )
-        for kind in (
-            privacy_loss_mechanism.AdjacencyType.REMOVE,
-            privacy_loss_mechanism.AdjacencyType.ADD,
-        )
+        for kind in (privacy_loss_mechanism.AdjacencyType.REMOVE, privacy_loss_mechanism.AdjacencyType.ADD)
     )
     lowest = math.floor(add.connect_dots_bounds().epsilon_lower / interval)
     highest = math.ceil(remove.connect_dots_bounds().epsilon_upper / interval)

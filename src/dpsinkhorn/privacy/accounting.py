@@ -22,7 +22,9 @@ from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
 from dpsinkhorn.privacy.mechanisms import CriticMechanism, ImageMechanism, parts_of
 
 Accountant: TypeAlias = Literal["pld", "rdp", "rdp-classic"]
+"""The name of an accountant."""
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
+"""Privacy loss distributions; Rényi differential privacy; the same, converted as in the papers."""
 
 
 def epsilon(

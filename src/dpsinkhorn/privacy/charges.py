@@ -18,6 +18,7 @@ import dp_accounting as dp  # type: ignore[import-untyped]
 from dpsinkhorn.errors import MixedAdjacencyError, UnsupportedEventError
 
 Event: TypeAlias = dp.DpEvent
+"""What was done with private data, as `dp_accounting` writes it: its accountants say what that costs."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,6 @@ class Charge:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Charge:
-        """Read back `to_json`."""
         return cls(event_from_json(value["event"]), Adjacency(value["adjacency"]))
 
 

@@ -22,7 +22,7 @@ from dpsinkhorn.privacy.charges import Adjacency, Charge, Event
 class Mechanism(ABC):
     """What every mechanism value offers. Its fields are positive numbers, but for the adjacency."""
 
-    adjacency: Adjacency
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -145,7 +145,6 @@ class BatchMechanism(_Gaussian):
 
     clip: float
     noise_multiplier: float
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:
@@ -172,7 +171,6 @@ class ImageMechanism(_Gaussian):
     clip: float
     row_noise_multiplier: float
     rows: int
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:
@@ -232,7 +230,6 @@ class VoteMechanism(_Gaussian):
     square: float
     noise_multiplier: float
     rows: int
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:
@@ -256,7 +253,6 @@ class RecordMechanism(_Gaussian):
 
     clip: float
     noise_multiplier: float
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:
@@ -278,7 +274,6 @@ class MomentsMechanism(_Gaussian):
 
     clip: float
     noise_multiplier: float
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     @property
     def sensitivity(self) -> float:

@@ -28,6 +28,7 @@ PUBLIC_FACTS = (
     "the range of the pixels, the bound of a cost, and all other settings",
     "that the data passed the checks of the reader",
 )
+"""What every statement counts as public."""
 """Facts about private data that no guarantee covers."""
 
 

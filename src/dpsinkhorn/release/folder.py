@@ -26,7 +26,7 @@ from dpsinkhorn.generators import (
     config_to_json,
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _files, _tensors, hub
+from dpsinkhorn.release import _files, hub
 from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release, printable
@@ -82,7 +82,7 @@ def make_release(
     """
     config, classes = generator.config, generator.config.classes
     try:
-        network = _tensors.from_bytes(_tensors.to_bytes(generator), config, generator.module_class)
+        network = _files.from_bytes(_files.to_bytes(generator), config, generator.module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
     if label_probabilities is None and classes:
@@ -115,7 +115,7 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
         ReleaseError: Something is wrong with the disk; nothing was written.
     """
     target = Path(os.path.abspath(folder))
-    data = _tensors.to_bytes(release.generator)
+    data = _files.to_bytes(release.generator)
     contents = {
         "README.md": model_card(release).encode(),
         "config.json": _files.json_bytes(_config_json(release, data)),
@@ -169,13 +169,13 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
             raise ReleaseError("config.json does not have every field of its generator")
         _check_module(config, generator)
         statement, releasable = _read_privacy(place / "privacy.json")
-        largest = _tensors.size_limits(config, generator)[1]
+        largest = _files.size_limits(config, generator)[1]
         data = _files.read_file(place / "generator.safetensors", largest)
         if hashlib.sha256(data).hexdigest() != entries["generator_sha256"]:
             raise ReleaseError(
                 "generator.safetensors is not the one that config.json was written for; get it again"
             )
-        network = _tensors.from_bytes(data, config, generator)
+        network = _files.from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
     return Release(network, statement, releasable, about, **{name: entries[name] for name in _OWN_KEYS})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -55,8 +58,7 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
     given: dict[str, Tensor] = {"latents": torch.rand(2, release.config.latent)}
     if release.classes:
         given["labels"] = torch.zeros(2, dtype=torch.int64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+    with _quiet_exporter():
         many = tuple({0: torch.export.Dim("images", min=1)} for _ in given)
         traced = torch.export.export(whole, tuple(given.values()), dynamic_shapes=many)
         table = torch.export.default_decompositions()
@@ -77,6 +79,20 @@ def write_onnx(release: Release, path: str | os.PathLike[str], *, overwrite: boo
     onnx.checker.check_model(model)
     with new_file(target) as draft:
         draft.write_bytes(model.SerializeToString())
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Keep back what the exporter says about itself, and about packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 class _Bytes(nn.Module):

@@ -26,11 +26,13 @@ from dpsinkhorn.privacy import (
 )
 from dpsinkhorn.release._files import check_keys
 
-USUAL_TITLE = "Private image generator"  # of a release that was given none
+USUAL_TITLE = "Private image generator"
+"""The title of a release that was given none."""
 TRUST = (
     "Whoever trained it is trusted with the data: the records were read, and the noise added, on their "
     "machine. Nobody who receives the result has to be trusted."
 )
+"""Who is trusted with the data, in words."""
 """The trust model, in a sentence or two."""
 
 _LONGEST = {
@@ -47,6 +49,7 @@ LABEL_SOURCES = {
     "stated": "classes in shares that the curator stated",
     "released": "classes in the shares of the data, which were released with noise; that is part of ε",
 }
+"""Where the shares of classes come from, in words."""
 """How the distribution of synthetic labels was set, and what to say of it."""
 
 UNITS = ("record", "person")

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from PIL import Image
 
 from dpsinkhorn import __version__
 from dpsinkhorn.errors import ReportError
-from dpsinkhorn.files import replace_file
+from dpsinkhorn.files import failing_as, replace_file
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy.words import factor_in_words, format_epsilon
 from dpsinkhorn.release import TRUST, USUAL_TITLE
@@ -23,9 +24,9 @@ from dpsinkhorn.report import settings
 from dpsinkhorn.report.curve import command_for, events_of, line_plot, spending_curve
 from dpsinkhorn.report.gather import Findings, gather
 from dpsinkhorn.report.guarantee import cautions, explain, status_of
-from dpsinkhorn.report.pictures import samples_by_class, training_log
+from dpsinkhorn.report.pictures import Picture, samples_by_class, training_log
 from dpsinkhorn.report.standards import sp_800_226
-from dpsinkhorn.training.expectation import EXPECT
+from dpsinkhorn.training.advice import EXPECT
 
 CURATOR_ONLY = "CURATOR-ONLY"
 _LONGEST_LINE = 200
@@ -218,3 +219,18 @@ def render(template: str, context: Mapping[str, Any]) -> bytes:
         f"{'add or remove' if value == 'add-or-remove-one' else 'replace'} one {unit}"
     )
     return environment.get_template(template).render(**context).encode("utf-8")
+
+
+def write_comparison(output: Path, found: Mapping[str, Any], grids: Mapping[str, Image.Image]) -> None:
+    """Write the page of a comparison.
+
+    Args:
+        output: The page.
+        found: Figures, as `Comparison.to_json` gives them.
+        grids: A picture of each method, by its name.
+    """
+    pictures = {name: Picture.of(grid) for name, grid in grids.items()}
+    classifiers = list(found["methods"][0]["accuracy"])
+    context = {**found, "pictures": pictures, "classifiers": classifiers}
+    with failing_as(ReportError, f"cannot write {output}"):
+        replace_file(output, render("comparison.html.j2", context))

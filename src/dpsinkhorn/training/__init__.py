@@ -8,7 +8,7 @@ from dpsinkhorn.training.planning import Request, make_plan, plan_for
 from dpsinkhorn.training.recipe import Recipe, load_recipe, recipe_names
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Progress, Run, Saving
-from dpsinkhorn.training.tracking import log_to
+from dpsinkhorn.training.watching import log_to
 
 __all__ = [
     "DPSinkhorn",

@@ -28,10 +28,8 @@ from dpsinkhorn.privacy.journal import JournalDamagedError
 from dpsinkhorn.privacy.ledger import EpsilonOf
 from dpsinkhorn.privacy.words import unit_conflict
 from dpsinkhorn.release import PrivacyStatement
-from dpsinkhorn.training.expectation import EXPECT, expectation
+from dpsinkhorn.training.advice import EXPECT, expectation
 from dpsinkhorn.training.plan import Plan
-
-__all__ = ["Account", "accountant_for", "charged_steps", "check_unit", "epsilon_by", "statement_of"]
 
 
 class Account:

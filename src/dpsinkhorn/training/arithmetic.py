@@ -18,8 +18,6 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TrainingError
 
-__all__ = ["check_float64", "computed_by", "multiplies_float64"]
-
 _SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 _ROWS = 128
 _TERMS = 512  # of a sum

@@ -15,8 +15,6 @@ from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
 from dpsinkhorn.mechanisms.shared.terms import Facts
 from dpsinkhorn.training.recipe import Recipe, load_recipe
 
-__all__ = ["DELTA", "choose_recipe"]
-
 DELTA = 1e-5
 """δ where none is given, whatever the recipe; the papers' recipes state their own."""
 

@@ -26,23 +26,13 @@ from dpsinkhorn.ranks import Ranks, joined
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.fitting import (
-    check_all,
-    follow,
-    hand_out,
-    run_in,
-    shown,
-    train_alone,
-    train_in,
-)
+from dpsinkhorn.training.fitting import check_all, follow, hand_out, run_in, shown, train_alone, train_in
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.planning import Request, plan_for
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.used_data import note_use
-
-__all__ = ["DPSinkhorn"]
 
 if TYPE_CHECKING:  # scikit-learn has no types: with its own class, a checker would let any name pass
     from typing_extensions import Self

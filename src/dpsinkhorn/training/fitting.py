@@ -18,15 +18,13 @@ from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, load, save_release
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.bar import notebook_or_terminal, progress_bar, spent_of
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Watch
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
-
-__all__ = ["check_all", "follow", "hand_out", "run_in", "shown", "train_alone", "train_in"]
+from dpsinkhorn.training.watching import notebook_or_terminal, progress_bar, spent_of
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.trainer import Block
 
-__all__ = ["Pace", "Saving"]
-
 _REST = 100  # times as long as it took, until something is done again
 _CHECKPOINT_REST = 30  # likewise, for a checkpoint, since a crash costs more than a picture
 _LONGEST_REST = 60.0  # seconds without a checkpoint, even where the disk is slow

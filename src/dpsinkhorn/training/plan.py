@@ -17,17 +17,8 @@ from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.privacy import (
-    ACCOUNTANTS,
-    Accountant,
-    Charge,
-    GaussianMechanism,
-    Mechanism,
-    compose,
-    epsilon,
-)
-from dpsinkhorn.training.reading import read_value
-from dpsinkhorn.training.recipe import MOST_STEPS, Recipe
+from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Charge, GaussianMechanism, Mechanism, compose, epsilon
+from dpsinkhorn.training.recipe import MOST_STEPS, Recipe, read_value
 
 __all__ = ["Facts", "Plan"]
 
@@ -101,11 +92,6 @@ class Plan:
     def private(self) -> bool:
         """Whether anything is guaranteed at all."""
         return self.kind.private
-
-    @property
-    def steps_are_costly(self) -> bool:
-        """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
-        return self.kind.steps_are_costly
 
     @property
     def step_charge(self) -> Charge:

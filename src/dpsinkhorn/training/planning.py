@@ -12,13 +12,11 @@ from typing import Any
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.privacy import Accountant, CalibrationError, Charge, calibrate
+from dpsinkhorn.training.advice import expectation
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.expectation import expectation
 from dpsinkhorn.training.plan import Facts, Plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
-
-__all__ = ["Request", "make_plan", "plan_for"]
 
 _SEARCH_STEPS = 14
 _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order

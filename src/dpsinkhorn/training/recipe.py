@@ -1,15 +1,18 @@
 """Recipes: all settings of a training as a small frozen value, and as small TOML files.
 
 What changes the privacy cost stands in `PrivacySettings`; everything else only changes what is learnt. A
-recipe knows nothing of the data: shapes, classes and sizes come in with the plan (`plan.py`).
+recipe knows nothing of the data: shapes, classes and sizes come in with the plan (`plan.py`). `read_value`
+checks JSON or TOML against the annotations of the dataclass that it is for.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import sys
+import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -18,14 +21,11 @@ from typing import Any, Literal
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.mechanisms import mechanism_names
 from dpsinkhorn.mechanisms.shared.terms import FlowSettings, LossSettings, one_of, require
-from dpsinkhorn.training.reading import read_value
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-__all__ = ["MOST_STEPS", "OptimizerSettings", "PrivacySettings", "Recipe", "load_recipe", "recipe_names"]
 
 MOST_STEPS = 10**9  # what the accountants are made for, and more than anyone waits for
 _LARGEST_CLIP = 1e30  # gradients of the generator are in float32
@@ -177,3 +177,53 @@ def load_recipe(source: str | Path) -> Recipe:
 
 def _folder() -> Any:
     return resources.files("dpsinkhorn.training") / "recipes"
+
+
+def read_value(kind: Any, value: Any, where: str) -> Any:
+    """`value` as an instance of the annotated type `kind`; whole numbers may stand for floats."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
+        hints = typing.get_type_hints(kind)
+        known = {item.name for item in dataclasses.fields(kind)}
+        if unknown := sorted(set(value) - known):
+            raise TrainingError(f"{where} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        entries = {name: read_value(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+        try:
+            return kind(**entries)  # type: ignore[operator]
+        except TypeError as error:
+            raise TrainingError(f"{where} lacks a setting: {error}") from error
+        except ValueError as error:
+            raise TrainingError(str(error)) from error
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        kinds = [part for part in typing.get_args(kind) if part is not type(None)]
+        return read_value(kinds[0 if isinstance(value, str) else -1], value, where)  # a name, or a number
+    if origin is tuple:
+        parts = typing.get_args(kind)
+        if parts[1:] == (...,) and isinstance(value, Sequence):
+            parts = parts[:1] * len(value)
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != len(parts):
+            raise TrainingError(f"{where} must be a list of {len(parts)}, not {value!r}")
+        return tuple(read_value(part, item, where) for part, item in zip(parts, value, strict=True))
+    if origin is typing.Literal:  # checked by the dataclass
+        return value
+    if origin is not None:
+        if not isinstance(value, Mapping):
+            raise TrainingError(f"{where} must be a table of settings, not {value!r}")
+        return dict(value)
+    return _read_plain(kind, value, where)
+
+
+def _read_plain(kind: type, value: Any, where: str) -> Any:
+    """A number, text or truth value; NumPy's numbers become Python's, which JSON knows."""
+    fits = isinstance(value, kind)
+    if kind is int:
+        fits = isinstance(value, numbers.Integral)
+    elif kind is float:
+        fits = isinstance(value, numbers.Real)
+    if not fits or isinstance(value, bool) is not (kind is bool):
+        raise TrainingError(f"{where} must be {kind.__name__}, not {value!r}")
+    return kind(value)

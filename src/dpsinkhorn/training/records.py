@@ -23,8 +23,6 @@ from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts
 
-__all__ = ["Drawable", "Records", "StoredRecords", "at_a_time", "facts_of", "has_room", "records_of"]
-
 _AT_ONCE = 2**14  # records that are converted together
 _LABELS = 2**20  # that are counted together
 _NUMBERS = 2**22  # pixels that go through together when all records do

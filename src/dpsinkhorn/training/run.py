@@ -33,7 +33,7 @@ from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.reading import read_value
+from dpsinkhorn.training.recipe import read_value
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.trainer import Block, Trainer, check_data
@@ -220,7 +220,7 @@ class Run:
             self._save(trainer, account)  # with how steps are taken, which a replay must know
         pace = Pace(account, saving, trainer.state.step)
         for block in blocks:
-            if self.plan.steps_are_costly or pace.checkpoint_due():
+            if self.plan.kind.steps_are_costly or pace.checkpoint_due():
                 with pace.checkpoint():  # before anything else, so that a crash meanwhile loses no step
                     self._save(trainer, account)
             spent = pace.look(block)

@@ -11,8 +11,6 @@ from dpsinkhorn.privacy import Adjacency, Budget, Ledger, compose, format_epsilo
 from dpsinkhorn.training.account import check_unit, epsilon_by
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["SharedBudget", "begin_ledger", "check_ledger"]
-
 
 @dataclass(frozen=True)
 class SharedBudget:

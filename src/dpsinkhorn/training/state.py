@@ -29,8 +29,6 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import OptimizerSettings
 
-__all__ = ["TrainingState"]
-
 _VERSION = "1"
 
 
@@ -124,7 +122,6 @@ class TrainingState:
         return rate * 0.5 * (1 + math.cos(math.pi * step / horizon))
 
     def restart_optimizer(self) -> None:
-        """Let the optimizer forget all gradients."""
         self.optimizer = _optimizer(self.generator, self._settings, self.device)
 
     def update(self, rate: float | Tensor, gradients: Sequence[Tensor] | None = None) -> None:

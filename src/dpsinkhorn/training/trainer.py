@@ -33,8 +33,6 @@ from dpsinkhorn.training.shared_records import SharedRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Block", "Trainer", "check_data"]
-
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
 _LEAST_BLOCKS = 40  # of a run, so that a crash of a short one costs little of it
 _LARGEST_BLOCK = 10_000
@@ -186,7 +184,7 @@ class Trainer:
                     "(--set optimizer.learning_rate=...); what was spent stays spent"
                 )
             yield Block(state.step, horizon, seconds, granted, norm)
-            if plan.facts.size_is_public and not plan.steps_are_costly:
+            if plan.facts.size_is_public and not plan.kind.steps_are_costly:
                 wanted = min(_next_block(granted, seconds), -(-horizon // _LEAST_BLOCKS))
 
     def images(self, columns: int) -> tuple[Any, Any]:
@@ -270,7 +268,7 @@ def check_data(plan: Plan, dataset: Dataset) -> None:
 def _first_block(plan: Plan) -> int:
     """Return the steps of the first block. Where the number of records is not public, of all: the time they
     take, which would settle the others, tells of it, and blocks are on the ledger, which others may see."""
-    if plan.steps_are_costly or plan.facts.size_is_public:
+    if plan.kind.steps_are_costly or plan.facts.size_is_public:
         return 1
     return min(_LARGEST_BLOCK, -(-plan.steps // _PUBLIC_BLOCKS))
 

@@ -24,8 +24,6 @@ from dpsinkhorn.training.records import StoredRecords, at_a_time, has_room
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps import Steps, make_steps
 
-__all__ = ["Estimate", "try_plan"]
-
 _WARM_UP, _TIMED = 1, 3
 _LONG = 5.0  # seconds, after which no step more is timed
 _PART = 2**13  # records; steps over all records are timed on as many, and on twice as many
@@ -53,15 +51,24 @@ def try_plan(plan: Plan, device: torch.device) -> Estimate:
 
 
 def _sampled_seconds(plan: Plan, device: torch.device) -> float:
-    before = 0
-    if plan.kind.splits_records and plan.recipe.loss.iterations:  # of critics: no more than steps take
-        before = plan.recipe.loss.iterations
-        plan = _with(plan, plan.facts.records, 1)
+    if plan.kind.splits_records:
+        return _taught_seconds(plan, device)
     steps = _steps(plan, device)
     tries = _WARM_UP + (_TIMED if steps.multiple == 1 else 1)
     step = _least(steps.take, steps.multiple, tries, device) / steps.multiple
     update = _least(steps.update, 1, tries, device) if steps.updates else 0.0
-    return (before + plan.steps) * step + steps.updates * update
+    return plan.steps * step + steps.updates * update
+
+
+def _taught_seconds(plan: Plan, device: torch.device) -> float:
+    """Time a step in which critics learn, and those until the next; first iterations take no more."""
+    every, before = plan.kind.learns_every, plan.recipe.loss.iterations or 0
+    steps = _steps(_with(plan, plan.facts.records, 1), device)
+    learning, others = math.inf, math.inf
+    for _ in range(_WARM_UP + 1):
+        learning = min(learning, _seconds(steps.take, 1, device))
+        others = min(others, _seconds(steps.take, every - 1, device))
+    return before * learning + plan.steps / every * (learning + others)
 
 
 def _least(do: Callable[[int], None], count: int, tries: int, device: torch.device) -> float:
@@ -125,7 +132,6 @@ class _MadeUp:
         self._of_each = max(1, round(plan.facts.records / plan.facts.units))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
-        """A Poisson sample."""
         facts = self._facts
         units = poisson_sample(facts.units, rate, noise, device=self._device)
         owners = units.repeat_interleave(self._of_each)

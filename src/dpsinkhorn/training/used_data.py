@@ -20,8 +20,6 @@ from dpsinkhorn.files import write_new
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.plan import Plan
 
-__all__ = ["note_use"]
-
 _SWITCH = "DPSINKHORN_USED_DATA"
 
 

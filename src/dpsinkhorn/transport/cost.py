@@ -15,9 +15,8 @@ from dpsinkhorn.privacy import Adjacency
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import Clouds, PublicSide
+from dpsinkhorn.transport.clouds import Clouds, Interval, PublicSide
 from dpsinkhorn.transport.methods import METHODS, Planned, offered
-from dpsinkhorn.transport.populations import Interval
 from dpsinkhorn.transport.result import CostMethod, PrivateCost, Quantity
 
 Choice: TypeAlias = Literal["auto", CostMethod]
@@ -164,7 +163,6 @@ def regularization_of(regularization: float | None, bound: float) -> float:
 
 
 def quantity_of(regularization: float, debiased: bool) -> Quantity:
-    """Return what is asked for."""
     if debiased:
         if not regularization:
             raise TransportError("the Sinkhorn divergence needs a regularization above 0")

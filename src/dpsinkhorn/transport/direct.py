@@ -17,9 +17,8 @@ import torch
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
-from dpsinkhorn.transport.clouds import Clouds, Setting
+from dpsinkhorn.transport.clouds import Clouds, Interval, Setting, of_populations
 from dpsinkhorn.transport.laplace import LaplaceRelease
-from dpsinkhorn.transport.populations import Interval, of_populations
 from dpsinkhorn.transport.result import Quantity
 
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost

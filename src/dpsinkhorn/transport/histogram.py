@@ -22,9 +22,16 @@ from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, s
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_value
-from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting, checked_points
+from dpsinkhorn.transport.clouds import (
+    CappedCost,
+    Clouds,
+    Interval,
+    Setting,
+    checked_points,
+    of_populations,
+    root_spread,
+)
 from dpsinkhorn.transport.laplace import LaplaceRelease
-from dpsinkhorn.transport.populations import Interval, of_populations, root_spread
 from dpsinkhorn.transport.result import Quantity
 
 _Array = npt.NDArray[np.float64]

@@ -23,9 +23,8 @@ from dpsinkhorn.privacy import Charge
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import exact_plan
-from dpsinkhorn.transport.clouds import Clouds
+from dpsinkhorn.transport.clouds import Clouds, Interval, of_populations
 from dpsinkhorn.transport.histogram import HistogramMechanism
-from dpsinkhorn.transport.populations import Interval, of_populations
 
 _Array = npt.NDArray[np.float64]
 

@@ -20,12 +20,11 @@ from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Euclidean
 from dpsinkhorn.privacy import Charge
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.transport.clouds import Clouds
+from dpsinkhorn.transport.clouds import Clouds, Interval
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.histogram import HistogramMechanism
 from dpsinkhorn.transport.linear_program import LinearProgramMechanism
 from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.populations import Interval
 from dpsinkhorn.transport.result import CostMethod, Quantity, Released
 from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, SmoothedMechanism, require_euclidean
 

@@ -108,7 +108,9 @@ def _check_header(names: list[str], path: Path) -> None:
     if _counted(names):
         return
     if all(_is_number(name) for name in names):
-        raise TransportError(f"{path} has no line of column names; its first line holds numbers")
+        raise TransportError(
+            f"{path} has no line of column names: its first line holds numbers; add a line above it"
+        )
 
 
 def _is_number(text: str) -> bool:

@@ -24,10 +24,17 @@ from dpsinkhorn.privacy import Adjacency, Charge, GaussianMechanism, add_gaussia
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import rounding
-from dpsinkhorn.transport.clouds import Clouds, Setting, checked_points
+from dpsinkhorn.transport.clouds import (
+    Clouds,
+    Interval,
+    Setting,
+    checked_points,
+    of_populations,
+    root_spread,
+    spread,
+)
 from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.noisy import gaussian_multiplier
-from dpsinkhorn.transport.populations import Interval, of_populations, root_spread, spread
 
 _FARTHEST = 1e100  # as for costs
 _ROOT_VARIANCE = 1.6147439  # ∫ √(Φ(1 - Φ)), rounded up: the W_1 of n normal draws to their law is this / √n
@@ -156,12 +163,7 @@ class SmoothedMechanism:
         epsilon, delta = float(epsilon), float(delta)
         multiplier = gaussian_multiplier(epsilon, delta, 1)
         found = cls(
-            setting,
-            Ball.of(setting, center),
-            epsilon,
-            delta,
-            multiplier,
-            whole_bases(setting.dimension),
+            setting, Ball.of(setting, center), epsilon, delta, multiplier, whole_bases(setting.dimension)
         )
         with checks.noise_that_fits():
             _ = found.smoothing

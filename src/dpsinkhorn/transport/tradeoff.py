@@ -133,14 +133,14 @@ def measure_tradeoff(
             target = plan.target()
             found = [plan.estimate(noise) for _ in range(runs)]
             costs = [each.cost if debiased else min(max(each.cost, 0.0), bound) for each in found]
-            told = [each.predicted_error for each in found if each.predicted_error is not None]
+            predictions = [each.predicted_error for each in found if each.predicted_error is not None]
             asked = target if name in SLICED else true  # no estimate of what was asked for
             rows.append(
                 TradeoffRow(
                     name,
                     epsilon,
                     _mean_distance(costs, asked),
-                    float(np.mean(told)) if told else plan.predicted_error,
+                    float(np.mean(predictions)) if predictions else plan.predicted_error,
                     name == best,
                     _mean_distance(costs, target),
                 )

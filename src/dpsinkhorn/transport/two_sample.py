@@ -27,10 +27,9 @@ from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
 from dpsinkhorn.transport import checks, statistics
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import Clouds, Setting
+from dpsinkhorn.transport.clouds import Clouds, Setting, of_populations, spread
 from dpsinkhorn.transport.direct import DirectMechanism
 from dpsinkhorn.transport.laplace import LaplaceRelease
-from dpsinkhorn.transport.populations import of_populations, spread
 from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, require_euclidean
 
 Statistic: TypeAlias = Literal["mmd", "sliced", "exact"]
@@ -78,7 +77,6 @@ class PrivateTest:
     charge: Charge = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, for users."""
         return {name: value for name, value in vars(self).items() if name != "charge"}
 
 

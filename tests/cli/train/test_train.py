@@ -16,7 +16,7 @@ from dpsinkhorn import load
 from dpsinkhorn.cli import _train_output
 from dpsinkhorn.privacy import Budget, epsilon, format_epsilon, read_ledger
 from support.processes import Command
-from support.runs import tiny_arrays
+from support.runs import IMAGES, LABELS
 from support.train_command import TINY, begin, snapshot
 
 
@@ -125,13 +125,12 @@ class TestARun:
         assert list((place / "run" / "samples").glob("step-*.png"))
 
     def test_columns_that_are_not_used_are_named(self, run, place):
-        images, labels, _ = tiny_arrays()
-        rows = images.reshape(len(images), -1)
+        rows = IMAGES.reshape(len(IMAGES), -1)
         names = [f"pixel{i}" for i in range(rows.shape[1])]
         lines = [",".join(["patient", '"find\x07ing\x1b[2J"', *names])]
         lines += [
             ",".join([f"p{i // 2}", str(label), *map(str, row)])
-            for i, (label, row) in enumerate(zip(labels, rows, strict=True))
+            for i, (label, row) in enumerate(zip(LABELS, rows, strict=True))
         ]
         (place / "scans.csv").write_text("\n".join(lines))
         command = f"--data scans.csv --recipe tiny.toml --dry-run {TINY}"
@@ -260,8 +259,7 @@ class TestWarnings:
         assert "NOT FOR RELEASE" in (place / "run" / "release" / "README.md").read_text().upper()
 
     def test_names_read_off_private_labels_stay_inside(self, run, place):
-        images, labels, _ = tiny_arrays()
-        np.savez(place / "named.npz", images=images, labels=np.array(["ant", "cat", "owl"])[labels])
+        np.savez(place / "named.npz", images=IMAGES, labels=np.array(["ant", "cat", "owl"])[LABELS])
         status, _, err = run(f"--data named.npz --recipe tiny.toml --out run {TINY}")
         assert status == 0
         assert "stay out of the release; state them with --classes" in err
@@ -317,3 +315,33 @@ def test_the_same_data_on_another_ledger(run, place, monkeypatch):
     assert before.replace("first", "second") in err
     assert (place / "used.jsonl").read_text() == noted
     assert "and 1 more), on another ledger" in run(f"{words} --out third")[2]
+
+
+@pytest.fixture
+def told(run, monkeypatch):
+    """The last line of progress: ε, and what is said of a budget."""
+    monkeypatch.setattr(_train_output, "_LINE_SECONDS", 0.0)
+
+    def told(command):
+        status, _, err = run(f"--data data.npz --recipe tiny.toml {TINY} {command}")
+        assert status == 0
+        lines = re.findall(r"^step 12 of 12, ε ≤ ([0-9.]+) of (.+)$", err, re.MULTILINE)
+        return lines[-1]
+
+    return told
+
+
+def test_no_less_than_was_spent(told, place):
+    spent, budget = told("--out run")
+    stated = load(place / "run").privacy.epsilon
+    assert spent == format_epsilon(stated)
+    assert float(spent) >= stated
+    assert budget == format_epsilon(read_ledger(place / "run" / "ledger.jsonl").budget.epsilon)
+
+
+def test_all_on_a_shared_ledger_beside_what_it_allows(told, place):
+    """The second run's ε counts the first: that is not to be held against its own budget."""
+    told("--ledger all.jsonl --budget 90 --out first")
+    spent, budget = told("--ledger all.jsonl --out second")
+    assert float(spent) >= load(place / "second").privacy.epsilon > load(place / "first").privacy.epsilon
+    assert budget == "90 for all on the ledger"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ __all__ = [
     "Barrier",
     "GradientBarrier",
     "GradientMechanism",
+    "Parameters",
     "Sample",
     "TrainingMechanism",
     "WorstCase",
@@ -32,6 +33,8 @@ __all__ = [
     "rows_of_classes",
     "tidy",
 ]
+
+Parameters: TypeAlias = Sequence[nn.Parameter]
 
 _OF_PLANS = ("cost", "l1_weight", "regularization", "self_weight", "debias", "label_weight", "marginals")
 TRANSPORT = frozenset(f"loss.{name}" for name in _OF_PLANS)
@@ -133,6 +136,8 @@ class TrainingMechanism(Barrier):
     """Whether each step costs a large part of the budget, so that none is to be lost by a crash."""
     splits_records: ClassVar[bool] = False
     """Whether records are split into parts for good, one over the sampling rate of them."""
+    learns_every: int = 1
+    """Steps from one to the next in which critics of all parts learn, where there are parts."""
     learns_in_private: ClassVar[bool] = False
     """Whether it keeps something that follows records without noise. No checkpoint holds that: a run that is
     resumed begins it anew, and so does not replay."""
@@ -228,7 +233,7 @@ class TrainingMechanism(Barrier):
 
 
 class GradientBarrier(Barrier):
-    """A barrier whose step is one of gradient descent: ``backward`` alone sees private records."""
+    """A barrier whose step is one of gradient descent: ``gradient`` alone sees private records."""
 
     resampled_learn: bool = True
     """Whether the gradient of the resampled images is used; if not, they are generated without a graph."""
@@ -237,24 +242,27 @@ class GradientBarrier(Barrier):
     def resampled(self, generated: int) -> int:
         """n': how many images a step generates beyond the ``generated`` ones of the cross term."""
 
-    @abstractmethod
+    def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
+        """Return the noised gradient in the generated images, ``(n + n', d)``.
+
+        Args:
+            points: ``(n + n', d)`` generated images.
+            labels: ``(n + n',)`` their classes; the resampled images repeat the first n'.
+            sample: the private records of this step.
+            noise: where all noise is drawn from.
+        """
+        raise NotImplementedError(f"{type(self).__name__} releases no gradient in the images")
+
     def backward(
         self,
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter],
+        parameters: Parameters,
         noise: NoiseSource,
     ) -> None:
-        """Set ``.grad`` of the generator's parameters to the noised gradient.
-
-        Args:
-            points: ``(n + n', d)`` generated images, attached to the generator's graph.
-            labels: ``(n + n',)`` their classes; the resampled images repeat the first n'.
-            sample: the private records of this step.
-            parameters: of the generator.
-            noise: where all noise is drawn from.
-        """
+        """Set ``.grad`` of the generator's parameters, whose graph `points` have, to the noised gradient."""
+        backpropagate(points, self.gradient(points, labels, sample, noise), parameters)
 
     def fixed(self, setting: Setting) -> FixedStep | None:  # noqa: ARG002
         """Return the same step in shapes that never change, for a captured graph; ``None``: there is none."""
@@ -281,19 +289,13 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
             return images.grad
 
         def clipped(sample: Sample) -> Tensor:
-            return built.clipped(images * 1, None, sample, [images])
+            return built.clipped(images * 1, None, sample)
 
         record = torch.zeros(1, 1, dtype=torch.float64)
         return WorstCase.of_record(built.mechanism, record, clipped, release)
 
     @abstractmethod
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised, in float64. Private: for audits."""
 
 
@@ -319,7 +321,7 @@ def tidy(points: Tensor) -> Tensor:
     return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
 
 
-def backpropagate(points: Tensor, gradient: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+def backpropagate(points: Tensor, gradient: Tensor, parameters: Parameters) -> None:
     """Set ``.grad`` of the parameters, given the gradient in the points. What was there is replaced."""
     for parameter, value in zip(parameters, pulled_back(points, gradient, parameters), strict=True):
         parameter.grad = value

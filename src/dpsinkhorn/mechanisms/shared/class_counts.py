@@ -14,8 +14,6 @@ from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.ranks import over_ranks
 
-__all__ = ["Labels", "clipped_counts", "release_label_frequencies"]
-
 Labels: TypeAlias = "Iterable[tuple[Tensor, Tensor | None]]"
 """Labels of some records at a time, and the persons behind them, all records of each person together."""
 
@@ -43,10 +41,7 @@ def release_label_frequencies(
         raise ValueError(f"classes: expected at least 1, got {classes}")
     counts = clipped_counts(labels, classes, mechanism.sensitivity)
     noised = add_gaussian(
-        counts,
-        sensitivity=mechanism.sensitivity,
-        noise_multiplier=mechanism.noise_multiplier,
-        noise=noise,
+        counts, sensitivity=mechanism.sensitivity, noise_multiplier=mechanism.noise_multiplier, noise=noise
     )
     positive = noised.clamp(min=0)
     total = float(positive.sum())

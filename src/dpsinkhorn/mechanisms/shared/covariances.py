@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["LEAST_VARIANCE", "Coordinates", "like_ranks", "root", "smoothed", "towards"]
-
 LEAST_VARIANCE = 1e-4  # of a coefficient
 _VARIANCE_PRIOR = 0.5  # squared spread of variances about the mean of those alike, relative to it
 _COVARIANCE_PRIOR = 0.002  # mean square of correlations

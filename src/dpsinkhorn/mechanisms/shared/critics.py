@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpsinkhorn.mechanisms.shared.base import tidy
-from dpsinkhorn.mechanisms.shared.exact import DIGITS, exact_weights
+from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
 
 _PIXEL_BITS = 10  # binary digits after the point of pixels
 _LOGIT_BITS = 10  # of a logit, whose slope is read off a table

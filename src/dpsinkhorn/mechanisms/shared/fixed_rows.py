@@ -19,8 +19,6 @@ from dpsinkhorn.ot.costs import PixelCost
 if TYPE_CHECKING:
     from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
 
-__all__ = ["FixedRows"]
-
 _LARGEST = 1e15  # costs and λ that the kernels, in float32, are trusted with
 
 

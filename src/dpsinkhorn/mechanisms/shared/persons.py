@@ -13,8 +13,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_RECORDS", "Weighing", "first_records"]
-
 MOST_RECORDS = 2**10
 """Records of a person that count: the first ones, in the order of the data."""
 

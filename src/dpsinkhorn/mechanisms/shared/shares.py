@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.clipping import within
+from dpsinkhorn.mechanisms.shared.clipping import AT_ONCE, PairwiseSum, margin, within
 from dpsinkhorn.mechanisms.shared.layout import Generated, Sorted, Tiles, cut
 from dpsinkhorn.mechanisms.shared.pairs import gradient, measure, on_grid, slope_bound
-from dpsinkhorn.mechanisms.shared.rounding import AT_ONCE, PairwiseSum, margin
 from dpsinkhorn.ot.costs import PixelCost
 
 # float64 numbers held at a time, on a CPU and on a GPU.

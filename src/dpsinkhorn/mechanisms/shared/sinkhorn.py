@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, backpropagate, check_labels, tidy
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels, tidy
 from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
-from dpsinkhorn.mechanisms.shared.plans import annealed_plans, plan_within_classes
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot import Problem, solve
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
@@ -130,16 +129,8 @@ class RowGradients(SinkhornMechanism):
     ) -> Tensor:
         """Return what leaves the barrier, from all n + n' rows."""
 
-    def backward(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> None:
-        gradient = self._released(self._gradient(points, labels, sample), noise)
-        backpropagate(points, gradient, parameters)
+    def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
+        return self._released(self._gradient(points, labels, sample), noise)
 
     def fixed(self, setting: Setting) -> FixedRows | None:
         """The same step in fixed shapes, where there is one for its size and cost."""
@@ -154,13 +145,7 @@ class NoisedRows(RowGradients):
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...
 
-    def clipped(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter] = (),  # noqa: ARG002
-    ) -> Tensor:
+    def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
         """Return what is noised: ``(n, d)``, in float64."""
         n, _ = split_generated(len(points), self.loss.debias)
         return self._clip(self._gradient(points, labels, sample)[:n])

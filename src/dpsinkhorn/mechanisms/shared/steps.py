@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others
 
-__all__ = ["AllRecords", "Learner", "NetworkLearner", "Sample", "Steps"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sample:

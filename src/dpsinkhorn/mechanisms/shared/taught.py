@@ -17,8 +17,6 @@ from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, VoteMechanism, parts_of
 from dpsinkhorn.privacy.noise import NoiseSource, announce
 
-__all__ = ["CriticSteps", "Drawn", "TaughtBarrier", "TaughtMechanism"]
-
 Drawn: TypeAlias = "Tensor | int"
 """What a step draws beside its noise; a number is a secret."""
 
@@ -53,8 +51,6 @@ class TaughtMechanism(TrainingMechanism):
     unused_settings = TRANSPORT | {"flow"}
     worst_clip: ClassVar[float] = 1e-3
     """The setting `clip` of its worst case."""
-    learns_every: ClassVar[int] = 1
-    """Steps from one iteration of all critics to the next."""
 
     mechanism: ImageMechanism | VoteMechanism
 

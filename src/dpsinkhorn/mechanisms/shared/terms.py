@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 from dpsinkhorn.generators import GeneratorConfig, MLPConfig
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 
-__all__ = ["Facts", "FlowSettings", "LossSettings", "Marginals", "Terms", "one_of", "one_pixel", "require"]
-
 CostName = Literal["sqeuclidean", "cityblock", "l1l2"]
 Marginals: TypeAlias = Literal["balanced", "classes"] | float
 

@@ -73,13 +73,13 @@ def transport(
         _SPREAD, 0.01 * tolerance * 2.0**52, 1 / ascent.FLAT,
     )  # fmt: skip
     single, found_values = x.dtype == torch.float32, []
-    arrays = [
-        (each.data_ptr(), each[0].nbytes) if each is not None else (0, 0)
-        for each in (x, y, a, b, f, g, in_x, in_y)
-    ]
-    steps = [size if problem.batched else 0 for _, size in arrays]
+    arrays = (x, y, a, b, f, g, in_x, in_y)
+    starts = [0 if each is None else each.data_ptr() for each in arrays]
+    steps = [0] * len(arrays)
+    if problem.batched:
+        steps = [0 if each is None else each[0].nbytes for each in arrays]
     for k in range(batch):
-        px, py, pa, pb, pf, pg, qx, qy = (at + k * step for (at, _), step in zip(arrays, steps, strict=True))
+        px, py, pa, pb, pf, pg, qx, qy = (at + k * step for at, step in zip(starts, steps, strict=True))
         if library.transport(
             single, single and n * m <= WIDE, px, py, pa, pb, n, m, d, pixels.squared,
             ctypes.addressof(settings), pf, pg, qx, qy, ctypes.addressof(values),

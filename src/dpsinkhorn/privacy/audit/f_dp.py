@@ -20,8 +20,7 @@ from scipy import stats
 from dpsinkhorn.privacy import _pld, _rdp
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit import one_run
-from dpsinkhorn.privacy.audit.noise import least_refuted_noise
-from dpsinkhorn.privacy.audit.one_run import Guesses, OneRunBound
+from dpsinkhorn.privacy.audit.one_run import Guesses, OneRunBound, least_refuted_noise
 from dpsinkhorn.privacy.charges import Charge, flatten
 
 GAUSSIAN_NOISE = "Gaussian noise of unknown size"

@@ -8,7 +8,7 @@ whether they were in; for the others nothing is said.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,3 +176,19 @@ def _largest_excluded(canaries: int, guesses: int, correct: int, delta: float, e
         middle = (low + high) / 2
         low, high = (middle, high) if excluded(middle) else (low, middle)
     return low
+
+
+_NOISES = np.geomspace(1e-2, 100.0, 1024)  # noise multipliers that are told apart
+
+
+def least_refuted_noise(allows: Callable[[float], bool]) -> float:
+    """Return the least noise multiplier on a grid that is not allowed; infinity where all of them are.
+
+    `allows` is monotone: where it allows some noise, it allows less noise as well. So if the true noise is
+    allowed, it lies below what is returned, and its ε is at least as large as that of what is returned.
+    """
+    few, many = -1, len(_NOISES)  # places on the grid: so little noise is allowed, so much is not
+    while many > few + 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if allows(float(_NOISES[middle])) else (few, middle)
+    return float(_NOISES[many]) if many < len(_NOISES) else math.inf

@@ -19,7 +19,7 @@ from scipy import optimize, special, stats
 from dpsinkhorn.errors import AuditError
 from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
-from dpsinkhorn.privacy.audit.noise import least_refuted_noise
+from dpsinkhorn.privacy.audit.one_run import least_refuted_noise
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.mechanisms import GaussianMechanism
 

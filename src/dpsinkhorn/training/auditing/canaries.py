@@ -14,8 +14,6 @@ from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.privacy.noise import NoiseSource
 
-__all__ = ["Canaries", "plant_canaries"]
-
 _FLIPPED = 1 / 8  # of the pixels of a canary
 _MOST = 10_000  # all are weighed against each other
 

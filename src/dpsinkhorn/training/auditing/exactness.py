@@ -23,8 +23,6 @@ from dpsinkhorn.training.auditing.neighbours import first_units, joined, some_ro
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Records
 
-__all__ = ["ExactSums", "exact_outcomes"]
-
 _RECORDS = 200  # that are looked at
 _LIT = 0.9  # of the pixels of the record that public state is aimed at
 _PRODUCTS = ("mm", "bmm", "mv", "dot")

@@ -24,8 +24,6 @@ from PIL import Image
 from dpsinkhorn.data import Dataset, load_dataset
 from dpsinkhorn.training.auditing.replay import Neighbour
 
-__all__ = ["FileCase", "made_up_cases", "own_cases"]
-
 _PIXELS = ("0.5", "", "0,5", "1e300", "nan", "inf", "true", "2024-01-01", '"1"', "-1", "256", "1e0")
 _LABELS = ("0.5", "", "true", "word", '"0"', "-1", "1.0", "2024-01-01", "12345678901234567890")
 _PERSONS = ("12345678901234567890", "0.5", "", "true", "word", "1e5", "2024-01-01")

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.training.auditing.replay import Neighbour
 
-__all__ = ["first_units", "joined", "neighbours_by_class", "some_rows", "worst_neighbours"]
-
 Images: TypeAlias = npt.NDArray[Any]
 
 _MANY = 40  # records of one person
@@ -67,7 +65,6 @@ def worst_neighbours(data: Dataset, original: Dataset) -> Iterator[Neighbour]:
 
 
 def some_rows(data: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """Return some of the records."""
     return replace(
         data,
         images=np.asarray(data.images[rows], dtype=np.float32),

@@ -31,8 +31,6 @@ from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Progress, Run, Saving
 
-__all__ = ["Neighbour", "TrainingReplay"]
-
 _OWN = ("epsilon", "steps_per_second")  # entries of the statistics that go by the clock
 _MOST_LINES = 4  # of differences that are told of one neighbour
 
@@ -74,7 +72,6 @@ class TrainingReplay:
         """Whether what was charged is what was noised."""
 
     def against(self, neighbours: Iterable[Neighbour]) -> Iterator[Outcome]:
-        """Replay each of them."""
         for turn, neighbour in enumerate(neighbours):
             yield self._against(neighbour, turn)
 

@@ -34,8 +34,6 @@ from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.trainer import Trainer
 
-__all__ = ["RunAudit", "RunBounds", "audit_run"]
-
 Watch: TypeAlias = Callable[[int], None]
 
 _CPU = torch.device("cpu")

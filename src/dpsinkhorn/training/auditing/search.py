@@ -27,8 +27,6 @@ from dpsinkhorn.training.planning import make_plan
 from dpsinkhorn.training.recipe import Recipe, load_recipe
 from dpsinkhorn.training.records import facts_of
 
-__all__ = ["REPLAYED_RECORDS", "replay_plan", "replay_training"]
-
 Watch: TypeAlias = Callable[[str], None]
 
 REPLAYED_RECORDS = 1500

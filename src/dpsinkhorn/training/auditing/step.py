@@ -30,8 +30,6 @@ from dpsinkhorn.privacy import (
 from dpsinkhorn.privacy.audit import AuditError, PairBound, sampled_gaussian_bound, threshold_bound
 from dpsinkhorn.privacy.noise import NoiseSource
 
-__all__ = ["StepAudit", "StepGame", "StepSetting", "audit_step"]
-
 Scores: TypeAlias = npt.NDArray[np.float64]
 Watch: TypeAlias = Callable[[int], None]
 

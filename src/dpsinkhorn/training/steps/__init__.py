@@ -2,8 +2,7 @@
 
 from dpsinkhorn.mechanisms.shared.steps import Steps
 from dpsinkhorn.training.steps.captured import FixedSteps
-from dpsinkhorn.training.steps.choice import make_steps
 from dpsinkhorn.training.steps.images import generate, training_labels
-from dpsinkhorn.training.steps.plain import PlainSteps
+from dpsinkhorn.training.steps.plain import PlainSteps, make_steps
 
 __all__ = ["FixedSteps", "PlainSteps", "Steps", "generate", "make_steps", "training_labels"]

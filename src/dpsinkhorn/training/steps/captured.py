@@ -23,8 +23,6 @@ from dpsinkhorn.training.records import StoredRecords
 from dpsinkhorn.training.state import TrainingState
 from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
 
-__all__ = ["FixedSteps"]
-
 _WARM_UP = 3  # steps taken before a graph is captured: libraries set themselves up in them
 _IN_A_ROW = 8  # steps of the longer graph: a GPU takes some microseconds from one graph to the next
 _MOST_STEPS = 256
@@ -94,11 +92,9 @@ class FixedSteps(Steps):
 
     @property
     def how_taken(self) -> str:
-        """As steps are drawn for."""
         return f"{self.multiple} at a time"
 
     def take(self, count: int) -> None:
-        """Take `count` steps."""
         if not self._capture:
             self._take(count)
             return

@@ -10,8 +10,6 @@ from dpsinkhorn.mechanisms.shared.base import GradientBarrier
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.state import TrainingState
 
-__all__ = ["generate", "labels_are_fixed", "render", "training_labels", "with_resampled"]
-
 
 def generate(
     state: TrainingState, barrier: GradientBarrier, n: int, labels: Tensor | None
@@ -58,11 +56,7 @@ def labels_are_fixed(plan: Plan) -> bool:
 
 
 def training_labels(
-    plan: Plan,
-    count: int,
-    probabilities: tuple[float, ...],
-    random: torch.Generator,
-    device: torch.device,
+    plan: Plan, count: int, probabilities: tuple[float, ...], random: torch.Generator, device: torch.device
 ) -> Tensor | None:
     """Labels of the images of a step, public: every class as often for `record`, else drawn."""
     classes = plan.facts.classes

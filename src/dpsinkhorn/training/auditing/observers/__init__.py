@@ -15,14 +15,16 @@ from dpsinkhorn.data import Dataset
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.canaries import Canaries
-from dpsinkhorn.training.auditing.observers.dp_cgan import DiscriminatorObserver
-from dpsinkhorn.training.auditing.observers.dp_merf import EmbeddingsObserver
 from dpsinkhorn.training.auditing.observers.evidence import Observer
 from dpsinkhorn.training.auditing.observers.flow import FlowObserver
 from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
 from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
-from dpsinkhorn.training.auditing.observers.taught import TaughtObserver
+from dpsinkhorn.training.auditing.observers.systems import (
+    DiscriminatorObserver,
+    EmbeddingsObserver,
+    TaughtObserver,
+)
 from dpsinkhorn.training.plan import Plan
 
 _OBSERVERS: tuple[Any, ...] = (

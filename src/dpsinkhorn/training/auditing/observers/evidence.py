@@ -14,17 +14,6 @@ from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
 from dpsinkhorn.mechanisms.shared.shares import softmax
 from dpsinkhorn.ot.costs import PixelCost
 
-__all__ = [
-    "Evidence",
-    "Observer",
-    "SampledRows",
-    "Units",
-    "rows_of",
-    "sampling_variances",
-    "shares_of",
-    "weighed",
-]
-
 _LEAST_VARIANCE = 1e-9
 _PRIOR = 4.0  # one over the variance of a fair coin
 _MODELLED = 256  # other units whose sampling is allowed for; more are stood for by as many

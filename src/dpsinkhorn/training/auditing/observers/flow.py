@@ -11,8 +11,6 @@ from dpsinkhorn.mechanisms.shared.draws import StepDraws
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Observer, SampledRows
 
-__all__ = ["FlowObserver"]
-
 
 class FlowObserver(Observer, Flow):
     """Releases the noised sums of another `Flow`, and looks on.

@@ -20,8 +20,6 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer
 
-__all__ = ["MomentsObserver"]
-
 
 class MomentsObserver(Observer, Moments):
     """Releases the noised sums of another `Moments`, and looks on.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsinkhorn.mechanisms.record import Record
-from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample
 from dpsinkhorn.mechanisms.shared.pairs import on_grid
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -22,8 +21,6 @@ from dpsinkhorn.training.auditing.observers.evidence import (
     shares_of,
     weighed,
 )
-
-__all__ = ["RecordObserver"]
 
 _MODELLED = 256  # other units of a class whose sampling is allowed for; more are stood for by as many
 
@@ -58,21 +55,11 @@ class RecordObserver(Observer, GradientBarrier):
     def resampled(self, generated: int) -> int:
         return self._watched.resampled(generated)
 
-    def backward(
-        self,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> None:
-        # The images as parameters of themselves, so that what is released can be read before it goes on.
-        images = nn.Parameter(points.detach().clone())
-        self._watched.backward(images * 1, labels, sample, [images], noise)
-        assert images.grad is not None
+    def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
+        released = self._watched.gradient(points, labels, sample, noise)
         with torch.no_grad():
-            self._look(points.detach(), labels, images.grad)
-        backpropagate(points, images.grad, parameters)
+            self._look(points.detach(), labels, released)
+        return released
 
     def _look(self, points: Tensor, labels: Tensor | None, gradient: Tensor) -> None:
         n = len(points) - self._watched.resampled(len(points) // 2)

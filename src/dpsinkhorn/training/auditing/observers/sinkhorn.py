@@ -6,21 +6,17 @@ has no closed form; its share, as if the potentials did not move, is where it po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.parameter import Parameter
-from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, backpropagate
+from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Parameters, Sample
 from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Observer, Units, rows_of, shares_of
-
-__all__ = ["SinkhornObserver"]
 
 _EXPECTED_FROM = 512  # records that the expected gradient is computed from
 _NUMBERS = 2**22  # of shares at a time
@@ -55,48 +51,28 @@ class SinkhornObserver(Observer, GradientBarrier):
         """Return a score for each canary from all steps so far."""
         return self._scores
 
+    def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
+        released = self._watched.gradient(points, labels, sample, noise).to(points.dtype)
+        expected = self._watched.clipped(points.detach(), labels, self._others)
+        self._score(points, labels, released[: len(expected)].double() - expected)
+        return released
+
     def backward(
         self,
         points: Tensor,
         labels: Tensor | None,
         sample: Sample,
-        parameters: Sequence[nn.Parameter],
+        parameters: Parameters,
         noise: NoiseSource,
     ) -> None:
-        if isinstance(self._watched, Parameter):
-            surprise = self._of_parameters(self._watched, points, labels, sample, parameters, noise)
-        else:
-            surprise = self._of_images(self._watched, points, labels, sample, parameters, noise)
-        with torch.no_grad():
-            self._score(points.detach(), labels, surprise)
+        """Take the step of `parameter`, and carry what was released beyond what was expected to the images.
 
-    def _of_images(
-        self,
-        watched: Batch | Image,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> Tensor:
-        """Take the step; what was released beyond what was expected, ``(n, d)``."""
-        images = nn.Parameter(points.detach().clone())
-        watched.backward(images * 1, labels, sample, [images], noise)
-        assert images.grad is not None
-        backpropagate(points, images.grad, parameters)
-        expected = watched.clipped(points.detach(), labels, self._others)
-        return images.grad[: len(expected)].double() - expected
-
-    def _of_parameters(
-        self,
-        watched: Parameter,
-        points: Tensor,
-        labels: Tensor | None,
-        sample: Sample,
-        parameters: Sequence[nn.Parameter],
-        noise: NoiseSource,
-    ) -> Tensor:
-        """The same, carried to the images: <Jᵀ s, r> = <s, J r>, where Jᵀ s is what a share s does there."""
+        <Jᵀ s, r> = <s, J r>, where Jᵀ s is what a share s does there.
+        """
+        watched = self._watched
+        if not isinstance(watched, Parameter):
+            super().backward(points, labels, sample, parameters, noise)
+            return
         probe = torch.zeros_like(points, requires_grad=True)
         pulled = torch.autograd.grad(
             points, list(parameters), probe, create_graph=True, allow_unused=True, materialize_grads=True
@@ -110,11 +86,11 @@ class SinkhornObserver(Observer, GradientBarrier):
             if parameter.grad is not None
         ]
         (carried,) = torch.autograd.grad(pulled, probe, surprises)
-        return carried.double()
+        self._score(points, labels, carried.double())
 
     def _score(self, points: Tensor, labels: Tensor | None, surprise: Tensor) -> None:
         n, _ = split_generated(len(points), self._watched.loss.debias)
-        images = on_grid(points[:n])
+        images = on_grid(points[:n].detach())
         for kind, (units, numbers) in enumerate(self._classes):
             rows = rows_of(None if labels is None else labels[:n], kind, n)
             if len(rows) and units.count:

@@ -1,27 +1,31 @@
-"""Who watches a training by `gs_wgan`, `datalens` or `g_pate`: critics are taught with and without canaries.
+"""Who watches a training by a system of other papers: `dp_cgan`, `dp_merf`, `gs_wgan`, `datalens`, `g_pate`.
 
-A record is in one part alone, so that a critic's state has no more to do with canaries than those of its own
-part. Where there is one of them, the true critic is one of two that the observer can teach as well: that of
-the other records, and that of these and the canary. Several canaries of a part share what they do together.
+What a canary does is known of the first two exactly: its own clipped gradient, and its own features. Those
+of critics are taught with and without canaries. A record is in one part alone, so that a critic's state has
+no more to do with canaries than those of its own part. Where there is one of them, the true critic is one of
+two that the observer can teach as well: that of the other records, and that of these and the canary. Several
+canaries of a part share what they do together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.datalens import Votes
+from dpsinkhorn.mechanisms.dp_cgan import Discriminator
+from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, Embeddings, MeanEmbeddings
 from dpsinkhorn.mechanisms.g_pate import Ballots
 from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
 from dpsinkhorn.mechanisms.shared.base import Sample
+from dpsinkhorn.mechanisms.shared.critics import Critic
 from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.taught import CriticSteps, TaughtMechanism
-from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer
-
-__all__ = ["TaughtObserver"]
+from dpsinkhorn.privacy.noise import NoiseSource
+from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer, SampledRows, rows_of
 
 
 class TaughtObserver(Observer):
@@ -142,3 +146,56 @@ class _Followed(PartCritics):
             random.set_state(state)
             critics.learn(points, labels)
         super().learn(points, labels)
+
+
+class DiscriminatorObserver(Observer, Discriminator):
+    """Releases the noised sums of another `Discriminator`, and looks on.
+
+    Of a released sum all is known but the noise, the sampling, and which canaries are in the data.
+    """
+
+    watches = Discriminator
+
+    def __init__(self, watched: Discriminator, canaries: Sample, others: Sample) -> None:
+        super().__init__(watched.terms)
+        self._evidence = SampledRows(canaries, others)
+
+    def released(self, critic: Critic, records: Iterable[Sample], noise: NoiseSource) -> Tensor:
+        released = super().released(critic, records, noise)
+        self._evidence.look(
+            released,
+            self.terms.sampling_rate,
+            self.mechanism.noise_std,
+            lambda records: self.clipped(critic, [records]),
+            lambda records: self.gradients.rows(critic, records.points, records.labels),
+        )
+        return released
+
+
+class EmbeddingsObserver(Observer, MeanEmbeddings):
+    """Releases the noised sums of another `MeanEmbeddings`, and looks on."""
+
+    watches = MeanEmbeddings
+
+    def __init__(self, watched: MeanEmbeddings, canaries: Sample, others: Sample) -> None:
+        super().__init__(watched.terms, features=watched.features)
+        self._canaries, self._others = canaries, others
+        self._evidence = Evidence(len(canaries.points))
+
+    def embeddings(self, records: Iterable[Sample], noise: NoiseSource) -> Embeddings:
+        released = super().embeddings(records, noise)
+        sums, counts = self.clipped([self._others])
+        residual = self._measured(released.sums * self.length - sums, released.counts - counts)
+        for kind in range(self.kinds):
+            labels = self._canaries.labels if self.classes else None
+            rows = rows_of(labels, kind, len(self._canaries.points))
+            vectors = self.vectors(self._canaries.points[rows])
+            effects = self._measured(vectors, torch.ones(len(rows), dtype=torch.float64))
+            gram = effects @ effects.T
+            self._evidence.add(rows, gram, effects @ residual[kind] - gram.sum(1) / 2)
+        return released
+
+    def _measured(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Return vectors and counts side by side, in standard deviations of their noise."""
+        parts = [sums / (EMBEDDING_SENSITIVITY * self.length), counts[:, None] / COUNT_SENSITIVITY]
+        return torch.cat(parts, dim=1) / self.mechanism.noise_std
