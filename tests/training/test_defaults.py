@@ -161,7 +161,7 @@ class TestWhatIsExpected:
             "class, or an epsilon of 4"
         )
         assert planned(1.0, records=4000).level == planned(4.0, records=1000).level == "weak"
-        assert "fewer than 400 will be noise, and one of fewer than 1,000 look poor" in str(
+        assert "fewer than 400 will be noise, one of fewer than 1,000 will look poor" in str(
             planned(1.0, records=4000)
         )
 

@@ -118,12 +118,13 @@ def expectation(plan: Plan) -> Expectation | None:
     if plan.kind.name != "moments":
         return None
     _, low, high = next(row for row in reversed(MEASURED) if weight >= row[0])
-    text = f"{having}: classifiers trained on samples are right {low} to {high} % as often as on the records"
+    often = f"{low} to {high} % as often as those trained on the records"
+    text = f"{having}: classifiers trained on samples are right {often}"
     if weight < _ENOUGH:
         text += "; single images will look poor"
     if facts.classes > 1:
         fewest, few = (math.ceil(least * part / budget) for part in (1, _ENOUGH / _LEAST))
-        text += f". A class of fewer than {fewest:,} will be noise, and one of fewer than {few:,} look poor"
+        text += f". A class of fewer than {fewest:,} will be noise, one of fewer than {few:,} will look poor"
     return Expectation("weak" if weight < _ENOUGH else "fine", text)
 
 

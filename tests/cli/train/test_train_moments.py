@@ -119,7 +119,7 @@ def larger(place, **arrays):
 def test_on_a_cpu_a_long_training_has_a_quick_way_beside_it(run, place, options, hint):
     larger(place)
     status, _, err = run(
-        f"--data large.npz {options} --accountant rdp --device cpu --out ."
+        f"--data large.npz {options} --anyway --accountant rdp --device cpu --out ."
     )  # not a new folder
     assert status == 2
     assert ("--recipe mixture takes seconds" in err) == hint
