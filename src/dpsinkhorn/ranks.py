@@ -84,6 +84,11 @@ class Ranks:
                 self.added_up(torch.zeros(1, device=device))  # where it cannot work, nothing is charged yet
         return device
 
+    @property
+    def carrier(self) -> str:
+        """What adds up tensors on devices, and so in which order."""
+        return _BETWEEN_GPUS if self._fast else "gloo"
+
     # ---- questions
 
     def ask(self, question: str, values: Mapping[str, Any] | None = None) -> None:
@@ -198,6 +203,8 @@ class Ranks:
                 if time.monotonic() > end:
                     raise RuntimeError("timed out")
                 time.sleep(_LOOK)
+            if (gone := work.exception()) is not None:  # what failed counts as completed, too
+                raise RuntimeError(f"NCCL: {gone}")
             work.wait()
             return value
 

@@ -81,6 +81,18 @@ class TestSums:
         )
 
     @pytest.mark.usefixtures("kernels")
+    def test_each_product_is_rounded_to_the_grid(self):
+        step, whole = 2.0**-20, 2.0**23 + 1
+        row = torch.tensor([[0.3, -0.7, 2.5, whole, -whole, 1e-30]], device=DEVICE)
+        for times in (1, 2**27 + 1):  # products of up to 2^51 steps
+            total = torch.zeros(6, dtype=torch.float64, device=DEVICE)
+            add_on_grid(total, row, torch.tensor([times * step], dtype=torch.float64, device=DEVICE), step)
+            steps, exact = total / step, row[0].double() * times
+            assert torch.equal(steps, steps.round())
+            assert float((steps - exact).abs().max()) <= 0.5
+            assert steps[3] == -steps[4] == whole * times
+
+    @pytest.mark.usefixtures("kernels")
     def test_rows_left_out_add_nothing(self):
         rows = made_up(3, 5)
         rows[1] = torch.nan
@@ -101,9 +113,9 @@ def test_compiles(kind):
         "total": "*fp64",
         "values": f"*{kind}",
         "factors": "*fp64",
-        "step": "fp64",
+        "step": "fp32",  # as numbers of Python come in
         "rows": "i32",
         "columns": "i32",
     }
-    constants = {"ROWS": 64, "TOGETHER": 8, "COLUMNS": 512, "STAGES": 4, "WHOLE": record_sums._WHOLE}
+    constants = {"ROWS": 128, "TOGETHER": 8, "COLUMNS": 512, "STAGES": 4, "WHOLE": record_sums._WHOLE}
     compile_for_a_gpu(record_sums._sum_kernel, types, constants)

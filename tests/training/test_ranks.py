@@ -140,7 +140,7 @@ class TestDevices:
             [
                 ("moments", ("a", "a"), "a"),
                 ("moments", ("a", "b"), "a, b"),
-                ("record", ("a", "a"), "a on 2 ranks"),
+                ("record", ("a", "a"), "a on 2 ranks, by gloo"),
                 ("batch", ("a", "b"), "a"),
             ]
         ):

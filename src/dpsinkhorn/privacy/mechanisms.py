@@ -22,7 +22,7 @@ from dpsinkhorn.privacy.charges import Adjacency, Charge, Event
 class Mechanism(ABC):
     """What every mechanism value offers. Its fields are positive numbers, but for the adjacency."""
 
-    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+    adjacency: Adjacency
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -72,6 +72,8 @@ class NonPrivate(Mechanism):
 
 class _Gaussian(Mechanism):
     """A value of bounded L2 sensitivity plus independent Gaussian noise per coordinate."""
+
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     if TYPE_CHECKING:  # fields in some mechanisms, computed in others; never abstract at run time
 

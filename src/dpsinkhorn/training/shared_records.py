@@ -118,8 +118,8 @@ class SharedRecords:
         """What decides on the last bits of what is computed, which a replay must find again."""
         if len(set(found)) > 1:
             self.computed_by = ", ".join(found)
-        elif not plan.kind.sums_are_exact:  # on other parts they round otherwise
-            self.computed_by += f" on {len(found)} ranks"
+        if len(found) > 1 and not plan.kind.sums_are_exact:  # which parts there are, and their order, matter
+            self.computed_by += f" on {len(found)} ranks, by {ranks.carrier}"
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample."""
