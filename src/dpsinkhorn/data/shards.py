@@ -154,6 +154,14 @@ class ShardedDataset(Dataset):
     def layout_digest(self) -> str:
         return hashlib.sha256(json.dumps(dict(self.index), sort_keys=True).encode()).hexdigest()
 
+    def digest(self, key: bytes) -> str:
+        """A keyed digest of the shards: it knows these again, not the same images in another format.
+
+        It is of the index alone: the files of other ranks need not be here.
+        """
+        images = sorted(shard.digests["images"] for shard in self.shards)
+        return hashlib.blake2b(" ".join(images).encode(), key=key, digest_size=32).hexdigest()
+
     def found_range(self) -> tuple[float, float]:
         low, high = self.index["found_range"]
         return low, high
