@@ -30,15 +30,13 @@ def main() -> None:
                 measured = []
                 for x, y in pairs:
                     clouds = Clouds.of(x, y, cost_bound=float(d))
-                    plan = HistogramMechanism.plan(clouds, grid, epsilon=epsilon)
+                    asked = {"quantity": quantity, "regularization": at}
+                    plan = HistogramMechanism.plan(clouds, grid, epsilon=epsilon, **asked)  # type: ignore[arg-type]
                     precise = HistogramMechanism.plan(clouds, grid, epsilon=1e5)
                     true = precise.release(clouds, SeededNoise(99)).cost(quantity, at)  # type: ignore[arg-type]
                     found = [plan.release(clouds, SeededNoise(run)) for run in range(12)]
                     measured.append(np.mean([abs(each.cost(quantity, at) - true) for each in found]))  # type: ignore[arg-type]
-                    ratios += [
-                        plan.estimated_error(each, quantity, at) / measured[-1]  # type: ignore[arg-type]
-                        for each in found[:5]
-                    ]
+                    ratios += [plan.estimated_error(each) / measured[-1] for each in found[:5]]
                 apart = max(apart, max(measured) / min(measured))
     near = sum(1 / 3 < ratio < 3 for ratio in ratios)
     span = f"from {min(ratios):.2f} to {max(ratios):.2f}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,9 +28,9 @@ from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
 from dpsinkhorn.transport import checks, statistics
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import Clouds, Setting, of_populations, spread
+from dpsinkhorn.transport.clouds import Clouds, Interval, Setting, of_populations, spread
 from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.laplace import LaplaceRelease
+from dpsinkhorn.transport.release import LaplaceRelease, NumberRelease
 from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, require_euclidean
 
 Statistic: TypeAlias = Literal["mmd", "sliced", "exact"]
@@ -282,7 +283,7 @@ def private_test(
     plan = TwoSampleMechanism.plan(
         clouds.setting, chosen, epsilon=rest, level=level, permutations=permutations, center=center
     )
-    release = _Effect(plan, epsilon * share) if share else None
+    release = _Effect(plan, epsilon * share, plan.gap, plan.rounding) if share else None
     charge = compose(plan.charge, release.charge) if release else plan.charge
     account.spend(charge, what="test", paired=paired)
 
@@ -290,7 +291,7 @@ def private_test(
     margin = plan.margin(plan.excess(values, at, source), source)
     effect, sample, population = None, None, None
     if release:
-        effect = release.noised(values[at], source)
+        effect = release.noised(float(values[at]), source)
         sample, population = release.interval(effect, confidence), release.of_populations(effect, confidence)
     rejected, reach = plan.rejects(margin), plan.scale * math.log(1 / (1 - confidence))
     return PrivateTest(
@@ -315,34 +316,29 @@ def private_test(
 
 
 @dataclass(frozen=True)
-class _Effect(LaplaceRelease):
+class _Effect(NumberRelease):
     """The statistic of the data as they are, with Laplace noise of its own."""
 
     plan: TwoSampleMechanism
     epsilon: float
+    gap: float
+    rounding: float
 
     @property
     def sensitivity(self) -> float:
         return self._widened(self.plan.moves, largest=2 * self.plan.largest)
 
-    def noised(self, value: Tensor, noise: NoiseSource) -> float:
-        return float(self._noised(value, noise))
+    def interval(self, released: float, confidence: float) -> Interval:
+        low, high = super().interval(released, confidence)
+        return max(0.0, low), max(0.0, high)
 
-    def interval(self, released: float, confidence: float) -> tuple[float, float]:
-        reach = self.scale * math.log(1 / (1 - confidence)) + self.plan.rounding
-        return max(0.0, released - reach), max(0.0, released + reach + self.plan.gap)
-
-    def of_populations(self, released: float, confidence: float) -> tuple[float, float] | None:
+    def of_populations(self, released: float, confidence: float) -> Interval | None:
         """Half of what may go wrong is the noise, half the draw of the samples."""
         if self.plan.lines is not None:
             return self.plan.lines.of_populations(released, confidence, interval=self.interval)
         if self.plan.statistic == "exact":
-            return of_populations(
-                lambda at: self.interval(released, at),
-                self.plan.setting,
-                confidence=confidence,
-                span=self.plan.setting.bound,
-            )
+            setting, interval = self.plan.setting, partial(self.interval, released)
+            return of_populations(interval, setting, confidence=confidence, span=setting.bound)
         if self.plan.setting.paired:
             return None
         low, high = self.interval(released, (1 + confidence) / 2)
