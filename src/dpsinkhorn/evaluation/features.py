@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from dpsinkhorn.data import DownloadError, data_folder
 from dpsinkhorn.data.named import RemoteFile, download_file
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.efficientnet import load_efficientnet
-from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
+from dpsinkhorn.evaluation.architectures import cnn, load_efficientnet
+from dpsinkhorn.evaluation.networks import Network, fit_network
 from dpsinkhorn.files import failing_as
 
 FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
