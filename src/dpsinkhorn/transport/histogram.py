@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,7 +45,7 @@ from dpsinkhorn.transport.clouds import (
     of_populations,
     root_spread,
 )
-from dpsinkhorn.transport.release import CostMechanism, LaplaceRelease, PrivateCost, Quantity, notes_of
+from dpsinkhorn.transport.release import CostMechanism, LaplaceRelease, Quantity, notes_of
 
 _Array = npt.NDArray[np.float64]
 _REPEATS = 6  # of the noise, to estimate an error
@@ -218,15 +217,15 @@ class HistogramMechanism(LaplaceRelease, CostMechanism):
         notes = (*notes_of(self.quantity, self.regularization, self.setting), _BINNED)
         return {"quantity": self.quantity, "regularization": self.regularization, "notes": notes}
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            weights = self.release(clouds, noise)
-            released = self._cost(weights)
-            ends = self.interval(released, confidence), self.of_populations(released, confidence)
-            error = self.estimated_error(weights)
-            return self._found(clouds, noise, confidence, released, *ends, predicted_error=error)
-
-        return estimate
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        weights = self.release(prepared, noise)
+        released = self._cost(weights)
+        return {
+            "released": released,
+            "interval": self.interval(released, confidence),
+            "population_interval": self.of_populations(released, confidence),
+            "predicted_error": self.estimated_error(weights),
+        }
 
     def target(self, clouds: Clouds) -> float:
         return self._cost(self.binned(clouds))
@@ -360,15 +359,15 @@ class LinearProgramMechanism(CostMechanism):
         )
         return {"quantity": "exact", "notes": (note, _BINNED)}
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            weights = self.release(clouds, noise)
-            value = self.solve(weights).value
-            ends = self.interval(weights, confidence), self.of_populations(weights, confidence)
-            error = self.estimated_error(weights, value)
-            return self._found(clouds, noise, confidence, value, *ends, predicted_error=error)
-
-        return estimate
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        weights = self.release(prepared, noise)
+        value = self.solve(weights).value
+        return {
+            "released": value,
+            "interval": self.interval(weights, confidence),
+            "population_interval": self.of_populations(weights, confidence),
+            "predicted_error": self.estimated_error(weights, value),
+        }
 
     def target(self, clouds: Clouds) -> float:
         return self.histogram.binned(clouds).cost("exact", 0.0)

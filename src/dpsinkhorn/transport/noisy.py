@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
@@ -30,7 +29,7 @@ from dpsinkhorn.transport.algorithm import Exact, iterate, project_span, step_se
 from dpsinkhorn.transport.bounds import theorem2_noise
 from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
-from dpsinkhorn.transport.release import CostMechanism, PrivateCost, notes_of
+from dpsinkhorn.transport.release import CostMechanism, notes_of
 
 Mode: TypeAlias = Literal["sound", "paper"]
 _MOST_ITERATIONS = 20
@@ -226,18 +225,16 @@ class NoisySinkhorn(CostMechanism):
         fixed = {"delta": self.delta, "regularization": self.regularization}
         return {"quantity": "entropic", "notes": notes, **fixed}
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
+    def prepared(self, clouds: Clouds) -> Clouds:
         # ψ, the algorithm's state, may have been planned for the other side
-        turned = clouds if clouds.setting == self.setting else clouds.flipped()
+        return clouds if clouds.setting == self.setting else clouds.flipped()
 
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            found = self.release(turned, noise)
-            # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
-            reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
-            interval = (found.cost - reach, found.cost + reach + found.shortfall)
-            return self._found(clouds, noise, confidence, found.cost, interval)
-
-        return estimate
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        found = self.release(prepared, noise)
+        # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
+        reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
+        interval = (found.cost - reach, found.cost + reach + found.shortfall)
+        return {"released": found.cost, "interval": interval}
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyPotentials:
         """Run Algorithm 1; charge `charge` first."""

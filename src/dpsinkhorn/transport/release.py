@@ -92,9 +92,20 @@ class CostMechanism(ABC):
     def facts(self) -> dict[str, Any]:
         """Return fields of a result that are settled beforehand, and not the same for all methods."""
 
+    def prepared(self, clouds: Clouds) -> Any:
+        """Return what is to be noised, computed once for all releases. **Private.**"""
+        return clouds
+
     @abstractmethod
+    def estimate(self, prepared: Any, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        """Release what was prepared: `released` and `interval`, and what else there is to say of it."""
+
     def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
         """Return what releases the cost of these clouds; charge `charge` first."""
+        prepared = self.prepared(clouds)
+        return lambda noise: self._found(
+            clouds, noise, confidence, **self.estimate(prepared, noise, confidence)
+        )
 
     def target(self, clouds: Clouds) -> float | None:  # noqa: ARG002
         """Return what it estimates, where that is not what was asked for. **Private**: to measure errors."""
@@ -107,8 +118,8 @@ class CostMechanism(ABC):
         confidence: float,
         released: float,
         interval: Interval,
-        populations: Interval | None = None,
         *,
+        population_interval: Interval | None = None,
         cost: float | None = None,
         predicted_error: float | None = None,
     ) -> PrivateCost:
@@ -126,7 +137,7 @@ class CostMechanism(ABC):
             cost=min(max(released if cost is None else cost, least), most),
             released=released,
             interval=within(interval),
-            population_interval=None if populations is None else within(populations),
+            population_interval=None if population_interval is None else within(population_interval),
             confidence=confidence,
             epsilon=self.epsilon,
             method=self.method,
@@ -216,15 +227,13 @@ class NumberMechanism(NumberRelease, CostMechanism):
         """Return the noised value; charge `charge` first."""
         return self.noised(self.value(clouds), noise)
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
-        value = self.value(clouds)
+    def prepared(self, clouds: Clouds) -> float:
+        return self.value(clouds)
 
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            released = self.noised(value, noise)
-            ends = self.interval(released, confidence), self.of_populations(released, confidence)
-            return self._found(clouds, noise, confidence, released, *ends)
-
-        return estimate
+    def estimate(self, prepared: float, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        released = self.noised(prepared, noise)
+        interval, populations = (of(released, confidence) for of in (self.interval, self.of_populations))
+        return {"released": released, "interval": interval, "population_interval": populations}
 
 
 def laplace_multiplier(epsilon: float) -> float:

@@ -36,7 +36,7 @@ from dpsinkhorn.transport.clouds import (
     spread,
 )
 from dpsinkhorn.transport.noisy import gaussian_multiplier
-from dpsinkhorn.transport.release import CostMechanism, NumberMechanism, PrivateCost
+from dpsinkhorn.transport.release import CostMechanism, NumberMechanism
 
 _FARTHEST = 1e100  # as for costs
 _ROOT_VARIANCE = 1.6147439  # ∫ √(Φ(1 - Φ)), rounded up: the W_1 of n normal draws to their law is this / √n
@@ -218,14 +218,14 @@ class SmoothedMechanism(CostMechanism):
         )
         return {"quantity": "smoothed-sliced", "delta": self.delta, "notes": (smoothed, noise)}
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            distance = self.distance(*self.release(clouds, noise))
-            ends = self.interval(distance, confidence), self.of_populations(distance, confidence)
-            cost = self.without_offset(distance)
-            return self._found(clouds, noise, confidence, distance, *ends, cost=cost)
-
-        return estimate
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        distance = self.distance(*self.release(prepared, noise))
+        return {
+            "released": distance,
+            "cost": self.without_offset(distance),
+            "interval": self.interval(distance, confidence),
+            "population_interval": self.of_populations(distance, confidence),
+        }
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """Return the noised points x and y, which may be used at will; charge `charge` first."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,13 +153,10 @@ class TwoStageMechanism(CostMechanism):
             "quantity": "plan-cost", "delta": self.first.delta, "regularization": eta, "notes": (note,)
         }  # fmt: skip
 
-    def estimator(self, clouds: Clouds, confidence: float) -> Callable[[NoiseSource], PrivateCost]:
-        def estimate(noise: NoiseSource) -> PrivateCost:
-            released, scale = self.release(clouds, noise)
-            reach = scale * math.log(1 / (1 - confidence))
-            return self._found(clouds, noise, confidence, released, (released - reach, released + reach))
-
-        return estimate
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        released, scale = self.release(prepared, noise)
+        reach = scale * math.log(1 / (1 - confidence))
+        return {"released": released, "interval": (released - reach, released + reach)}
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[float, float]:
         """Return the noised <c, π̂>, and the scale of its Laplace noise; charge `charge` first."""
