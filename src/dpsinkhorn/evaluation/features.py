@@ -66,7 +66,6 @@ def load_features(
         name: One of `FEATURES`. `auto` is Inception on a GPU if its weights are here, else `cnn`.
         images: Real training images, uint8 (n, C, H, W): what `cnn` is trained on.
         labels: Theirs, int64 (n,), or `None`.
-        classes: How many there are.
         inception_weights: The file; by default looked for, and downloaded if `inception` is asked for.
     """
     device = images.device

@@ -140,10 +140,8 @@ def fit_network(
     """Train a network, and keep the weights that were best on a held-out part of the images.
 
     Args:
-        spec: The network and its settings.
         images: uint8, (n, C, H, W).
         labels: int64, (n,), on the same device.
-        classes: How many there are.
         seed: Decides on weights, order, dropout and what is held out.
         report: Called after every epoch with the part of the training that is done.
         sensitive: Private images and labels; the weights that were best on them are kept beside.

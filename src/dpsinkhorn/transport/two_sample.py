@@ -238,9 +238,9 @@ def private_test(
     Replacing one point of either side, sizes being public, changes the chance of any outcome by a factor of
     at most e^ε.
 
+    All arguments but these are as for `private_cost`.
+
     Args:
-        x: points ``(n, d)``, or ``(n,)`` on a line.
-        y: points ``(m, d)``.
         epsilon: ε, of all that is returned.
         cost_bound: a public bound, never read off the data. The exact cost is capped at it; the width of the
             kernel is an eighth of the distance that it stands for.
@@ -249,16 +249,12 @@ def private_test(
             their product for l1l2; beyond 2,000 points of a side by 256 random frequencies), "sliced", the
             mean transport cost along lines, for euclidean, or "exact", the transport cost, which takes B + 1
             solves. `auto` takes mmd, except for a `Cost` of your own, which need not have a kernel.
-        cost: of a pair, as for `private_cost`.
         permutations: B, how many relabellings the statistic is compared with.
         effect_share: the part of ε that goes to releasing the statistic itself; the decision has the rest.
         paired: row i of x and row i of y are one person's: both are protected, and relabellings exchange
             them. The hypothesis then is that exchanging them makes no difference.
-        center: a public point in the middle of where points can be, for sliced, as for `private_cost`.
+        center: for sliced.
         confidence: of the intervals, over the noise.
-        ledger: a file, or an open `Ledger`; charged before anything private is computed.
-        budget: ε that a new file allows in all; by default this ε.
-        noise: by default secure noise. A seeded source marks the result as not for release.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> x, y = np.random.default_rng(0).random((2, 300, 2))
