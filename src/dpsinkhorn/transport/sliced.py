@@ -90,8 +90,8 @@ class SlicedMechanism(NumberMechanism):
         """Fix ball, directions and slope: all of them public."""
         checks.positive(epsilon=epsilon)
         directions, ball = whole_bases(setting.dimension), Ball.of(setting, center)
-        sizes = Setting(setting.n, setting.m, 2 * ball.radius, dimension=setting.dimension)
-        return cls(setting, ball, float(epsilon), directions, slope_of(directions), rounding(sizes, 0.0))
+        off = rounding(setting, 0.0, bound=2 * ball.radius)
+        return cls(setting, ball, float(epsilon), directions, slope_of(directions), off)
 
     @property
     def span(self) -> float:

@@ -144,9 +144,8 @@ class TwoSampleMechanism(LaplaceRelease):
             direct = DirectMechanism.plan(setting, "exact", regularization=0.0, epsilon=epsilon)
             moves, gap, off = direct.sensitivity, direct.gap, direct.rounding
         else:
-            sizes = Setting(setting.n, setting.m, 1.0, dimension=setting.dimension)
-            waves = _by_waves(setting)
-            gap, off = 0.0, rounding(sizes, 0.0) if waves else math.sqrt(rounding(sizes, 0.0))
+            waves, off = _by_waves(setting), rounding(setting, 0.0, bound=1.0)
+            gap, off = 0.0, off if waves else math.sqrt(off)
             moves = setting.worst(_jump(waves) / setting.n, _jump(waves) / setting.m) + 2 * off
         return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off, lines)
 
