@@ -11,7 +11,7 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import MLPConfig
 from dpsinkhorn.mechanisms.datalens import Votes
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.privacy import GaussianMechanism, epsilon
 from dpsinkhorn.training import TrainingError, facts_of, load_recipe, make_plan

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.mechanisms.dp_cgan import ClippedGradients, Critic
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
-from dpsinkhorn.mechanisms.shared.critics import ClippedGradients, Critic
 from dpsinkhorn.training import DPSinkhorn, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.auditing.exactness import ExactSums
 from dpsinkhorn.training.state import TrainingState

@@ -11,7 +11,7 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.generators import MLPConfig
 from dpsinkhorn.mechanisms.g_pate import Ballots
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.part_critics import part_of
+from dpsinkhorn.mechanisms.shared.taught import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise, epsilon
 from dpsinkhorn.training import facts_of, load_recipe, make_plan

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dpsinkhorn.mechanisms.shared import base, class_counts, clipping, pairs
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, Setting
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.steps import Drawn, Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
 from dpsinkhorn.training.records import StoredRecords

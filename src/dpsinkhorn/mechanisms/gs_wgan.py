@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
-from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import published_epsilon
 from dpsinkhorn.privacy.mechanisms import CriticMechanism
@@ -50,7 +49,6 @@ class SecretCritic(TaughtMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"]["sampling_rate"] = 1 / 6
         settings["loss"]["iterations"] = 50  # so that a critic follows its records
         return settings
 

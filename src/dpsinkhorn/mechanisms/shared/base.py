@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.generators import GeneratorConfig, MixtureConfig
-from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Sample, Steps
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, FixedStep, NetworkLearner, Sample, Setting, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import Charge, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
@@ -31,7 +30,6 @@ __all__ = [
     "check_labels",
     "pulled_back",
     "rows_of_classes",
-    "tidy",
 ]
 
 Parameters: TypeAlias = Sequence[nn.Parameter]
@@ -59,11 +57,11 @@ class WorstCase:
     def of_record(
         cls,
         mechanism: Mechanism,
-        record: Tensor,
         clipped: Callable[[Sample], Tensor],
         release: Callable[[Sample, NoiseSource], Tensor],
     ) -> WorstCase:
-        """Return the case of a record, (1, d), given what is noised of a sample, and what is released."""
+        """Return the case of a grey record of one pixel, given what is noised of a sample, and released."""
+        record = torch.zeros(1, 1)
 
         def sampled(present: bool, rate: float, noise: NoiseSource) -> Tensor:
             taken = poisson_sample(int(present), rate, noise)
@@ -291,8 +289,7 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
         def clipped(sample: Sample) -> Tensor:
             return built.clipped(images * 1, None, sample)
 
-        record = torch.zeros(1, 1, dtype=torch.float64)
-        return WorstCase.of_record(built.mechanism, record, clipped, release)
+        return WorstCase.of_record(built.mechanism, clipped, release)
 
     @abstractmethod
     def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
@@ -307,18 +304,6 @@ def rows_of_classes(sample: Sample, classes: int) -> tuple[Tensor, Tensor]:
     assert sample.labels is not None
     rows = ((sample.labels >= 0) & (sample.labels < classes)).nonzero().flatten()
     return rows, sample.labels[rows].long()
-
-
-def tidy(points: Tensor) -> Tensor:
-    """Points with NaN set to 0 and everything else brought into [-1, 1], detached, in float64.
-
-    Data are in that range already; this is for those that are not, so that no record can do more than any
-    other.
-
-    >>> tidy(torch.tensor([0.5, float("nan"), 1e9]))
-    tensor([0.5000, 0.0000, 1.0000], dtype=torch.float64)
-    """
-    return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
 
 
 def backpropagate(points: Tensor, gradient: Tensor, parameters: Parameters) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Barrier, Sample
-from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
-from dpsinkhorn.mechanisms.shared.shares import softmax
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import measure, softmax
 from dpsinkhorn.ot.costs import PixelCost
 
 _LEAST_VARIANCE = 1e-9

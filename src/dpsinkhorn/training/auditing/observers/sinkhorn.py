@@ -13,7 +13,8 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Parameters, Sample
-from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Observer, Units, rows_of, shares_of
