@@ -110,7 +110,7 @@ class TestGradients:
 
         assert rounded() == set()
         monkeypatch.setattr(
-            "dpsinkhorn.mechanisms.shared.critics.exact_weights", lambda weights, _: (weights.double() / 3, 6)
+            "dpsinkhorn.mechanisms.dp_cgan.exact_weights", lambda weights, _: (weights.double() / 3, 6)
         )
         assert "mm" in rounded()
 

@@ -18,6 +18,12 @@ _LEAST = tl.constexpr(2.0**-24)
 
 
 @jit
+def _moved(before, new, share, extra, reach):
+    move = new - before
+    return before + share * move + extra * tl.minimum(tl.maximum(move, -reach), reach)
+
+
+@jit
 def _log_sum(terms):
     """Their logarithmic sum; minus infinity where there are none."""
     most = tl.max(terms, axis=0)
@@ -58,34 +64,29 @@ def softmin_kernel(
         new -= tl.where(shift > float("-inf"), penalty * shift, 0.0)
     new *= damping
     before = tl.load(old + problem * ROWS + i)
-    move = new - before
-    beyond = tl.minimum(tl.maximum(move, -reach), reach)
-    tl.store(out + problem * ROWS + i, before + share * move + extra * beyond)
+    tl.store(out + problem * ROWS + i, _moved(before, new, share, extra, reach))
+
+
+@jit
+def _parts(costs, others, weights, inverse, AXIS: tl.constexpr):
+    """What the points along this axis weigh, the logarithm of the largest, and a finite number for it."""
+    terms = (tl.expand_dims(others, 1 - AXIS) - costs) * inverse + tl.expand_dims(weights, 1 - AXIS)
+    most = tl.max(terms, axis=AXIS)
+    some = tl.where(most > float("-inf"), most, 0.0)
+    return tl.exp(terms - tl.expand_dims(some, AXIS)), most, some
 
 
 @jit
 def _transformed(costs, others, weights, inverse, AXIS: tl.constexpr):
     """A potential over the last one's ε; the sums go along this axis."""
-    terms = (tl.expand_dims(others, 1 - AXIS) - costs) * inverse + tl.expand_dims(weights, 1 - AXIS)
-    most = tl.max(terms, axis=AXIS)
-    some = tl.where(most > float("-inf"), most, 0.0)
-    sums = tl.sum(tl.exp(terms - tl.expand_dims(some, AXIS)), axis=AXIS)
-    return tl.where(most > float("-inf"), -some - tl.log(tl.maximum(sums, 1.0)), 0.0)
-
-
-@jit
-def _moved(before, new, share, extra, reach):
-    move = new - before
-    return before + share * move + extra * tl.minimum(tl.maximum(move, -reach), reach)
+    parts, most, some = _parts(costs, others, weights, inverse, AXIS)
+    return tl.where(most > float("-inf"), -some - tl.log(tl.maximum(tl.sum(parts, axis=AXIS), 1.0)), 0.0)
 
 
 @jit
 def _shares(costs, others, weights, inverse, AXIS: tl.constexpr, LENGTH: tl.constexpr):
     """How a point is shared out along this axis; nothing where there is nobody to take it."""
-    terms = (tl.expand_dims(others, 1 - AXIS) - costs) * inverse + tl.expand_dims(weights, 1 - AXIS)
-    most = tl.max(terms, axis=AXIS)
-    some = tl.where(most > float("-inf"), most, 0.0)
-    parts = tl.exp(terms - tl.expand_dims(some, AXIS))
+    parts, _, _ = _parts(costs, others, weights, inverse, AXIS)
     shares = parts / tl.expand_dims(tl.maximum(tl.sum(parts, axis=AXIS), 1.0), AXIS)
     return tl.where(shares > _LEAST / LENGTH, shares, 0.0)
 

@@ -166,23 +166,16 @@ class Schedule:
     Each update of a potential is over-relaxed, the less the larger it is: that keeps a potential that is far
     off from overshooting, and with it the iteration stable.
 
-    Args:
-        stages: iterations until λ is reached; rounded up to whole rounds, of which at least one is left at
-            λ. More is more accurate.
-        iterations: iterations in all, rounded up to whole rounds.
-        relaxation: factor on a small update, from 1 (Sinkhorn's) to 1.95.
-        per_round: iterations of a round. Longer ones take fewer exponentials, but more iterations.
-        ahead: how far potentials are carried on, from 0 (not) to 1 (along the whole line). Above 0.9, or
-            where the relaxation is above 1.8, the iteration can swing.
-
     >>> Schedule().iterations
     78
     """
 
-    stages: int = 66
-    iterations: int = 78
-    relaxation: float = 1.77
-    per_round: int = 6
+    stages: int = 66  # iterations until λ is reached; in whole rounds, of which one at least is left at λ
+    iterations: int = 78  # in all, in whole rounds
+    relaxation: float = 1.77  # factor on a small update, from 1 (Sinkhorn's) to 1.95
+    per_round: int = 6  # longer rounds take fewer exponentials, but more iterations
+    # how far potentials are carried on, from 0 (not) to 1 (along the whole line): above 0.9, or where the
+    # relaxation is above 1.8, the iteration can swing
     ahead: float = 0.85
 
     @property
@@ -198,31 +191,20 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The clouds of one step on the device, their cost, and the three launches.
+    """The clouds of one step on the device, their cost, and the three launches."""
 
-    Args:
-        x: generated images, ``(n + n', d)``, float32, n' of them ``resampled``.
-        labels: their labels ``(n + n',)``, int64, or None.
-        y: room for records, ``(capacity, d)``, float32.
-        y_labels: their labels, or None.
-        count: how many rows of ``y`` are records, one integer on the device. What the other rows hold
-            does not matter.
-        resampled: n'.
-        squared, absolute: the cost of pixels, ``squared * |x - y|^2 + absolute * |x - y|_1``.
-        classes: how many there are; 0 leaves labels out.
-        label_cost: cost of an entry in which two one-hot labels differ.
-    """
-
-    x: Tensor
-    labels: Tensor | None
-    y: Tensor
-    y_labels: Tensor | None
-    count: Tensor
-    resampled: int
-    squared: bool = True
+    x: Tensor  # generated images, (n + n', d), float32
+    labels: Tensor | None  # theirs, (n + n',), int64
+    y: Tensor  # room for records, (capacity, d), float32
+    y_labels: Tensor | None  # theirs
+    count: (
+        Tensor  # how many rows of y are records, one integer on the device; what others hold does not matter
+    )
+    resampled: int  # n'
+    squared: bool = True  # the cost of pixels is squared * |x - y|^2 + absolute * |x - y|_1
     absolute: float = 0.0
-    classes: int = 0
-    label_cost: float = 0.0
+    classes: int = 0  # how many there are; 0 leaves labels out
+    label_cost: float = 0.0  # of an entry in which two one-hot labels differ
 
     def __post_init__(self) -> None:
         x, y = self.x, self.y

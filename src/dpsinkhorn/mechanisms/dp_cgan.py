@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from dpsinkhorn.generators import Generator, MLPConfig, draw_latents
 from dpsinkhorn.generators.networks import MLP
-from dpsinkhorn.mechanisms.shared.base import TRANSPORT, Sample, TrainingMechanism, WorstCase
+from dpsinkhorn.mechanisms.shared.base import TRANSPORT, Sample, TrainingMechanism, WorstCase, rows_of_classes
 from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights, tidy
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
@@ -31,11 +31,7 @@ _RATE, _LAST_RATE, _FALLING = 0.1, 0.052, 10_000  # of its gradient descent; ove
 
 
 class Discriminator(TrainingMechanism):
-    """Noised sums of clipped gradients in the weights of a discriminator.
-
-    Args:
-        terms: public numbers.
-    """
+    """Noised sums of clipped gradients in the weights of a discriminator."""
 
     name = "dp_cgan"
     summary = "each record's gradient in a discriminator is clipped, and noise is added to the sum"
@@ -255,11 +251,8 @@ class ClippedGradients:
 
     def _known(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Leave out images of no class."""
-        if not self._classes:
-            return images, labels
-        assert labels is not None
-        known = ((labels >= 0) & (labels < self._classes)).nonzero().flatten()
-        return images[known], labels[known]
+        rows, kinds = rows_of_classes(Sample(images, labels), self._classes)
+        return images[rows], kinds if self._classes else None
 
     def _inputs(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Return pixels from 0 to 1 on a grid, one-hot labels, and a 1 for the bias, side by side."""

@@ -41,16 +41,11 @@ TRANSPORT = frozenset(f"loss.{name}" for name in _OF_PLANS)
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The pair of data sets, none and one record, that a mechanism tells apart the most.
+    """The pair of data sets, none and one record, that a mechanism tells apart the most."""
 
-    Attributes:
-        mechanism: clip, sensitivity, noise and cost of a step.
-        clipped: what is noised, without and with the record, as a vector.
-        release: what a step hands out, given whether the record is there, the sampling rate and the noise.
-    """
-
-    mechanism: Any
-    clipped: Callable[[bool], Tensor]
+    mechanism: Any  # clip, sensitivity, noise and cost of a step
+    clipped: Callable[[bool], Tensor]  # what is noised, without and with the record, as a vector
+    # what a step hands out, given whether the record is there, the sampling rate and the noise
     release: Callable[[bool, float, NoiseSource], Tensor]
 
     @classmethod

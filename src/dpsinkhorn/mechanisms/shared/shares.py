@@ -204,38 +204,23 @@ def sort_by_class(
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """Generated images, as they come and by class, the latter padded to the largest class.
+    """Generated images, as they come and by class, the latter padded to the largest class."""
 
-    Attributes:
-        points: ``(n, d)``.
-        labels: ``(n,)``, or ``None``.
-        tiled: ``(classes, rows, d)``.
-        filled: ``(classes, rows, 1)``, whether there is an image.
-        places: ``(n,)``, where each image is among ``classes * rows``.
-    """
-
-    points: Tensor
-    labels: Tensor | None
-    tiled: Tensor
-    filled: Tensor
-    places: Tensor
+    points: Tensor  # (n, d)
+    labels: Tensor | None  # (n,), or None
+    tiled: Tensor  # (classes, rows, d)
+    filled: Tensor  # (classes, rows, 1), whether there is an image
+    places: Tensor  # (n,), where each image is among classes * rows
 
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """Where generated images of given labels go: the part of `Generated` that the images do not change.
+    """Where generated images of given labels go: the part of `Generated` that the images do not change."""
 
-    Attributes:
-        labels: ``(n,)``, or ``None``.
-        rows: ``(classes, rows)``, which image.
-        filled: ``(classes, rows, 1)``, whether there is one.
-        places: ``(n,)``, where each image is among ``classes * rows``.
-    """
-
-    labels: Tensor | None
-    rows: Tensor
-    filled: Tensor
-    places: Tensor
+    labels: Tensor | None  # (n,), or None
+    rows: Tensor  # (classes, rows), which image
+    filled: Tensor  # (classes, rows, 1), whether there is one
+    places: Tensor  # (n,), where each image is among classes * rows
 
     def place(self, points: Tensor) -> Generated:
         """Images ``(n, d)`` by class."""
@@ -264,17 +249,11 @@ def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Some tiles of records, each of one class.
+    """Some tiles of records, each of one class."""
 
-    Attributes:
-        classes: ``(tiles,)``, the class of each.
-        rows: ``(tiles, length)``, rows of the sample.
-        filled: ``(tiles, 1, length)``, whether there is a record.
-    """
-
-    classes: Tensor
-    rows: Tensor
-    filled: Tensor
+    classes: Tensor  # (tiles,), the class of each
+    rows: Tensor  # (tiles, length), rows of the sample
+    filled: Tensor  # (tiles, 1, length), whether there is a record
 
 
 def cut(by_class: Sorted, length: int, at_most: int) -> Iterator[Tiles]:

@@ -17,19 +17,14 @@ from dpsinkhorn.ranks import Others
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A Poisson sample of the private records.
+    """A Poisson sample of the private records."""
 
-    Attributes:
-        points: ``(b, d)``, images flattened, in [-1, 1]; ``b`` may be 0.
-        labels: ``(b,)``, whole numbers; ``None`` where there are no classes.
-        groups: ``(b,)``, whole numbers: rows of one person share a number, and the sample holds all of a
-            person's rows or none. ``None``: every row is a unit of privacy by itself.
-        others: where these are the records of one of several ranks, those who have the rest of the sample.
-    """
-
-    points: Tensor
-    labels: Tensor | None = None
+    points: Tensor  # (b, d), images flattened, in [-1, 1]; b may be 0
+    labels: Tensor | None = None  # (b,), whole numbers; None where there are no classes
+    # (b,), whole numbers: rows of one person share a number, and the sample holds all of a person's rows or
+    # none. None: every row is a unit of privacy by itself
     groups: Tensor | None = None
+    # where these are the records of one of several ranks, those who have the rest of the sample
     others: Others | None = None
 
 
@@ -129,19 +124,12 @@ class ReadRecords(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a step in fixed shapes is laid out for. All of it is public but the records themselves.
+    """What a step in fixed shapes is laid out for. All of it is public but the records themselves."""
 
-    Attributes:
-        generated: n.
-        labels: ``(n + n',)`` of the generated images where they are the same at every step.
-        expected_batch: the size of a sample, on average.
-        records: where records are read.
-    """
-
-    generated: int
-    labels: Tensor | None
-    expected_batch: float
-    records: ReadRecords
+    generated: int  # n
+    labels: Tensor | None  # (n + n',) of the generated images where they are the same at every step
+    expected_batch: float  # the size of a sample, on average
+    records: ReadRecords  # where records are read
 
     @property
     def capacity(self) -> int:
@@ -151,19 +139,12 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The Poisson samples of several steps, one after the other; within a step records are sorted by class.
+    """The Poisson samples of several steps, in their order; within a step records are sorted by class."""
 
-    Attributes:
-        steps: how many.
-        step: ``(b,)``, to which of the steps a record belongs.
-        rows: ``(b,)``, which record it is.
-        kind: ``(b,)``, its class; 0 where there are no classes.
-    """
-
-    steps: int
-    step: Tensor
-    rows: Tensor
-    kind: Tensor
+    steps: int  # how many
+    step: Tensor  # (b,), to which of the steps a record belongs
+    rows: Tensor  # (b,), which record it is
+    kind: Tensor  # (b,), its class; 0 where there are no classes
 
 
 class FixedStep(ABC):

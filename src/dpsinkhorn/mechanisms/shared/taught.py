@@ -214,11 +214,7 @@ class TaughtBarrier(Protocol):
 
 
 class TaughtMechanism(TrainingMechanism):
-    """Releases, in each step, something of the gradients that critics have in generated images.
-
-    Args:
-        terms: public numbers.
-    """
+    """Releases, in each step, something of the gradients that critics have in generated images."""
 
     takes_persons = False
     splits_records = True

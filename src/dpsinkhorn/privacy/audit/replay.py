@@ -118,15 +118,10 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Which units of privacy a data set shares with its neighbour.
+    """Which units of privacy a data set shares with its neighbour."""
 
-    Attributes:
-        places: ``(units of D,)``, the unit of D' that each unit of D is, or -1 where D' has none.
-        units: how many D' has.
-    """
-
-    places: Tensor
-    units: int
+    places: Tensor  # (units of D,), the unit of D' that each unit of D is, or -1 where D' has none
+    units: int  # how many D' has
 
     @classmethod
     def all_and(cls, units: int, more: int = 0) -> Shared:
@@ -158,16 +153,13 @@ class Recorder(ObservedNoise):
     """
 
     def __init__(self, source: NoiseSource) -> None:
-        self._source = source
+        super().__init__(source)
         self._entries: list[_Entry] = []
 
     @property
     def recording(self) -> Recording:
         """What passed so far."""
         return Recording(tuple(self._entries))
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
         self._entries.append(_bits(arguments))
@@ -190,7 +182,8 @@ class Replayer(ObservedNoise):
     """
 
     def __init__(self, recording: Recording, source: NoiseSource, shared: Shared, turn: int = 0) -> None:
-        self._recording, self._source, self._shared = recording, source, shared
+        super().__init__(source)
+        self._recording, self._shared = recording, shared
         self._next = 0
         samples = [entry for entry in recording.entries if isinstance(entry, _Sample) and entry.rate < 1]
         samples.sort(key=lambda sample: -len(sample.taken))  # among many records a change shows most
@@ -203,9 +196,6 @@ class Replayer(ObservedNoise):
         """The neighbour's private values, one by one."""
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
         entry, now = self._entry(), _bits(arguments)

@@ -54,7 +54,7 @@ def key_stream(key: bytes, nonce: int, words: int, device: torch.device) -> torc
 
 
 @runtime_checkable
-class NoiseSource(Protocol):
+class NoiseSource(WordSource, Protocol):
     """Where noise and random bits come from; `add_gaussian` and `add_laplace` put it on private values."""
 
     @property
@@ -64,9 +64,6 @@ class NoiseSource(Protocol):
     @property
     def description(self) -> str:
         """Return what the source is and what it protects against, in a sentence."""
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        """Return `count` uniform 64-bit words as signed int64."""
 
 
 def normal_cells(

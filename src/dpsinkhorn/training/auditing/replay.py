@@ -39,15 +39,11 @@ Seen: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A data set that differs from the audited one in one unit of privacy.
+    """A data set that differs from the audited one in one unit of privacy."""
 
-    Attributes:
-        name: what it is, in words.
-        read: gives the data; raises `DataError` where they are refused. Records of the audited data come
-            first, in their order, and those of the unit more behind them.
-    """
-
-    name: str
+    name: str  # what it is, in words
+    # gives the data; raises `DataError` where they are refused. Records of the audited data come first, in
+    # their order, and those of the unit more behind them
     read: Callable[[], Dataset]
 
 
