@@ -28,7 +28,7 @@ from support.kernels import (
     runs_kernels,
 )
 
-LONG = Schedule(stages=60, iterations=300, relaxation=1.8)
+LONG = Schedule(stages=60, iterations=150, relaxation=1.8)
 COSTS: dict[str, Cost] = {"both": L1L2(0.5), "squared": SquaredEuclidean(), "cityblock": Cityblock()}
 
 

@@ -8,16 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "AVAILABLE",
-    "available",
-    "ceil_div",
-    "channels_last",
-    "jit",
-    "on",
-    "power_of_2",
-    "tl",
-]
+__all__ = ["AVAILABLE", "available", "ceil_div", "channels_last", "jit", "on", "power_of_2", "tl"]
 
 
 class _Absent:

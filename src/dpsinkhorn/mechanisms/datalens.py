@@ -35,8 +35,6 @@ class Votes(TaughtMechanism):
     recipe = "datalens"
     worst_clip = 1.0
 
-    mechanism: VoteMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
         # all signs of a row may turn round, by 2 each

@@ -39,8 +39,6 @@ class Discriminator(TrainingMechanism):
     takes_persons = False
     unused_settings = TRANSPORT | {"flow", "loss.iterations"}
 
-    mechanism: GaussianMechanism
-
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self.gradients = ClippedGradients(

@@ -81,8 +81,6 @@ class MeanEmbeddings(TrainingMechanism):
     steps_are_costly = True
     unused_settings = TRANSPORT | {"flow", "privacy.clip"}
 
-    mechanism: GaussianMechanism
-
     def __init__(self, terms: Terms, *, features: int = _FEATURES) -> None:
         super().__init__(terms)
         self.classes, self.features = terms.facts.classes, features

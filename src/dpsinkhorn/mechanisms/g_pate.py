@@ -40,8 +40,6 @@ class Ballots(TaughtMechanism):
     count_scale = _CHECK
     """What a vote counts in a count, where it counts 1 in the most votes."""
 
-    mechanism: VoteMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
         # a vote that goes from a bin to another moves both counts, and the most votes, by 1

@@ -32,8 +32,6 @@ class SecretCritic(TaughtMechanism):
     clips_rows = True
     learns_every = 10  # its rate is ten times the generator's
 
-    mechanism: CriticMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> CriticMechanism:
         return CriticMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)

@@ -26,8 +26,6 @@ class Image(NoisedRows):
     recipe = "paper-final-mnist"
     clips_rows = True
 
-    mechanism: ImageMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> ImageMechanism:
         return ImageMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)

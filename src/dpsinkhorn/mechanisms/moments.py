@@ -106,8 +106,6 @@ class Moments(TrainingMechanism):
     unused_settings = frozenset({"loss", "optimizer", "flow"})
     trains_mixtures = True
 
-    mechanism: MomentsMechanism
-
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         config = terms.generator

@@ -19,8 +19,6 @@ class NoPrivacy(RowGradients):
     recipe = "paper-final-mnist-nonprivate"
     private = False
 
-    mechanism: NonPrivate
-
     @classmethod
     def releases(cls, terms: Terms) -> NonPrivate:  # noqa: ARG003
         return NonPrivate()

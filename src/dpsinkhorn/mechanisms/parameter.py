@@ -21,8 +21,6 @@ class Parameter(SinkhornMechanism):
     summary = "the gradient of the network's parameters is clipped, and noise is added to it"
     recipe = "paper-parameter"
 
-    mechanism: ParameterMechanism
-
     @classmethod
     def check(cls, terms: Terms) -> None:
         super().check(terms)

@@ -56,8 +56,6 @@ class Record(GradientMechanism):
     unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
     resampled_learn = False
 
-    mechanism: RecordMechanism
-
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         facts, loss = terms.facts, terms.loss

@@ -73,7 +73,7 @@ class Barrier(ABC):
     an ordinary step.
     """
 
-    mechanism: Mechanism
+    mechanism: Any  # of `dpsinkhorn.privacy`
 
     def noised(
         self, values: Tensor, noise: NoiseSource | None, *, times: float = 1.0, **drawn: Any
@@ -82,11 +82,10 @@ class Barrier(ABC):
 
         What else is `drawn` goes to `add_gaussian`.
         """
-        mechanism: Any = self.mechanism
         return add_gaussian(
             values,
-            sensitivity=times * mechanism.sensitivity,
-            noise_multiplier=mechanism.noise_multiplier,
+            sensitivity=times * self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
             noise=noise,
             **drawn,
         )

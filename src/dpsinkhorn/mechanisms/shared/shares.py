@@ -203,19 +203,8 @@ def sort_by_class(
 
 
 @dataclass(frozen=True, eq=False)
-class Generated:
-    """Generated images, as they come and by class, the latter padded to the largest class."""
-
-    points: Tensor  # (n, d)
-    labels: Tensor | None  # (n,), or None
-    tiled: Tensor  # (classes, rows, d)
-    filled: Tensor  # (classes, rows, 1), whether there is an image
-    places: Tensor  # (n,), where each image is among classes * rows
-
-
-@dataclass(frozen=True, eq=False)
 class Arrangement:
-    """Where generated images of given labels go: the part of `Generated` that the images do not change."""
+    """Where generated images of given labels go, whatever they are."""
 
     labels: Tensor | None  # (n,), or None
     rows: Tensor  # (classes, rows), which image
@@ -224,7 +213,15 @@ class Arrangement:
 
     def place(self, points: Tensor) -> Generated:
         """Images ``(n, d)`` by class."""
-        return Generated(points, self.labels, points[self.rows], self.filled, self.places)
+        return Generated(**vars(self), points=points, tiled=points[self.rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Generated(Arrangement):
+    """Generated images, as they come and by class, the latter padded to the largest class."""
+
+    points: Tensor  # (n, d)
+    tiled: Tensor  # (classes, rows, d)
 
 
 def arrange(labels: Tensor | None, count: int, by_class: Sorted) -> Arrangement:

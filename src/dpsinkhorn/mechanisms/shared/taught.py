@@ -161,11 +161,7 @@ def _gradients(layers: list[Tensor], inputs: Tensor, pixels: int) -> list[Tensor
     on_second = torch.bmm(on_first, second).mul_(passed.second_steep[:, between])
     # ---- a product of each layer serves both
     biases = [each[:, judged].sum(1, keepdim=True) for each in (back_first, back_second, weights)]
-    for all_of_them, of_penalty in (
-        (inputs, slopes),
-        (passed.first, on_first),
-        (passed.second, on_second),
-    ):
+    for all_of_them, of_penalty in ((inputs, slopes), (passed.first, on_first), (passed.second, on_second)):
         all_of_them[:, between] = of_penalty
     return [
         torch.bmm(inputs.transpose(1, 2), back_first),
@@ -222,8 +218,6 @@ class TaughtMechanism(TrainingMechanism):
     unused_settings = TRANSPORT | {"flow"}
     worst_clip: ClassVar[float] = 1e-3
     """The setting `clip` of its worst case."""
-
-    mechanism: ImageMechanism | VoteMechanism
 
     @classmethod
     @abstractmethod

@@ -105,7 +105,8 @@ class Recording:
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
-            if numbers > first.together or not _belongs(first, entry.query):
+            kinds = {(each.noise, each.multiplier, each.together) for each in (first, entry.query)}
+            if numbers > first.together or len(kinds) > 1:  # they are no parts of one release
                 raise ReplayDivergedError(_incomplete(first, numbers - entry.values.numel()))
             if numbers == first.together:
                 found.append(_Release(first, sample, tuple(open_parts)))
@@ -329,12 +330,6 @@ def _move(first: Query, parts: Iterable[tuple[_Answer, Tensor]]) -> float:
     """How far the parts of a release moved together, over the sensitivities that are claimed of them."""
     scaled = torch.cat([(now - part.values).flatten() / part.query.sensitivity for part, now in parts])
     return float(torch.linalg.vector_norm(scaled, ord=1 if first.noise == "laplace" else 2))
-
-
-def _belongs(first: Query, other: Query) -> bool:
-    """Whether two requests can be parts of one release."""
-    ours, theirs = ((query.noise, query.multiplier, query.together) for query in (first, other))
-    return ours == theirs
 
 
 def _incomplete(query: Query, numbers: int) -> str:

@@ -86,14 +86,9 @@ def _outcome(
             release(after.every(), noise=second)
         parts = zip(first.recording.values, second.values, own.recording.values, strict=True)
         same = all(torch.equal(now - then, part) for then, now, part in parts)
-        return [
-            *(
-                [f"rounds what must be exact: {', '.join(dict.fromkeys(sums.rounded))}"]
-                if sums.rounded
-                else []
-            ),
-            *([] if same else ["a record adds something else in company than alone"]),
-        ]
+        rounded = f"rounds what must be exact: {', '.join(dict.fromkeys(sums.rounded))}"
+        found = {rounded: bool(sums.rounded), "a record adds something else in company than alone": not same}
+        return [line for line, there in found.items() if there]
 
     return second.outcome(name, released)
 

@@ -68,8 +68,6 @@ class Observer(Barrier):
 class GradientObserver(Observer, GradientBarrier):
     """Stands in the place of a mechanism of gradient descent."""
 
-    mechanism: Any
-
     def __init__(self, watched: Any) -> None:
         self.mechanism, self.resampled_learn = watched.mechanism, watched.resampled_learn
         self._watched = watched

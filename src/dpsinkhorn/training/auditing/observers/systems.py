@@ -196,4 +196,4 @@ class EmbeddingsObserver(Observer, MeanEmbeddings):
     def _measured(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Return vectors and counts side by side, in standard deviations of their noise."""
         parts = [sums / (EMBEDDING_SENSITIVITY * self.length), counts[:, None] / COUNT_SENSITIVITY]
-        return torch.cat(parts, dim=1) / self.mechanism.noise_std
+        return torch.cat(parts, dim=1) / float(self.mechanism.noise_std)
