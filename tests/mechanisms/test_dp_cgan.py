@@ -14,7 +14,7 @@ from dpsinkhorn.mechanisms.dp_cgan import ClippedGradients, Critic
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
 from dpsinkhorn.training import DPSinkhorn, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.auditing.exactness import ExactSums
+from dpsinkhorn.training.auditing.search import ExactSums
 from dpsinkhorn.training.state import TrainingState
 from support.sanitizer_oracles import CountingNoise
 

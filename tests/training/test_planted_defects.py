@@ -25,8 +25,8 @@ from dpsinkhorn.privacy.noise.sources import key_stream
 from dpsinkhorn.training import account, pace, records
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
-from dpsinkhorn.training.auditing.exactness import exact_outcomes
-from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
+from dpsinkhorn.training.auditing.replay import first_units, worst_neighbours
+from dpsinkhorn.training.auditing.search import exact_outcomes
 from dpsinkhorn.training.steps import plain
 from support import moment_defects
 from support.defects import ROOT, charge_afterwards, failing, wrap
