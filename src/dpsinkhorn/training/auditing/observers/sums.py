@@ -80,12 +80,13 @@ class RecordObserver(GradientObserver):
         for kind, members in enumerate(self._classes):
             rows = rows_of(None if labels is None else labels[:n], kind, n)
             if len(members.canaries):
-                shares = self._shares(members.units, on_grid(points[:n])[rows])  # (units, n d)
-                sum_of_class, noise = total[rows].flatten(), self.mechanism.noise_std
-                found = weighed(
-                    shares, len(members.canaries), sum_of_class, self._rate, noise, members.variances
-                )
+                found = self._read(members, on_grid(points[:n])[rows], total[rows].flatten())
                 self._evidence.add(members.canaries, *found)
+
+    def _read(self, members: _Class, x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """What `weighed` makes of a class's sum."""
+        shares, count = self._shares(members.units, x), len(members.canaries)  # (units, n d)
+        return weighed(shares, count, total, self._rate, self.mechanism.noise_std, members.variances)
 
     def _shares(self, units: Units, x: Tensor) -> Tensor:
         """Each unit's clipped share v(y), ``(units, n d)``."""
