@@ -125,6 +125,19 @@ class TestSensitivity:
         farthest(setup(kind, clip=20.0))
 
     @pytest.mark.parametrize("kind", KINDS)
+    def test_the_bound_is_attained(self, kind: str):
+        """Images at a quarter of the way to one corner: records there pull, one at the other pushes."""
+        corner = torch.ones(1, 64)
+        case = setup(kind, images=corner.repeat(4, 1) / 4, cost=SquaredEuclidean(), labelled=False)
+        if kind == "record":
+            before, after = Sample(torch.empty(0, 64)), Sample(corner)
+        else:
+            before, after = Sample(corner), Sample(torch.cat([corner, -corner]))
+        move = float((case.clipped(before) - case.clipped(after)).norm())
+        sensitivity = case.barrier.mechanism.sensitivity
+        assert 0.999 * sensitivity < move <= sensitivity
+
+    @pytest.mark.parametrize("kind", KINDS)
     def test_tampering_is_noticed(self, kind: str, monkeypatch: pytest.MonkeyPatch):
         """No clipping at all, and rows clipped one by one where the claim is about the whole."""
 
@@ -244,6 +257,12 @@ class TestInterface:
         arguments = (case.labels, TestNothingMovesWithTheSample.sample(9), [generator.images])
         case.barrier.backward(generator(), *arguments, SeededNoise(5))
         assert float(generator.images.grad.abs().max()) < 1e6
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_charges(self, kind: str):
+        charge = setup(kind).barrier.mechanism.sampled(0.1, 10)
+        multiplier = 1.3 / math.sqrt(N) if kind == "image" else 1.3
+        assert charge.event.event.event.noise_multiplier == pytest.approx(multiplier)
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize(
