@@ -91,7 +91,7 @@ class TestGradients:
         order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
         alone = [gradients.sums(weights, points[[at]], labels[[at]], real=True) for at in order.tolist()]
         assert torch.equal(total, sum(alone))
-        monkeypatch.setattr("dpsinkhorn.mechanisms.shared.critics._AT_ONCE", 7)
+        monkeypatch.setattr("dpsinkhorn.mechanisms.dp_cgan._AT_ONCE", 7)
         assert torch.equal(total, gradients.sums(weights, points[order], labels[order], real=True))
 
     @pytest.mark.parametrize("label", [-1, CLASSES, 10**12])
