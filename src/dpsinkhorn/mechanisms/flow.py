@@ -106,7 +106,7 @@ class Flow(TrainingMechanism):
         def clipped(sample: Sample) -> Tensor:
             return built.clipped(network, sample, draws)
 
-        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
+        return WorstCase.of_record(built.mechanism, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
