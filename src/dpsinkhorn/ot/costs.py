@@ -25,10 +25,12 @@ from dpsinkhorn.ot import native
 from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
 # Dimensions, or terms in all, up to which squared distances are sums of differences, compiled: no slower than
-# by a product. The last is for float64 with AVX-512.
-_DIRECT_DIMENSIONS, _DIRECT_TERMS, _DIRECT_TERMS_64 = 32, 2**21, 2**28
-# Up to so many terms the product of float32 points is taken in float64.
-_EXACT_LIMIT = 2**23
+# by a product (without compiled loops, of float64). The last is for float64 with AVX-512.
+_DIRECT_DIMENSIONS, _DIRECT_TERMS, _DIRECT_TERMS_64 = 32, 2**23, 2**28
+# The same for gradients in float32: a product needs no more exactness there.
+_DIRECT_GRADIENT = 2**21
+# Beside so few points of so many dimensions, to centre and square the other cloud takes longer than all else.
+_FEW_POINTS, _MANY_DIMENSIONS = 32, 256
 # Terms from which on a float32 product goes to oneDNN, which is twice as fast as others on some CPUs.
 _LARGE_PRODUCT = 2**18
 # Elements of the tile of differences in an L1 cost on the CPU.
@@ -103,10 +105,9 @@ class SquaredEuclidean(Cost):
     pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        terms = x.numel() * y.shape[-2]
-        if _direct(y, terms) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+        if _direct(x, y) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
             return costs
-        if x.dtype == torch.float32 and x.is_cpu and terms <= _EXACT_LIMIT:
+        if x.dtype == torch.float32 and x.is_cpu and x.numel() * y.shape[-2] <= _DIRECT_TERMS:
             return self.against(y.double())(x.double()).float()
         return self.against(y)(x)
 
@@ -114,8 +115,7 @@ class SquaredEuclidean(Cost):
         around_y, squares, centre = centred(y)  # distances do not change, cancellation does
 
         def costs(x: Tensor) -> Tensor:
-            direct = _direct(y, x.numel() * y.shape[-2])
-            if direct and (found := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+            if _direct(x, y) and (found := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
                 return found
             around_x, own, _ = centred(x, centre)
             products = product(around_x, around_y.mT)
@@ -126,8 +126,7 @@ class SquaredEuclidean(Cost):
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        terms = plan.numel() * y.shape[-1]
-        direct = terms <= _DIRECT_TERMS or (y.dtype == torch.float64 and _direct(y, terms))
+        direct = _direct(x, y) if y.dtype == torch.float64 else _direct(x, y, 0, _DIRECT_GRADIENT)
         if direct and (gradient := native.gradient(x, y, plan, SquaredEuclidean.pixels)) is not None:
             return gradient
         y, _, centre = centred(y)  # far from the origin the two terms below would cancel
@@ -360,9 +359,12 @@ def _by_differences(x: Tensor, y: Tensor, pixels: PixelCost) -> Tensor | None:
     return native.pairwise(x, y, pixels)
 
 
-def _direct(y: Tensor, terms: int) -> bool:
-    wide = y.dtype == torch.float64 and native.instructions() == 2
-    return y.shape[-1] <= _DIRECT_DIMENSIONS or terms <= (_DIRECT_TERMS_64 if wide else _DIRECT_TERMS)
+def _direct(x: Tensor, y: Tensor, dimensions: int = _DIRECT_DIMENSIONS, terms: int = _DIRECT_TERMS) -> bool:
+    n, m, d = x.shape[-2], y.shape[-2], y.shape[-1]
+    if y.dtype == torch.float64 and native.instructions() == 2:
+        terms = _DIRECT_TERMS_64
+    few = min(n, m) <= _FEW_POINTS and d >= _MANY_DIMENSIONS
+    return few or d <= dimensions or x.numel() * m <= terms
 
 
 def centred(x: Tensor, around: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

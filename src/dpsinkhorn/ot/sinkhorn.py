@@ -271,15 +271,17 @@ def solve(
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
-    limit = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
+    in_c = on_cpu and native.compiled()
+    limit = _SMALL_COMPILED if in_c else _SMALL
     dtype = problem.points.dtype
     tolerance = tolerance_of(tolerance, dtype)
-    flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
     stored = size <= _dense_limit(problem.points) if storage == "auto" else storage == "dense"
+    narrow = in_c and stored and not relaxed and small.narrow(n, m)
+    flipped = n < m and not narrow  # the variable lives on the smaller side, where Newton's system is smaller
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= limit else dtype,
+        work=torch.float64 if narrow or (n * m if on_cpu else size) <= limit else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
         rounding=0.1 * tolerance,
@@ -373,8 +375,8 @@ def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
 
 def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
     plan, f, g, value = solve_exact(dual)
-    rows, columns = plan.sum(-1) - dual.a, plan.sum(-2) - dual.b
-    error = rows.abs().sum(-1) + columns.abs().sum(-1)
+    rows, columns = (plan.sum(-1).sub_(dual.a), plan.sum(-2).sub_(dual.b))
+    error = torch.linalg.vector_norm(rows, 1, -1) + torch.linalg.vector_norm(columns, 1, -1)
     f, g = (g, f) if flipped else (f, g)
     return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, (), dual, flipped, plan)
 

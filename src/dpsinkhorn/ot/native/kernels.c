@@ -26,6 +26,7 @@
 #define CANCELLED 0.0625         /* less than this part of |x|^2 + |y|^2 left is computed pair by pair */
 #define FEW 32                   /* dimensions up to which points y are laid side by side, */
 #define WIDTH 64                 /*   so many at a time */
+#define ROWS 16                  /* points x whose gradient is formed together */
 #define TILE_BYTES 26000         /* of points y that a sweep over x goes through at a time */
 
 /* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. Rows and
@@ -50,6 +51,13 @@ typedef struct {
 } State;
 
 #define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
+
+/* log2 of weights, which are often equal. */
+static void logs(const double *weights, int64_t count, double *out)
+{
+    for (int64_t j = 0; j < count; j++)
+        out[j] = j && weights[j] == weights[j - 1] ? out[j - 1] : log2(weights[j]);
+}
 
 #define NAME(f) f##_plain
 #include "loops.h"
@@ -213,10 +221,9 @@ EXPORT void dps_scaling_start(double *block, const void *costs, void *kernel, co
     memcpy(s->a, a, (size_t)n * sizeof(double));
     memcpy(s->b, b, (size_t)m * sizeof(double));
     s->outer_costs = costs, s->outer_kernel = kernel;
-    for (int64_t j = 0; j < m; j++) {
+    logs(b, m, s->log2_b);
+    for (int64_t j = 0; j < m; j++)
         s->left_out[j] = s->b[j] <= 0.0;
-        s->log2_b[j] = log2(s->b[j]);
-    }
     where[0] = s->g - block, where[1] = s->f - block;
     where[2] = s->residual - block, where[3] = s->proposal - block, where[4] = s->trial_g - block;
 }
@@ -224,9 +231,10 @@ EXPORT void dps_scaling_start(double *block, const void *costs, void *kernel, co
 /* Leave columns of at most this weight out. */
 EXPORT void dps_leave_out(State *s, double weight)
 {
+    logs(s->b, s->columns, s->log2_b);
     for (int64_t j = 0; j < s->columns; j++) {
         s->left_out[j] = s->b[j] <= weight;
-        s->log2_b[j] = s->left_out[j] ? -INFINITY : log2(s->b[j]);
+        s->log2_b[j] = s->left_out[j] ? -INFINITY : s->log2_b[j];
     }
 }
 
@@ -350,18 +358,7 @@ EXPORT void dps_plan(const void *costs, const double *f, const double *g, const 
         BEST(plan_64)(costs, f, g, a, b, scratch, out, n, m, scale);
 }
 
-/* Least and greatest of count > 0 finite numbers; of others, some that are not finite. */
-EXPORT void dps_range(const double *values, int64_t count, double *out)
-{
-    double low = values[0], high = values[0], odd = 0.0;
-#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : odd)
-    for (int64_t i = 0; i < count; i++) {
-        low = values[i] < low ? values[i] : low;
-        high = values[i] > high ? values[i] : high;
-        odd += values[i] - values[i]; /* 0, or NaN where the value is NaN or infinite */
-    }
-    out[0] = low + odd, out[1] = high + odd;
-}
+EXPORT void dps_range(const double *values, int64_t count, double *out) { BEST(range_64)(values, count, out); }
 
 EXPORT int32_t dps_finite_32(const uint32_t *values, int64_t count) { return BEST(finite_32)(values, count); }
 
@@ -439,9 +436,9 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
     const double l1_weight = settings[0], regularization = settings[1];
     const size_t pairs = (size_t)(n * m), size = single ? sizeof(float) : sizeof(double);
     const int64_t state = dps_scaling_size(n, m);
-    double *block = malloc(((size_t)state + 4 * pairs) * sizeof *block), ends[3], low = INFINITY, high = -low;
+    double *block = malloc(((size_t)state + 4 * pairs) * sizeof *block), ends[3];
     double *costs = block + state, *kernel = costs + pairs, *plan = kernel + pairs, *turned = plan + pairs;
-    double spent = 0.0, stage;
+    double spent = 0.0, stage, width;
     int64_t where[5];
     int32_t failed = 1;
     State *s = (State *)block;
@@ -455,15 +452,15 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
         BEST(pairwise_64)(x, y, costs, n, m, d, squared, l1_weight);
     for (size_t k = 0; wide && k < pairs; k++)
         costs[k] = ((float *)plan)[k];
-    for (size_t k = 0; k < pairs; k++) {
-        const double cost = single && !wide ? ((float *)costs)[k] : costs[k];
-        low = cost < low ? cost : low, high = cost > high ? cost : high;
-        spent += cost - cost; /* NaN where one is not finite */
-    }
-    if (spent == 0.0 && high - low <= settings[9] * regularization && high <= settings[10] * regularization &&
-        high - low >= settings[11] * regularization) {
+    if (single && !wide)
+        BEST(range_32)((float *)costs, n * m, ends);
+    else
+        BEST(range_64)(costs, n * m, ends);
+    width = ends[1] - ends[0]; /* NaN where a cost is not finite */
+    if (width <= settings[9] * regularization && ends[1] <= settings[10] * regularization &&
+        width >= settings[11] * regularization) {
         dps_scaling_start(block, costs, kernel, a, b, n, m, where);
-        for (stage = settings[3] * (high - low);; stage *= settings[4]) {
+        for (stage = settings[3] * width;; stage *= settings[4]) {
             const int last = !(stage > regularization);
             const double target = last ? settings[2] : settings[5];
             const double limit = settings[7] - spent - (last ? 0.0 : 1.0);

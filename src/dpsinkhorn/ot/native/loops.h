@@ -35,6 +35,21 @@ static inline double NAME(power_of_two)(double x)
     return x < LEAST_EXPONENT ? 0.0 : p;
 }
 
+/* log2 of a positive, normal x; NaN of any other. */
+static inline double NAME(log_of_two)(double x)
+{
+    int64_t bits, exponent;
+    double m, s, p = 1.0 / 21.0;
+    memcpy(&bits, &x, sizeof bits);
+    exponent = (bits - 0x3fe6a09e667f3bcd) >> 52; /* so that m is from the root of 1/2 to the root of 2 */
+    bits -= exponent << 52;
+    memcpy(&m, &bits, sizeof m);
+    s = (m - 1.0) / (m + 1.0); /* log m = 2 (s + s^3 / 3 + s^5 / 5 + ...) */
+    for (double k = 19.0; k > 0.0; k -= 2.0)
+        p = p * (s * s) + 1.0 / k;
+    return x >= DBL_MIN && x <= DBL_MAX ? (double)exponent + 2.0 / LN2 * s * p : NAN;
+}
+
 /* The semi-dual at g + step * direction: value and L1 error of the column marginal into out. */
 static void NAME(evaluate)(State *s, double step, double regularization, double *out)
 {

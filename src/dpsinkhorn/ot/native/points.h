@@ -230,47 +230,55 @@ static int REAL_NAME(is_dense)(const REAL *plan, int64_t count)
     return many * 4 > count;
 }
 
-/* The gradient of squared distances for four rows: their masses times x - z, less the plan times y - z, for z
- * the first of the four x, so that little cancels wherever they lie. */
-static void REAL_NAME(gradient_dense)(const REAL *x, const REAL *y, const REAL *plan, REAL *out, int64_t m,
-                                      int64_t d)
+/* The gradient of squared distances for up to ROWS rows, in fours: their masses times x - z, less the plan times
+ * y - z, for z the first x of the four, so that little cancels wherever they lie. */
+static void REAL_NAME(gradient_dense)(const REAL *x, const REAL *y, const REAL *plan, REAL *out, int64_t n,
+                                      int64_t m, int64_t d)
 {
-    double masses[4] = {0};
-    for (int64_t j = 0; j < m; j++)
-        for (int64_t r = 0; r < 4; r++)
-            masses[r] += plan[r * m + j];
+    double masses[ROWS] = {0};
+    for (int64_t r = 0; r < n; r++) {
+        double mass = 0.0;
+#pragma omp simd reduction(+ : mass)
+        for (int64_t j = 0; j < m; j++)
+            mass += plan[r * m + j];
+        masses[r] = mass;
+    }
     for (int64_t at = 0; at < d; at += STRETCH) {
         const int64_t length = at + STRETCH < d ? STRETCH : d - at;
-        const REAL *restrict z = x + at;
-        double sums[4][STRETCH] = {{0}};
-        for (int64_t first = 0; first < m; first += 32) {
+        double sums[ROWS][STRETCH] = {{0}};
+        for (int64_t first = 0; first < m; first += 32) { /* these y stay in the cache */
             const int64_t last = first + 32 < m ? first + 32 : m;
-            REAL part[4][STRETCH] = {{0}}, w[4][4];
-            for (int64_t j = first; j < last; j += 4) {
-                const REAL *restrict y0 = y + j * d + at;
-                const REAL *restrict y1 = j + 1 < last ? y0 + d : y0, *restrict y2 = j + 2 < last ? y0 + 2 * d : y0;
-                const REAL *restrict y3 = j + 3 < last ? y0 + 3 * d : y0;
-                for (int64_t r = 0; r < 4; r++)
-                    for (int64_t k = 0; k < 4; k++)
-                        w[r][k] = j + k < last ? plan[r * m + j + k] : 0;
+            for (int64_t i = 0; i < n; i += 4) {
+                const REAL *restrict z = x + i * d + at;
+                REAL part[4][STRETCH] = {{0}}, w[4][4];
+                for (int64_t j = first; j < last; j += 4) {
+                    const REAL *restrict y0 = y + j * d + at;
+                    const REAL *restrict y1 = j + 1 < last ? y0 + d : y0, *restrict y2 = j + 2 < last ? y0 + 2 * d : y0;
+                    const REAL *restrict y3 = j + 3 < last ? y0 + 3 * d : y0;
+                    for (int64_t r = 0; r < 4; r++)
+                        for (int64_t k = 0; k < 4; k++)
+                            w[r][k] = i + r < n && j + k < last ? plan[(i + r) * m + j + k] : 0;
 #pragma omp simd
-                for (int64_t k = 0; k < length; k++) {
-                    const REAL d0 = y0[k] - z[k], d1 = y1[k] - z[k], d2 = y2[k] - z[k], d3 = y3[k] - z[k];
-                    part[0][k] += (w[0][0] * d0 + w[0][1] * d1) + (w[0][2] * d2 + w[0][3] * d3);
-                    part[1][k] += (w[1][0] * d0 + w[1][1] * d1) + (w[1][2] * d2 + w[1][3] * d3);
-                    part[2][k] += (w[2][0] * d0 + w[2][1] * d1) + (w[2][2] * d2 + w[2][3] * d3);
-                    part[3][k] += (w[3][0] * d0 + w[3][1] * d1) + (w[3][2] * d2 + w[3][3] * d3);
+                    for (int64_t k = 0; k < length; k++) {
+                        const REAL d0 = y0[k] - z[k], d1 = y1[k] - z[k], d2 = y2[k] - z[k], d3 = y3[k] - z[k];
+                        part[0][k] += (w[0][0] * d0 + w[0][1] * d1) + (w[0][2] * d2 + w[0][3] * d3);
+                        part[1][k] += (w[1][0] * d0 + w[1][1] * d1) + (w[1][2] * d2 + w[1][3] * d3);
+                        part[2][k] += (w[2][0] * d0 + w[2][1] * d1) + (w[2][2] * d2 + w[2][3] * d3);
+                        part[3][k] += (w[3][0] * d0 + w[3][1] * d1) + (w[3][2] * d2 + w[3][3] * d3);
+                    }
                 }
-            }
-            for (int64_t r = 0; r < 4; r++)
+                for (int64_t r = 0; r < 4; r++)
 #pragma omp simd
-                for (int64_t k = 0; k < length; k++)
-                    sums[r][k] += part[r][k];
+                    for (int64_t k = 0; k < length; k++)
+                        sums[i + r][k] += part[r][k];
+            }
         }
-        for (int64_t r = 0; r < 4; r++)
+        for (int64_t i = 0; i < n; i++) {
+            const REAL *z = x + i / 4 * 4 * d + at;
 #pragma omp simd
             for (int64_t k = 0; k < length; k++)
-                out[r * d + at + k] = (REAL)(2.0 * (masses[r] * (x[r * d + at + k] - z[k]) - sums[r][k]));
+                out[i * d + at + k] = (REAL)(2.0 * (masses[i] * (x[i * d + at + k] - z[k]) - sums[i][k]));
+        }
     }
 }
 
@@ -291,9 +299,10 @@ static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, 
         double total = 0.0;
         REAL floor;
         int64_t count = 0;
-        if (l1_weight == 0.0 && i + 4 <= n && REAL_NAME(is_dense)(plan + i * m, 4 * m)) {
-            REAL_NAME(gradient_dense)(x + i * d, y, plan + i * m, out + i * d, m, d);
-            i += 3;
+        const int64_t several = i + ROWS < n ? ROWS : n - i;
+        if (l1_weight == 0.0 && i % ROWS == 0 && REAL_NAME(is_dense)(plan + i * m, several * m)) {
+            REAL_NAME(gradient_dense)(x + i * d, y, plan + i * m, out + i * d, several, m, d);
+            i += several - 1;
             continue;
         }
         for (int64_t j = 0; j < m; j++)
