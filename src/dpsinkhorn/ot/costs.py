@@ -22,7 +22,6 @@ from torch import Tensor
 
 from dpsinkhorn.kernels import launch, pairs
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
 # Dimensions, or terms in all, up to which squared distances are sums of differences, compiled: no slower than
 # by a product (without compiled loops, of float64). The last is for float64 with AVX-512.
@@ -33,8 +32,8 @@ _DIRECT_GRADIENT = 2**21
 _FEW_POINTS, _MANY_DIMENSIONS = 32, 256
 # Terms from which on a float32 product goes to oneDNN, which is twice as fast as others on some CPUs.
 _LARGE_PRODUCT = 2**18
-# Elements of the tile of differences in an L1 cost on the CPU.
-_L1_TILE = 2**20
+# Elements of the tile of differences in an L1 cost on the CPU, and of a temporary in its gradient.
+_L1_TILE, _SLOPES = 2**20, 2**24
 
 
 class Cost(ABC):
@@ -153,7 +152,7 @@ class Euclidean(Cost):
         return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        return slopes_over_pairs(x, y, plan, distances=self.pairwise(x, y), p=2.0)
+        return _slopes_over_pairs(x, y, plan, distances=self.pairwise(x, y), p=2.0)
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,8 @@ class Cityblock(Cost):
         edges = (plan > floor).nonzero(as_tuple=True)
         on_cpu = x.device.type == "cpu"  # the scatter below has no fixed order of summation on a GPU
         if on_cpu and len(edges[0]) * 8 < plan.numel():
-            return signs_over_edges(x, y, plan[edges], edges)
-        return slopes_over_pairs(x, y, plan, distances=plan, p=1.0)  # p = 1 does not read them
+            return _signs_over_edges(x, y, plan[edges], edges)
+        return _slopes_over_pairs(x, y, plan, distances=plan, p=1.0)  # p = 1 does not read them
 
 
 @dataclass(frozen=True)
@@ -390,6 +389,42 @@ def product(x: Tensor, y: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.mT, None, "none", [], "")
         return found
     return x @ y
+
+
+def _signs_over_edges(x: Tensor, y: Tensor, weights: Tensor, edges: tuple[Tensor, ...]) -> Tensor:
+    """``sum_j plan[i, j] * sign(x_i - y_j)`` over the listed entries of the plan alone."""
+    *batch, row, column = edges
+    if batch:  # clouds of a batch are laid end to end
+        row, column = batch[0] * x.shape[-2] + row, batch[0] * y.shape[-2] + column
+    xs, ys = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    out = torch.zeros_like(xs)
+    chunk = max(1, _SLOPES // max(1, x.shape[-1]))
+    for at in range(0, len(row), chunk):
+        i, j, w = row[at : at + chunk], column[at : at + chunk], weights[at : at + chunk]
+        out.index_add_(0, i, (xs[i] - ys[j]).sign_().mul_(w.to(xs.dtype).unsqueeze(-1)))
+    return out.reshape(x.shape)
+
+
+def _slopes_over_pairs(x: Tensor, y: Tensor, plan: Tensor, *, distances: Tensor, p: float) -> Tensor:
+    """``sum_j plan[i, j] * grad_x |x_i - y_j|_p`` over all pairs, 0 for equal points: cdist's backward pass.
+
+    ``distances``, ``(..., n, m)``, are those of the pairs; p = 1 does not read them.
+    """
+    # On a GPU that pass holds rows x m x d elements at a time, so the rows go through in blocks.
+    rows = x.shape[-2]
+    if x.device.type != "cpu":
+        rows = max(1, _SLOPES // max(1, y.numel()))
+    parts = [
+        torch.ops.aten._cdist_backward(
+            plan[..., at : at + rows, :].contiguous(),
+            x[..., at : at + rows, :].contiguous(),
+            y.contiguous(),
+            p,
+            distances[..., at : at + rows, :].contiguous(),
+        )
+        for at in range(0, x.shape[-2], rows)
+    ]
+    return torch.cat(parts, dim=-2)
 
 
 def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tensor:

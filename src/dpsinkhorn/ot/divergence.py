@@ -292,7 +292,7 @@ def _solved(
     problem = Problem(x, y, cost, a, b)
     wrt_x, wrt_y, wrt_a, wrt_b = wanted
     relaxed = penalties(settings["marginals"])
-    result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
+    result = None if relaxed else _small(problem, regularization, wrt_x, wrt_y, settings)
     if result is None:
         found = solve(problem, regularization, **settings)
         in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
@@ -375,28 +375,16 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _small(
-    problem: Problem,
-    regularization: float,
-    *,
-    wrt_x: bool,
-    wrt_y: bool,
-    tolerance: float | None,
-    max_iterations: int,
-    method: Method,
-    storage: Storage,
-    marginals: Marginals,
+    problem: Problem, regularization: float, wrt_x: bool, wrt_y: bool, settings: dict[str, Any]
 ) -> Small | None:
-    check_settings(
-        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
-        marginals=marginals,
-    )  # fmt: skip
-    if method != "newton" or storage == "streamed":
+    check_settings(regularization, **settings)
+    if settings["method"] != "newton" or settings["storage"] == "streamed":
         return None
     return small.transport(
         problem,
         float(regularization),
-        tolerance=tolerance_of(tolerance, problem.x.dtype),
-        max_iterations=max_iterations,
+        tolerance=tolerance_of(settings["tolerance"], problem.x.dtype),
+        max_iterations=settings["max_iterations"],
         wrt_x=wrt_x,
         wrt_y=wrt_y,
     )

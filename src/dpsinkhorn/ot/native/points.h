@@ -2,31 +2,25 @@
  * set. Distances are sums of differences, so nothing cancels; at most STRETCH terms are added up in the type
  * itself, and these sums are added in float64. */
 
-/* Squared and absolute distances of one x to four y over one stretch of the dimensions. */
+/* Absolute, and perhaps squared, distances of one x to four y over one stretch of the dimensions. */
 static inline void REAL_NAME(add_distances)(const REAL *restrict x, const REAL *const *y, int64_t length,
-                                            int squared, int absolute, double *restrict squares,
+                                            int squared, double *restrict squares,
                                             double *restrict sums)
 {
     const REAL *restrict y0 = y[0], *restrict y1 = y[1], *restrict y2 = y[2], *restrict y3 = y[3];
     REAL q0 = 0, q1 = 0, q2 = 0, q3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    if (squared && absolute) {
+    if (squared) {
 #pragma omp simd reduction(+ : q0, q1, q2, q3, s0, s1, s2, s3)
         for (int64_t k = 0; k < length; k++) {
             const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
             q0 += d0 * d0, q1 += d1 * d1, q2 += d2 * d2, q3 += d3 * d3;
-            s0 += REAL_ABS(d0), s1 += REAL_ABS(d1), s2 += REAL_ABS(d2), s3 += REAL_ABS(d3);
-        }
-    } else if (squared) {
-#pragma omp simd reduction(+ : q0, q1, q2, q3)
-        for (int64_t k = 0; k < length; k++) {
-            const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
-            q0 += d0 * d0, q1 += d1 * d1, q2 += d2 * d2, q3 += d3 * d3;
+            s0 += fabs(d0), s1 += fabs(d1), s2 += fabs(d2), s3 += fabs(d3);
         }
     } else {
 #pragma omp simd reduction(+ : s0, s1, s2, s3)
         for (int64_t k = 0; k < length; k++) {
             const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
-            s0 += REAL_ABS(d0), s1 += REAL_ABS(d1), s2 += REAL_ABS(d2), s3 += REAL_ABS(d3);
+            s0 += fabs(d0), s1 += fabs(d1), s2 += fabs(d2), s3 += fabs(d3);
         }
     }
     squares[0] += q0, squares[1] += q1, squares[2] += q2, squares[3] += q3;
@@ -97,7 +91,7 @@ static void REAL_NAME(pairwise_flat)(const REAL *x, const REAL *y, REAL *out, in
 #pragma omp simd
                 for (int64_t j = 0; j < WIDTH; j++) {
                     const REAL away = from - turned[k * WIDTH + j];
-                    costs[j] += twice * away * away + up * REAL_ABS(away);
+                    costs[j] += twice * away * away + up * fabs(away);
                 }
             }
             memcpy(out + i * m + tile, costs, (size_t)width * sizeof *out);
@@ -132,7 +126,7 @@ static void REAL_NAME(pairwise)(const REAL *x, const REAL *y, REAL *out, int64_t
                     for (int64_t k = 0; k < 4; k++)
                         rows[k] = y + (j + (k < width ? k : 0)) * d + at;
                     REAL_NAME(add_distances)
-                    (x + i * d + at, rows, length, squared, l1_weight != 0.0, squares, sums);
+                    (x + i * d + at, rows, length, squared, squares, sums);
                 }
                 for (int64_t k = 0; k < width; k++)
                     out[i * m + j + k] = (REAL)(squares[k] + l1_weight * sums[k]);
@@ -282,7 +276,7 @@ static void REAL_NAME(gradient_dense)(const REAL *x, const REAL *y, const REAL *
     }
 }
 
-#define SLOPE(v) (twice * (v) + ((v) != 0 ? REAL_COPYSIGN(up, (v)) : 0))
+#define SLOPE(v) (twice * (v) + ((v) != 0 ? copysign(up, (v)) : 0))
 
 /* out[i] = sum_j plan[i, j] (2 squared (x_i - y_j) + l1_weight sign(x_i - y_j)), with sign(0) = 0, over the
  * entries of the plan that are not below the rounding of their row's sum. index and weight hold m + 4 each. */

@@ -207,7 +207,7 @@ static void REAL_NAME(scale)(State *s, double regularization, double target, int
         count++;
         if (most > REAL_LARGEST || least < 1 / REAL_LARGEST) { /* the potentials take it in */
             for (int64_t j = 0; j < m; j++)
-                g[j] = s->absorbed[j] + (log2(v[j]) + log2(ratios[j])) / scale;
+                g[j] = s->absorbed[j] + (log2((double)v[j]) + log2(ratios[j])) / scale;
             s->scale = 0.0;
             REAL_NAME(point)(s, regularization, out);
             continue;
@@ -231,7 +231,7 @@ static void REAL_NAME(conjugate)(State *s, double ridge, double accuracy, int64_
     double *restrict d = s->proposal, *restrict rest = s->scratch, *restrict search = rest + s->stride;
     double *restrict product = search + s->stride, *restrict weights = s->top + s->row_stride;
     double *restrict sums = weights + s->row_stride;
-    double energy = 0.0, goal, mean = 0.0, slope = 0.0;
+    double energy = 0.0, goal;
     for (int64_t i = 0; i < n; i++)
         weights[i] = s->a[i] / (s->total[i] * s->total[i]);
     for (int64_t j = 0; j < m; j++) {
@@ -265,11 +265,5 @@ static void REAL_NAME(conjugate)(State *s, double ridge, double accuracy, int64_
             search[j] = left / energy * search[j] + (s->marginal[j] > DBL_MIN ? rest[j] / s->marginal[j] : 0.0);
         energy = left;
     }
-    for (int64_t j = 0; j < m; j++)
-        mean += s->b[j] * d[j];
-    for (int64_t j = 0; j < m; j++) {
-        d[j] = s->left_out[j] ? 0.0 : d[j] - mean;
-        slope += s->residual[j] * d[j];
-    }
-    out[0] = slope;
+    out[0] = NAME(centre_proposal)(s);
 }
