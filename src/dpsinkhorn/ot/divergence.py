@@ -209,15 +209,8 @@ class SinkhornLoss(nn.Module):
     it is not zero at x = y. :func:`empirical_loss` has both self terms, :func:`debiased_loss` takes them
     between independent batches, :func:`transport_loss` is W alone.
 
-    Beside GeomLoss: ``empirical_loss(x, y, λ)`` at the default cost is 4 times
-    ``SamplesLoss("sinkhorn", p=2, blur=sqrt(λ / 2))``, which is W(x, y) - W(x, x) / 2 - W(y, y) / 2 with the
-    cost |x - y|^2 / 2; with ``cost="euclidean"`` it is twice ``SamplesLoss("sinkhorn", p=1, blur=λ)``. This
-    loss at ``debias=0`` is ``empirical_loss`` plus W(y, y): the same gradient in x.
     GeomLoss's ``debias`` switches the self terms on; here that of x is always there, and ``debias`` says how
-    much of x is sampled anew for it.
-
-    Beside POT: ``ot.sinkhorn2(a, b, C, λ)`` is <C, P> at the same plan, without the KL: ``value_linear`` of
-    :func:`dpsinkhorn.ot.solve`.
+    much of x is sampled anew for it. docs/solver.md has what each loss is called elsewhere.
 
     Args:
         regularization: λ, in the units of the cost.
