@@ -115,7 +115,7 @@ def measured(
     )
 
 
-def flat(folder: Path, counts: list[int], rounds: int) -> None:
+def flat(folder: Path, counts: list[int], rounds: int, cold: bool) -> None:
     """Processor time of a step of `record` at one expected batch, by records: interleaved, in one process."""
     torch.set_num_threads(1)
     takers = {}
@@ -130,6 +130,8 @@ def flat(folder: Path, counts: list[int], rounds: int) -> None:
     times: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds + 1):
         for count, steps in takers.items():
+            if cold:
+                forget(made(folder, count))
             started = time.process_time()
             steps.take(STEPS)
             times[count].append((time.process_time() - started) / STEPS)
@@ -138,6 +140,13 @@ def flat(folder: Path, counts: list[int], rounds: int) -> None:
         low, middle, high = np.quantile(rest, [0.25, 0.5, 0.75]) * 1e3
         between = f"{low:.1f} to {high:.1f}; first {first * 1e3:.0f}"
         print(f"record  {count:>11,} records  {middle:6.1f} ms a step ({between})", flush=True)
+
+
+def forget(folder: Path) -> None:
+    """Let the system's cache forget the shards."""
+    for path in folder.glob("*.npy"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 if __name__ == "__main__":
@@ -149,12 +158,13 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--cold", action="store_true", help="of `flat`: every round reads from the disk")
     parser.add_argument("--batch", type=int, default=BATCH, help="of `record`")
     parser.add_argument("--steps", type=int, nargs="+", default=[None])
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.mechanism == "flat":
-        flat(asked.folder, asked.records, asked.rounds)
+        flat(asked.folder, asked.records, asked.rounds, asked.cold)
         raise SystemExit
     for count in asked.records:
         place = made(asked.folder, count)
