@@ -100,14 +100,12 @@ class Flow(TrainingMechanism):
         config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
         built = cls(one_pixel(noise_multiplier, generator=config, flow=FlowSettings(draws=1)))
         network, draws = FlowGenerator(config), StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
-
-        def release(sample: Sample, noise: NoiseSource) -> Tensor:
-            return built.released(network, sample, draws, noise)
-
-        def clipped(sample: Sample) -> Tensor:
-            return built.clipped(network, sample, draws)
-
-        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
+        return WorstCase.of_record(
+            built.mechanism,
+            torch.zeros(1, 1),
+            lambda sample: built.clipped(network, sample, draws),
+            lambda sample, noise: built.released(network, sample, draws, noise),
+        )
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -126,7 +124,8 @@ class Flow(TrainingMechanism):
         """Fit the sketch, as `moments` does."""
         assert learner.companion is not None
         steps = self.terms.flow.sketch_steps
-        fitted = _Fitted(learner.companion, learner.device, learner.random, learner.noise)
+        parameters = list(learner.companion.parameters())
+        fitted = _Fitted(learner.companion, parameters, learner.device, learner.random, learner.noise)
         MomentSteps(fitted, records, self._moments, horizon=steps).take(steps)
 
     @property
@@ -262,16 +261,12 @@ class _Fitted:
     """A mixture in the hands of `MomentSteps`."""
 
     generator: nn.Module
+    parameters: Sequence[nn.Parameter]
     device: torch.device
     random: torch.Generator
     noise: NoiseSource
     step: int = 0
     gradients: list[Tensor] = field(default_factory=list)
-
-    @property
-    def parameters(self) -> Sequence[nn.Parameter]:
-        """What is fitted."""
-        return list(self.generator.parameters())
 
 
 def _flat(parameters: Iterable[Tensor]) -> Tensor:
