@@ -20,7 +20,7 @@ import torch
 
 from dpsinkhorn.data import Dataset, load_dataset
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
-from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 from dpsinkhorn.training.records import Records

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from dpsinkhorn.generators import build_generator
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
-from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.steps import FixedStep, Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.training import Plan, facts_of, load_recipe, make_plan
 from dpsinkhorn.training.records import Records

@@ -29,7 +29,7 @@ from sklearn.ensemble import RandomForestClassifier
 import classifiers
 from dpsinkhorn import DPSinkhorn
 from dpsinkhorn.data import load_dataset
-from dpsinkhorn.evaluation.networks import cnn
+from dpsinkhorn.evaluation.architectures import cnn
 
 _PERSONS, _DRAWN, _HELD_OUT = 1000, 2000, 2000
 _STEPS, _BATCH = 300, 64  # of the CNN

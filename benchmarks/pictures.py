@@ -4,6 +4,7 @@ python benchmarks/pictures.py                       # flow.png: noise becomes di
 python benchmarks/pictures.py RELEASE [RELEASE]     # samples.png: drawn from releases, a row per class
 python benchmarks/pictures.py GRID.png [GRID.png]   # the same from grids, such as quality.py writes
 python benchmarks/pictures.py --expected mnist fashion-mnist    # expected.png: by numbers of records and ε
+python benchmarks/pictures.py RUN/report.html       # report.png: as a headless browser shows it
 """
 
 from __future__ import annotations
@@ -112,10 +113,46 @@ def grid_of(source: str) -> Image.Image:
     return grid_image(images, labels, columns=COLUMNS)
 
 
+def draw_report(page: Path, target: Path) -> None:
+    """A report as a headless browser shows it on a desk and on a phone."""
+    from playwright.sync_api import sync_playwright
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from support.browser import MISSING, find_browser, launch
+
+    pictures, margin = [], 20
+    with sync_playwright() as playwright:
+        program = find_browser(playwright)
+        if program is None:
+            sys.exit(MISSING)
+        browser = launch(playwright, program)
+        for number, (width, height) in enumerate(((820, 900), (360, 900))):
+            view = browser.new_page(viewport={"width": width, "height": height})
+            view.goto(page.resolve().as_uri())
+            if number:  # the phone shows what comes further down
+                view.locator("#images").scroll_into_view_if_needed()
+                view.evaluate("document.querySelector('#images h2').scrollIntoView()")
+            file = target.with_name(f".{number}.png")
+            view.screenshot(path=file)
+            with Image.open(file) as picture:
+                pictures.append(picture.convert("RGB"))
+            file.unlink()
+        browser.close()
+    size = sum(picture.width for picture in pictures) + 3 * margin, pictures[0].height + 2 * margin
+    whole = Image.new("RGB", size, "#c9d0d7")
+    place = margin
+    for picture in pictures:
+        whole.paste(picture, (place, margin))
+        place += picture.width + margin
+    whole.quantize(128).save(target, optimize=True)
+
+
 if __name__ == "__main__":
     folder = Path(__file__).parents[1] / "docs" / "images"
     if sys.argv[1:2] == ["--expected"]:
         draw_expected(sys.argv[2:], folder / "expected.png")
+    elif sys.argv[-1].endswith(".html"):
+        draw_report(Path(sys.argv[1]), folder / "report.png")
     elif len(sys.argv) > 1:
         draw_samples(sys.argv[1:], folder / "samples.png")
     else:

@@ -3,6 +3,7 @@
     python benchmarks/quality.py mnist fashion-mnist --out FOLDER
     python benchmarks/quality.py mnist=PATH --recipes flow,grey --epsilons 10,1 --measures cnn,likeness
     python benchmarks/quality.py mnist --recipes paper-final:loss.iterations=null --protocols authors
+    python benchmarks/quality.py mnist --recipes dp-merf,gs-wgan --protocols evaluate --count 10000 --sets 1
     python benchmarks/quality.py digits --holdout                  # choices: a part of the training split
     python benchmarks/quality.py faces=train.parquet,test.parquet --protocols paper --delta 1e-6
 
@@ -13,13 +14,14 @@ and begins no measure after that. With `--unfinished` what was reached by then i
 recipe may be followed by changes; where there is none of a name, that of the data set is tried
 (`paper-final-mnist`). Recipes with noise of their own, such as the papers', take no ε.
 
-Protocols: `quick` are the classifiers of `benchmarks/classifiers.py`; the others are those of `dpsinkhorn
-evaluate --protocol`, with `--sets` sets of images drawn afresh. The measure `likeness` is Frechet distance,
-precision and recall, by features of a CNN that real images taught. Images are plain unless `--vary`. With
-`--holdout` every sixth pair of records of the training split takes the place of the test split and is not
-trained on: that is for choosing settings. (Pairs, since MNIST's records come from two groups of writers in
-turn.) `--recipes real` trains classifiers on the real training images, `--run` measures a finished run.
-Trainings are seeded, so that they replay; they are not releases.
+Protocols: `quick` are the classifiers of `benchmarks/classifiers.py`, `evaluate` is `quick` of `dpsinkhorn
+evaluate --protocol`; the others are called as there. All but `quick` have `--sets` sets of images drawn
+afresh. The measure `likeness` is Frechet distance, precision and recall, by features of a CNN that real
+images taught. Images are plain unless `--vary`. With `--holdout` every sixth pair of records of the training
+split takes the place of the test split and is not trained on: that is for choosing settings. (Pairs, since
+MNIST's records come from two groups of writers in turn.) `--recipes real` trains classifiers on the real
+training images, `--run` measures a finished run. Trainings are seeded, so that they replay; they are not
+releases.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from dpsinkhorn.training import Request, Run, Saving, load_recipe, plan_for, rec
 from dpsinkhorn.training.trainer import Trainer
 
 MEASURES = ("logistic", "linear", "forest", "mlp", "cnn", "likeness")
+_THEIRS = {"evaluate": "quick"}  # protocols by their other name
 _QUICK = ("logistic", "linear", "mlp", "cnn")
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -65,7 +68,7 @@ def main() -> None:
     parser.add_argument("--epsilons", default="10")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--protocols", default="quick", help="quick, paper, authors")
+    parser.add_argument("--protocols", default="quick", help="quick, evaluate, paper, authors")
     parser.add_argument("--measures", default="logistic,mlp,cnn", help=", ".join(MEASURES))
     parser.add_argument("--count", type=int, default=60_000, help="images of a set")
     parser.add_argument("--sets", type=int, default=5, help="of all protocols but `quick`, which has one")
@@ -164,7 +167,8 @@ class Training:
         recipe = self.recipe
         if recipe not in names:
             recipe = f"{recipe}-{self.data.split('-')[0]}"
-        if recipe in names and load_recipe(recipe).privacy.noise_multiplier is not None:
+        changed = load_recipe(recipe).replace(**settings) if recipe in names else None
+        if changed is not None and changed.privacy.noise_multiplier is not None:
             return Request(recipe=recipe, settings=settings, seed=self.seed, anyway=True)
         return Request(
             epsilon=self.epsilon,
@@ -270,9 +274,8 @@ def synthetic(
     if run is None:
         assert training.labels is not None
         return np.concatenate([images_of(training)] * sets), np.concatenate([training.labels] * sets)
-    images, labels = draw_images(
-        load(run.release_folder), sets * arguments.count, protocol, seed=seed, vary=arguments.vary
-    )
+    release, protocol = load(run.release_folder), _THEIRS.get(protocol, protocol)
+    images, labels = draw_images(release, sets * arguments.count, protocol, seed=seed, vary=arguments.vary)
     assert labels is not None
     return images, labels
 
@@ -293,6 +296,7 @@ def measured(
         return {"value": accuracies(images, labels, images_of(test), test.labels, [measure], seed)[measure]}
     parts = ["frechet", "precision-recall"] if measure == "likeness" else [measure]
     options: dict[str, Any] = {"training": training, "sets": sets, "seed": seed, "device": _DEVICE}
+    protocol = _THEIRS.get(protocol, protocol)
     found = evaluate_images(images, labels, test, protocol=protocol, parts=parts, features="cnn", **options)
     if found.utility is not None:
         (score,) = found.utility.scores

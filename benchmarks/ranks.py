@@ -25,8 +25,8 @@ import torch.distributed as dist
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.record import Record
-from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import arrange, sort_by_class
 from dpsinkhorn.ranks import joined
 from dpsinkhorn.training import Run, load_recipe, make_plan
 from dpsinkhorn.training.records import facts_of

@@ -15,7 +15,7 @@ from PIL import Image
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import PROTOCOLS, downstream_utility, find_protocol, images_of
-from dpsinkhorn.evaluation.networks import mlp
+from dpsinkhorn.evaluation.architectures import mlp
 from dpsinkhorn.generators import MLPConfig, Variation, build_generator, draw_latents
 from dpsinkhorn.release import About, load, write_release
 from support.releases import CONFIGS, EPSILON, not_private, statement, trained, write_small_release

@@ -12,9 +12,9 @@ from torch import nn
 
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.evaluation import EvaluationError, evaluate_images, find_protocol
+from dpsinkhorn.evaluation.architectures import mlp, resnet, resnext, wide_resnet
 from dpsinkhorn.evaluation.images import on_device
-from dpsinkhorn.evaluation.networks import Lesson, Network, _running_mean, fit_network, mlp, probabilities
-from dpsinkhorn.evaluation.residual import resnet, resnext, wide_resnet
+from dpsinkhorn.evaluation.networks import Lesson, Network, _running_mean, fit_network, probabilities
 
 SMALL = (partial(resnet, depth=8), partial(wide_resnet, depth=10, factor=1), partial(resnext, depth=11))
 

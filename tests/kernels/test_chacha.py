@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsinkhorn.kernels import chacha
-from dpsinkhorn.privacy.noise.sources import _initial_state, key_stream
+from dpsinkhorn.privacy.noise.sources import key_stream
 from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
 
 KEY = bytes(range(32))
@@ -18,10 +18,10 @@ def test_in_the_interpreter():
 
 @runs_kernels
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter: words wrap around
-@pytest.mark.parametrize("blocks", [0, 1, 128, 300])
-def test_the_same_stream_as_the_library(blocks: int):
-    found = chacha.stream(_initial_state(KEY, 7), blocks, torch.device(DEVICE))
-    assert torch.equal(found.cpu(), key_stream(KEY, 7, 8 * blocks, torch.device("cpu")))
+@pytest.mark.parametrize(("blocks", "nonce"), [(0, 0), (1, 1), (128, 2**32), (300, 2**96 - 1)])
+def test_the_same_stream_as_the_library(blocks: int, nonce: int):
+    found = chacha.stream(KEY, nonce, blocks, torch.device(DEVICE))
+    assert torch.equal(found.cpu(), key_stream(KEY, nonce, 8 * blocks, torch.device("cpu")))
 
 
 @needs_compiler

@@ -6,7 +6,6 @@ On a CUDA device, else in Triton's interpreter, in a process of its own.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 import itertools
 import weakref
@@ -314,7 +313,7 @@ def test_the_second_kernel_waits_for_the_first():
     """It may start early; the output must still be of its own input, in a graph and without."""
     images = [draw(70, 64, 28, 28, seed=seed) * (seed + 1) for seed in range(3)]
     norm, weights = make_norm(64), [draw(70, 64, 28, 28, seed=9)]
-    apart = dataclasses.replace(Tiling(), overlap=False)
+    apart = Tiling(overlap=False)
 
     def run(x: Tensor, cut: Tiling) -> tuple[Tensor, ...]:
         y = fused_norm(x.requires_grad_(), norm, 0.2, cut)
@@ -369,7 +368,9 @@ def test_compile_for_a_gpu(
     types |= dict.fromkeys(("eps", "momentum", "slope"), "fp32") | {"batches": "*i64"}
     cuts = {"moments": Tiling().sums, "sums": Tiling().sums, "apply": Tiling().apply}
     cuts |= {"norm_gradient": Tiling().gradient}
-    assert {f"{name}_kernel" for name in cuts} == set(_triton_norm.__all__)
+    assert {f"{name}_kernel" for name in cuts} == {
+        name for name in vars(_triton_norm) if name.endswith("_kernel")
+    }
     columns = min(Tiling().channels, 1 << (channels - 1).bit_length())
     for name, cut in cuts.items():
         sizes = {"C": channels, "COLUMNS": columns, "ROWS": cut.elements // columns, "TRACK": True}
@@ -401,15 +402,6 @@ def test_what_they_do_not_have():
         assert not supported(images, norm)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="use the module itself"):
             fused_norm(images, norm, 0.2)  # type: ignore[arg-type]
-
-
-def test_bad_tilings():
-    good = {"elements": 64, "warps": 8, "programs": 3}
-    for wrong in ({"elements": 3000}, {"warps": 3}, {"programs": 0}, {"programs": 3000}, {"elements": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            Cut(**good | wrong)
-    with pytest.raises(ValueError, match="channels"):
-        Tiling(channels=24)
 
 
 def test_where_they_run():

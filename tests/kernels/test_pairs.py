@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpsinkhorn.kernels import _triton_pairs, launch, pairs
+from dpsinkhorn.kernels import launch, pairs
 from dpsinkhorn.kernels.pairs import Pairs, costs, powers
 from dpsinkhorn.ot import L1L2, Problem, SinkhornResult, iterate, newton, sinkhorn, solve
 from dpsinkhorn.ot import ascent as loop
@@ -139,13 +139,13 @@ def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         sizes = {"EXPONENTS": exponents, "WORK": tl.float32, "ROWS": 16, "COLUMNS": 256}
         narrow = {"shifted": "*fp32"} if exponents == tl.float32 else {}
         for fresh in (True, False):
-            kernel = _triton_pairs.rows_kernel
+            kernel = pairs.rows_kernel
             types = dict.fromkeys(kernel.arg_names, "*fp32") | wide | others | narrow
             compile_for_a_gpu(kernel, types, cost | sizes | {"FRESH": fresh}, warps=8)
-        kernel = _triton_pairs.columns_kernel
+        kernel = pairs.columns_kernel
         types = dict.fromkeys(kernel.arg_names, "*fp32") | wide | {"out": "*fp32"} | others | narrow
         compile_for_a_gpu(kernel, types, cost | sizes | {"SQUARE": d == 3}, warps=8)
-    kernel = _triton_pairs.costs_kernel
+    kernel = pairs.costs_kernel
     types = dict.fromkeys(kernel.arg_names, "*fp32") | others
     sizes = {"D": 784, "SQUARED": True, "ABSOLUTE": 1.0, "ROWS": 32, "COLUMNS": 512}
     compile_for_a_gpu(kernel, types, sizes, warps=8)

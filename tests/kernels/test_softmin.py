@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpsinkhorn.kernels import _triton_softmin
 from dpsinkhorn.kernels import softmin as fused
 from dpsinkhorn.kernels.softmin import LONGEST_ROW, plans, softmin
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.shared import fixed_plans
-from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
 from dpsinkhorn.training.records import StoredRecords
@@ -120,13 +119,13 @@ def test_a_whole_step(loss: dict[str, object], small: bool, monkeypatch: pytest.
 @needs_compiler
 def test_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = _triton_softmin.softmin_kernel
+    kernel = fused.softmin_kernel
     numbers = ("epsilon", "share", "extra", "reach", "damping", "penalty")
     types = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(numbers, "fp32")
     for block, warps in ((128, 1), (LONGEST_ROW, 8)):
         sizes = {"ROWS": 50, "COLUMNS": block - 5, "BLOCK": block, "CENTRED": True}
         compile_for_a_gpu(kernel, types, sizes, warps=warps)
-    kernel = _triton_softmin.plans_kernel
+    kernel = fused.plans_kernel
     numbers = ("regularization", "share", "extra", "penalty")
     types = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(numbers, "fp32") | {"steps": "i32"}
     for averaged, relaxed in ((True, False), (False, True)):

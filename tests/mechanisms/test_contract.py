@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from dpsinkhorn.mechanisms import batch, image, parameter
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
-from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample
 from dpsinkhorn.mechanisms.shared.terms import LossSettings
 from dpsinkhorn.ot import L1L2, SquaredEuclidean
-from dpsinkhorn.privacy import NonPrivate, SeededNoise
+from dpsinkhorn.privacy import SeededNoise
 from support.barriers import mechanism_of, terms
 from support.sanitizer_oracles import CountingNoise, digits, joined, neighbours
 
@@ -243,10 +242,6 @@ class TestNothingMovesWithTheSample:
         rows = [made._gradient(points, labels, self.sample(size))[20:] for size in self.samples]
         assert all(torch.equal(other, rows[0]) for other in rows)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_images_asked_for(self, kind: str):
-        assert setup(kind).barrier.resampled(20) == 0
-
     def test_resampled_images(self):
         assert mechanism_of(Batch, 0.5, 1.0, L1L2(), 0.05, debias=0.29).resampled(100) == 29
         own = mechanism_of(Record, 1.0, 1.0, L1L2(), 1.0, batch=4, own=0.3)
@@ -268,10 +263,6 @@ class TestInterface:
         charge = setup(kind).barrier.mechanism.sampled(0.1, 10)
         multiplier = 1.3 / math.sqrt(N) if kind == "image" else 1.3
         assert charge.event.event.event.noise_multiplier == pytest.approx(multiplier)
-
-    def test_non_private_says_so(self):
-        made = mechanism_of(NoPrivacy, 1.0, 1.0, L1L2(), 1.0)
-        assert isinstance(made.mechanism, NonPrivate)
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize(

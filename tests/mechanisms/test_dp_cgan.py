@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.mechanisms.dp_cgan import ClippedGradients, Critic
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
-from dpsinkhorn.mechanisms.shared.critics import ClippedGradients, Critic
 from dpsinkhorn.training import DPSinkhorn, facts_of, load_recipe, make_plan
-from dpsinkhorn.training.auditing.exactness import ExactSums
+from dpsinkhorn.training.auditing.search import ExactSums
 from dpsinkhorn.training.state import TrainingState
 from support.sanitizer_oracles import CountingNoise
 
@@ -91,7 +91,7 @@ class TestGradients:
         order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
         alone = [gradients.sums(weights, points[[at]], labels[[at]], real=True) for at in order.tolist()]
         assert torch.equal(total, sum(alone))
-        monkeypatch.setattr("dpsinkhorn.mechanisms.shared.critics._AT_ONCE", 7)
+        monkeypatch.setattr("dpsinkhorn.mechanisms.dp_cgan._AT_ONCE", 7)
         assert torch.equal(total, gradients.sums(weights, points[order], labels[order], real=True))
 
     @pytest.mark.parametrize("label", [-1, CLASSES, 10**12])
@@ -110,7 +110,7 @@ class TestGradients:
 
         assert rounded() == set()
         monkeypatch.setattr(
-            "dpsinkhorn.mechanisms.shared.critics.exact_weights", lambda weights, _: (weights.double() / 3, 6)
+            "dpsinkhorn.mechanisms.dp_cgan.exact_weights", lambda weights, _: (weights.double() / 3, 6)
         )
         assert "mm" in rounded()
 

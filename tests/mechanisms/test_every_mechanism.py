@@ -26,8 +26,7 @@ from dpsinkhorn.training import (
     make_plan,
 )
 from dpsinkhorn.training.auditing import StepSetting, audit_step, replay_plan, replay_training
-from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
-from dpsinkhorn.training.auditing.replay import TrainingReplay
+from dpsinkhorn.training.auditing.replay import TrainingReplay, first_units, worst_neighbours
 from support.runs import bits, crash_at, finished, tiny_data
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.errors import UnsupportedEventError
 from dpsinkhorn.mechanisms.gs_wgan import _one_of
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, part_of
 from dpsinkhorn.privacy import Charge, GaussianMechanism, SeededNoise, epsilon, published_epsilon
 from dpsinkhorn.privacy._pld import _on_one_part
 from dpsinkhorn.privacy.charges import event_from_json, event_to_json

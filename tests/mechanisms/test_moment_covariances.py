@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from dpsinkhorn.generators import MixtureConfig
 from dpsinkhorn.generators.mixture import bands
-from dpsinkhorn.mechanisms.shared.covariances import Coordinates, like_ranks, root, smoothed, towards
+from dpsinkhorn.mechanisms.shared.moment_steps import Coordinates, like_ranks, root, smoothed, towards
 
 
 def symmetric(k, seed, shift=0.0):

@@ -15,8 +15,7 @@ from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.generators import Mixture, MixtureConfig
 from dpsinkhorn.mechanisms.moments import Moments, Sums
 from dpsinkhorn.mechanisms.shared import base
-from dpsinkhorn.mechanisms.shared.covariances import Coordinates
-from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
+from dpsinkhorn.mechanisms.shared.moment_steps import Coordinates, MomentSteps
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan, records, trainer
 from dpsinkhorn.training.records import Records

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsinkhorn.mechanisms.shared import base, class_counts, clipping, pairs
+from dpsinkhorn.mechanisms.shared import class_counts, clipping
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, Setting
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.steps import Drawn, Setting
 from dpsinkhorn.ot import L1L2
 from dpsinkhorn.privacy import GaussianMechanism, SeededNoise
 from dpsinkhorn.training.records import StoredRecords
@@ -219,7 +219,7 @@ class TestDefectsAreNoticed:
         assert any(square > Fraction(0.1) ** 2 for square in squares)
 
     def test_records_that_are_not_brought_into_range(self, monkeypatch):
-        for module in (base, gradients, pairs):
+        for module in (clipping, gradients):
             monkeypatch.setattr(module, "tidy", lambda points: points.detach().double())
         with pytest.raises(AssertionError, match="not finite"):
             strike("record", attack(rows=((math.nan,) * D,)))

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from dpsinkhorn.mechanisms.shared import pairs
+from dpsinkhorn.mechanisms.shared import clipping
 from dpsinkhorn.privacy import SeededNoise
 from support import moment_attacks, moment_defects
 from support.attacks import (
@@ -218,7 +218,7 @@ class TestDefectsAreNoticed:
 
     @each_kind
     def test_records_that_are_not_brought_into_range(self, kind, monkeypatch):
-        monkeypatch.setattr(pairs, "tidy", lambda points: points.detach().double().clamp(-1, 1))
+        monkeypatch.setattr(clipping, "tidy", lambda points: points.detach().double().clamp(-1, 1))
         with pytest.raises(AssertionError, match="not finite"):
             strike(kind, attack(row=(math.nan,) * WIDTH))
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared import base, shares
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.clipping import LARGEST_MARGIN, margin
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, measure, on_grid, pixel_cost, slope_bound
+from dpsinkhorn.mechanisms.shared.clipping import LARGEST_MARGIN, grid_bits, margin, on_grid
+from dpsinkhorn.mechanisms.shared.shares import measure, pixel_cost, slope_bound
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, SquaredEuclidean
 from dpsinkhorn.privacy import SeededNoise
 from support.barriers import mechanism_of
@@ -342,7 +342,7 @@ class TestRounding:
 
 def shares_layout(x: Tensor):
     """The layout of images without classes."""
-    from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
+    from dpsinkhorn.mechanisms.shared.shares import arrange, sort_by_class
 
     (rows,) = sort_by_class([None], [len(x)], 0, x.device)
     return arrange(None, len(x), rows).place(x)

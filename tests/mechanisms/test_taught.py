@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, _gradients
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, _gradients
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
 

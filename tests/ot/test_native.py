@@ -219,7 +219,7 @@ def test_a_cost_is_that_of_two_points_alone(cost: Cost, dtype: torch.dtype, d: i
 def test_squared_distances_by_a_product(offset: float, monkeypatch: pytest.MonkeyPatch):
     """Of float32 clouds too large for differences; pairs so near that a product says nothing of them too."""
     monkeypatch.setattr("dpsinkhorn.ot.costs._DIRECT_TERMS", 0)
-    monkeypatch.setattr("dpsinkhorn.ot.costs._EXACT_LIMIT", 0)
+    monkeypatch.setattr("dpsinkhorn.ot.costs._DIRECT_GRADIENT", 0)
     x, y = (draw(*shape, 40, seed=k, dtype=torch.float32) + offset for k, shape in enumerate([(90,), (80,)]))
     y[:5] = x[:5] + 1e-3 * draw(5, 40, dtype=torch.float32)
     y[5] = x[6]

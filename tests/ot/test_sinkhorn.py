@@ -167,6 +167,25 @@ def test_matrix_problem_equals_points():
         matrix.gradients()
 
 
+@pytest.mark.parametrize("regularization", [1.0, 0.03])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_few_points_beside_many_are_the_same_from_either_side(regularization: float, dtype: torch.dtype):
+    """The variable is on the many points in the one, on the few in the other; some weigh nothing."""
+    x, y = clouds(6, 300, d=300, dtype=dtype)
+    b = torch.rand(300, generator=torch.Generator().manual_seed(1)) ** 4
+    b[::7] = 0.0
+    exact = (x.double()[:, None] - y.double()).square().sum(-1)
+    costs = SquaredEuclidean().pairwise(x, y).double()
+    torch.testing.assert_close(costs, exact, rtol=1e-6 if dtype == torch.float32 else 1e-13, atol=0)
+    few, many = Problem(x, y, b=b), Problem(y, x, a=b)
+    found, other = (solve(each, regularization, tolerance=1e-7) for each in (few, many))
+    assert bool(found.converged)
+    assert bool(other.converged)
+    torch.testing.assert_close(found.plan, other.plan.mT, rtol=1e-4, atol=1e-7)
+    for one, two in zip(found.gradients(), reversed(other.gradients()), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
 def test_negative_costs_are_allowed():
     costs = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     shifted = solve(MatrixProblem(costs + 7), 0.1).value

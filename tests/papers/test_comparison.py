@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from dpsinkhorn.errors import ReproductionError
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
+from dpsinkhorn.mechanisms.shared.taught import PartCritics
 from dpsinkhorn.papers import Compared, Comparison, LeftOut, compare
 from dpsinkhorn.privacy import read_ledger
 from dpsinkhorn.report import write_comparison

@@ -17,14 +17,13 @@ from dpsinkhorn.privacy.audit import (
     AuditError,
     TradeOff,
     curve_p_value,
-    f_dp,
     f_dp_bound,
     f_dp_gaussian_bound,
     gaussian_epsilon,
     one_run_bound,
     pair_p_value,
 )
-from dpsinkhorn.privacy.audit.one_run import Guesses, least_refuted_noise
+from dpsinkhorn.privacy.audit.one_run import Guesses, _impossible, least_refuted_noise
 
 
 def delta_of(mu: float, e: float) -> float:
@@ -212,7 +211,7 @@ class TestMonotone:
 
     def test_what_is_impossible_stays_so_for_a_larger_chance(self):
         for curve in CURVES:
-            answers = [f_dp._impossible(60, Guesses(30, 27), curve, t) for t in np.linspace(0, 1, 101)]
+            answers = [_impossible(60, Guesses(30, 27), curve, t) for t in np.linspace(0, 1, 101)]
             assert answers == sorted(answers)
 
 

@@ -49,14 +49,6 @@ def fit(observed: np.ndarray, expected: np.ndarray) -> float:
 # --- the generator --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nonce", [0, 1, 2**32, 2**96 - 1])
-def test_tensor_chacha_equals_the_library(nonce: int) -> None:
-    key = bytes(range(32))
-    for blocks in (0, 1, 2, 40):
-        ours = sources._in_torch(sources._initial_state(key, nonce), blocks, CPU)
-        assert torch.equal(ours, sources.key_stream(key, nonce, 8 * blocks, CPU))
-
-
 @pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(5)])
 def test_sources_satisfy_the_interface(source: NoiseSource) -> None:
     assert isinstance(source, NoiseSource)

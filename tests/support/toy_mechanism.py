@@ -6,8 +6,7 @@ import torch
 
 from dpsinkhorn.mechanisms import register
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism
-from dpsinkhorn.mechanisms.shared.clipping import clip_whole
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import clip_whole, on_grid
 from dpsinkhorn.privacy import RecordMechanism
 
 

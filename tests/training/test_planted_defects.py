@@ -18,15 +18,15 @@ import torch
 
 from dpsinkhorn.data import load_dataset
 from dpsinkhorn.mechanisms import batch, image, parameter, record
-from dpsinkhorn.mechanisms.shared import base, clipping, pairs, shares
+from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, words
 from dpsinkhorn.privacy.noise.sources import key_stream
 from dpsinkhorn.training import account, pace, records
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
-from dpsinkhorn.training.auditing.exactness import exact_outcomes
-from dpsinkhorn.training.auditing.neighbours import first_units, worst_neighbours
+from dpsinkhorn.training.auditing.replay import first_units, worst_neighbours
+from dpsinkhorn.training.auditing.search import exact_outcomes
 from dpsinkhorn.training.steps import plain
 from support import moment_defects
 from support.defects import ROOT, charge_afterwards, failing, wrap
@@ -142,7 +142,7 @@ def nan_in_record(patch: pytest.MonkeyPatch) -> None:
     def as_it_is(points):
         return points.detach().clamp(-1, 1).double()
 
-    for module in (base, gradients, pairs):
+    for module in (clipping, gradients):
         patch.setattr(module, "tidy", as_it_is)
 
 

@@ -17,8 +17,8 @@ from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn import ranks as talk
 from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.mechanisms import find_mechanism
-from dpsinkhorn.mechanisms.shared.layout import arrange, sort_by_class
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import arrange, sort_by_class
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, read_ledger
 from dpsinkhorn.ranks import joined
 from dpsinkhorn.training import Run, TrainingError, shared_records

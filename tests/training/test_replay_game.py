@@ -24,8 +24,8 @@ from dpsinkhorn.training.auditing import (
     replay_plan,
     replay_training,
 )
-from dpsinkhorn.training.auditing.exactness import ExactSums
-from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
+from dpsinkhorn.training.auditing.replay import first_units, neighbours_by_class, worst_neighbours
+from dpsinkhorn.training.auditing.search import ExactSums
 from support.reader_defects import types_by_all_values
 from support.runs import tiny_data
 

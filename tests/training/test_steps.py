@@ -13,8 +13,8 @@ from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.fixed import Setting
-from dpsinkhorn.mechanisms.shared.pairs import on_grid
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.ot import L1L2, Cityblock, SquaredEuclidean
 from dpsinkhorn.privacy import SeededNoise, _pld, poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells

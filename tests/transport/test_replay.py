@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpsinkhorn.transport import direct, laplace, noisy, two_stage
+from dpsinkhorn.transport import algorithm, direct, noisy, release, two_stage
 from dpsinkhorn.transport.replay import replay_transport
 
 METHODS = (
@@ -61,26 +61,28 @@ class TestFound:
         assert any("paired" in line for line in replayed()["histogram"].violations)
 
     def test_a_sensitivity_that_follows_the_data(self, replayed, monkeypatch):
-        original = noisy.NoisySinkhorn._sound_noise
+        original, steps = noisy.NoisySinkhorn._sensitivity, algorithm.exact_step
 
-        def by_the_data(self, exact, phi, _psi, noise, used):
-            return original(self, exact, phi, exact.psi - exact.psi.mean(), noise, used)
+        def by_the_data(self, psi):  # planning has no data
+            return original(self, seen[-1].psi.numpy() - float(seen[-1].psi.mean()) if seen else psi)
 
-        monkeypatch.setattr(noisy.NoisySinkhorn, "_sound_noise", by_the_data)
+        seen = []
+        monkeypatch.setattr(algorithm, "exact_step", lambda *given: seen.append(steps(*given)) or seen[-1])
+        monkeypatch.setattr(noisy.NoisySinkhorn, "_sensitivity", by_the_data)
         assert any("on the neighbour" in line for line in replayed()["noisy Sinkhorn"].violations)
 
     def test_noise_that_is_left_out(self, replayed, monkeypatch):
-        for module in (laplace, two_stage):
+        for module in (release, two_stage):
             monkeypatch.setattr(module, "add_laplace", lambda values, **_: values)
         found = replayed()
         assert "1 releases are charged, and 0 were noised" in found["histogram"].violations[0]
         assert "3 releases are charged, and 2 were noised" in found["two-stage"].violations[0]
 
     def test_half_the_noise(self, replayed, monkeypatch):
-        original = laplace.add_laplace
+        original = release.add_laplace
 
         def halved(values, *, epsilon, **given):
             return original(values, epsilon=2 * epsilon, **given)
 
-        monkeypatch.setattr(laplace, "add_laplace", halved)
+        monkeypatch.setattr(release, "add_laplace", halved)
         assert "charged as laplace noise" in replayed()["direct, exact"].violations[0]

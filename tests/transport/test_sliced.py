@@ -209,7 +209,7 @@ class TestIntervals:
         x, y = np.random.default_rng(0).random((2, 40, 2))
         given = clouds(x, y)
         plan = SmoothedMechanism.plan(given.setting, epsilon=5.0, delta=1e-5, center=CENTER)
-        true, noise = plan.value(given), SeededNoise(0)
+        true, noise = plan.target(given), SeededNoise(0)
         for _ in range(20):
             distance = plan.distance(*plan.release(given, noise))
             low, high = plan.interval(distance, 0.5)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.classifiers import Classifier
 from dpsinkhorn.evaluation.features import TAUGHT_BY, TRAINED, FeatureNetwork, chosen_features, load_features
 from dpsinkhorn.evaluation.images import check_labels, images_of, on_device, size_of
 from dpsinkhorn.evaluation.likeness import Likeness, Progress, compare_images, precision_recall
 from dpsinkhorn.evaluation.networks import Lesson
-from dpsinkhorn.evaluation.protocols import LIKENESS, Protocol, find_protocol
+from dpsinkhorn.evaluation.protocols import LIKENESS, Classifier, Protocol, find_protocol
 from dpsinkhorn.evaluation.utility import Utility, downstream_utility
 from dpsinkhorn.generators import choose_device
 
@@ -35,6 +34,7 @@ PUBLIC_DATA = (
 )
 """What is said beside figures of public data."""
 
+_Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
 _TRIED = 1024  # images, to see how long it takes to compare them
 
 
@@ -137,8 +137,8 @@ def evaluate_images(
     network = None
     if measures:  # first: weights that are not here should not be missed after minutes of work
         network = load_features(features, real, None, 0, inception_weights=inception_weights)
-    sensitive: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None
-    both: dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] = {}
+    sensitive: _Labelled | None = None
+    both: dict[str, _Labelled] = {}
     if names and labels is not None:
         both["synthetic"] = chosen.prepare(images), labels
         if training is not None and kinds is not None and ("real" in parts or chosen.sensitive):
@@ -213,7 +213,7 @@ def evaluate_images(
     )
 
 
-def _rows(data: Dataset, rows: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _rows(data: Dataset, rows: NDArray[np.int64]) -> _Labelled:
     assert data.labels is not None
     return images_of(data)[rows], data.labels[rows]
 

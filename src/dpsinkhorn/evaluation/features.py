@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from dpsinkhorn.data import DownloadError, data_folder
 from dpsinkhorn.data.named import RemoteFile, download_file
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.efficientnet import load_efficientnet
-from dpsinkhorn.evaluation.networks import Network, cnn, fit_network
+from dpsinkhorn.evaluation.architectures import cnn, load_efficientnet
+from dpsinkhorn.evaluation.networks import Network, fit_network
 from dpsinkhorn.files import failing_as
 
 FEATURES = ("auto", "inception", "efficientnet-lite0", "cnn")
@@ -66,7 +66,6 @@ def load_features(
         name: One of `FEATURES`. `auto` is Inception on a GPU if its weights are here, else `cnn`.
         images: Real training images, uint8 (n, C, H, W): what `cnn` is trained on.
         labels: Theirs, int64 (n,), or `None`.
-        classes: How many there are.
         inception_weights: The file; by default looked for, and downloaded if `inception` is asked for.
     """
     device = images.device

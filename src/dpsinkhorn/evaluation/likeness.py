@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpsinkhorn.errors import EvaluationError
 from dpsinkhorn.evaluation.features import FeatureNetwork
 
 Progress = Callable[[str, float], object]
+_CELLS = 2**24  # distances at a time
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,12 @@ def compare_images(
         source = f"{len(others):,} training images against the test images"
     done, total = 0, len(synthetic) + len(others) + len(reference)
 
-    def features(images: Tensor) -> Tensor:
+    def count(images: int) -> None:
         nonlocal done
-        found = []
-        for part in network.batches(images):
-            found.append(part)
-            done += len(part)
-            progress("features", done / total)
-        return torch.cat(found)
+        done += images
+        progress("features", done / total)
 
-    ours, theirs, floor = features(synthetic), features(reference), features(others)
+    ours, theirs, floor = (network.features(images, count) for images in (synthetic, reference, others))
     likeness = Likeness(network.name, network.description, source)
     if "frechet" in measures:
         # where the real images are halves, the synthetic ones are held against both
@@ -101,13 +98,13 @@ def compare_images(
     if "precision-recall" in measures:
         # Balls shrink as points are added: as many on either side, and in either column, or recall would fall
         # with every synthetic image more. Images may come sorted, so these are chosen at random too.
-        count = min(len(ours), len(floor), len(theirs), compared)
-        some = ours[torch.randperm(len(ours), generator=draws)[:count].to(ours.device)]
+        most = min(len(ours), len(floor), len(theirs), compared)
+        some = ours[torch.randperm(len(ours), generator=draws)[:most].to(ours.device)]
         diversity = []
-        for k, points in enumerate((some, floor[:count])):
+        for k, points in enumerate((some, floor[:most])):
             progress("precision-recall", k / 2)
-            diversity.append(precision_recall(theirs[:count], points))
-        likeness = replace(likeness, diversity=diversity[0], real_diversity=diversity[1], compared=count)
+            diversity.append(precision_recall(theirs[:most], points))
+        likeness = replace(likeness, diversity=diversity[0], real_diversity=diversity[1], compared=most)
         progress("precision-recall", 1.0)
     return likeness
 
@@ -128,37 +125,23 @@ def feature_statistics(features: ArrayLike | Tensor | Iterable[Tensor]) -> Featu
     array([[2., 0.],
            [0., 0.]])
     """
-    parts: Iterable[Tensor]
     if isinstance(features, Tensor):
         parts = [features]
     elif isinstance(features, (list, tuple, np.ndarray)):
         parts = [torch.from_numpy(np.array(features, dtype=np.float64))]
     else:
-        parts = features  # type: ignore[assignment]
-    count, mean, scatter = 0, None, None
+        parts = list(features)  # type: ignore[arg-type]
     for part in parts:
         if part.ndim != 2:
             raise EvaluationError(f"features must be (n, d), not of shape {tuple(part.shape)}")
-        if not len(part):
-            continue
-        values = part.double()
-        own_mean = values.mean(0)
-        own = values - own_mean
-        own_scatter = own.T @ own
-        if mean is None or scatter is None:
-            count, mean, scatter = len(values), own_mean, own_scatter
-            continue
-        # two sets into one, without the cancellation of sums of squares
-        step = own_mean - mean
-        total = count + len(values)
-        scatter = scatter + own_scatter + torch.outer(step, step) * (count * len(values) / total)
-        mean = mean + step * (len(values) / total)
-        count = total
-    if mean is None or scatter is None or count < 2:
+    count = sum(map(len, parts))
+    if count < 2:
         raise EvaluationError("a Frechet distance needs two images at least on either side")
-    if not bool(torch.isfinite(scatter).all()):
+    values = torch.cat([part.double() for part in parts])
+    covariance = torch.cov(values.T).reshape(values.shape[1], -1)
+    if not bool(torch.isfinite(covariance).all()):
         raise EvaluationError("features hold numbers that are not finite")
-    return FeatureStatistics(count, mean.cpu().numpy(), (scatter / (count - 1)).cpu().numpy())
+    return FeatureStatistics(count, values.mean(0).cpu().numpy(), covariance.cpu().numpy())
 
 
 def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> float:
@@ -194,9 +177,6 @@ def _root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     return root
 
 
-_CELLS = 2**24  # distances at a time
-
-
 @dataclass(frozen=True)
 class PrecisionRecall:
     """Shares from 0 to 1."""
@@ -204,9 +184,6 @@ class PrecisionRecall:
     precision: float
     recall: float
     neighbours: int
-
-    def to_json(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) -> PrecisionRecall:
@@ -234,7 +211,8 @@ def precision_recall(real: Tensor, synthetic: Tensor, *, neighbours: int = 3) ->
     for start, squares in _squared_distances(x, y):
         covered.append((squares <= radii_y).any(1))
         found |= (squares <= radii_x[start : start + len(squares), None]).any(0)
-    return PrecisionRecall(_share(found), _share(torch.cat(covered)), neighbours)
+    precision, recall = (float(which.double().mean()) for which in (found, torch.cat(covered)))
+    return PrecisionRecall(precision, recall, neighbours)
 
 
 def _radii(points: Tensor, neighbours: int) -> Tensor:
@@ -245,10 +223,6 @@ def _radii(points: Tensor, neighbours: int) -> Tensor:
         squares[rows, start + rows] = torch.inf  # a point is no neighbour of itself
         radii.append(squares.kthvalue(neighbours, dim=1).values)
     return torch.cat(radii)
-
-
-def _share(which: Tensor) -> float:
-    return float(which.double().mean())
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -1,4 +1,4 @@
-"""Networks that classify images, and how they are trained.
+"""How networks that classify images are trained.
 
 Images stay on the device as uint8; an epoch is a permutation of row numbers there, cut into batches.
 """
@@ -31,71 +31,6 @@ Report = Callable[[float], object]
 
 def silent(done: float) -> None:
     """Tell nobody."""
-
-
-def mlp(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """One hidden layer of 100 units."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(image_shape), 100), nn.ReLU(), nn.Linear(100, classes)
-    )
-
-
-class Halving(nn.Dropout):
-    """Dropout of one half; on a processor from single random bits, which are drawn eight at a time."""
-
-    def forward(self, values: Tensor) -> Tensor:
-        if not self.training or values.device.type != "cpu":
-            return super().forward(values)
-        bits = 2 ** torch.arange(8, dtype=torch.uint8)
-        drawn = torch.randint(256, (-(-values.numel() // 8), 1), dtype=torch.uint8)
-        kept = (drawn & bits).ne(0).flatten()[: values.numel()]
-        return values * kept.to(values.dtype).mul_(2).as_strided(values.shape, values.stride())  # dense
-
-
-def cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Two convolutions with 32 and 64 filters; dropout of one half after each.
-
-    >>> cnn((1, 28, 28), 10)(torch.zeros(2, 1, 28, 28)).shape
-    torch.Size([2, 10])
-    """
-    channels, height, width = image_shape
-    # strides of 2 rather than pooling, which the paper does not mention
-    quarter = ((height + 3) // 4, (width + 3) // 4)
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
-        nn.ReLU(),
-        Halving(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
-        nn.ReLU(),
-        Halving(),
-        nn.Flatten(),
-        nn.Linear(64 * math.prod(quarter), classes),
-    )
-
-
-def linear(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """One linear layer: logistic regression."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(image_shape), classes))
-
-
-def authors_cnn(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The CNN of the authors' released code: 32, 64 and 128 filters, two max-pools, a layer of 128."""
-    channels, height, width = image_shape
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
-        nn.Conv2d(64, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.Dropout2d(0.5),
-        nn.Flatten(),
-        nn.Linear(128 * ((height + 3) // 4) * ((width + 3) // 4), 128),
-        nn.ReLU(),
-        nn.Linear(128, classes),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +140,8 @@ def fit_network(
     """Train a network, and keep the weights that were best on a held-out part of the images.
 
     Args:
-        spec: The network and its settings.
         images: uint8, (n, C, H, W).
         labels: int64, (n,), on the same device.
-        classes: How many there are.
         seed: Decides on weights, order, dropout and what is held out.
         report: Called after every epoch with the part of the training that is done.
         sensitive: Private images and labels; the weights that were best on them are kept beside.

@@ -123,12 +123,10 @@ def downstream_utility(
     """Train classifiers on images, and test them on real ones.
 
     Args:
-        images: Synthetic or real, uint8, (n, H, W) or (n, H, W, 3).
+        images: Synthetic or real, uint8, (n, H, W) or (n, H, W, 3), taken as they are, however many.
         labels: Theirs, (n,), from 0 to `classes` - 1.
         test_images: Real, of the same size.
-        test_labels: Theirs.
-        classes: How many there are.
-        protocol: One of `PROTOCOLS`, or its name. The images are taken as they are, however many.
+        protocol: One of `PROTOCOLS`, or its name.
         classifiers: Some of the protocol's; all unless said.
         sets: Into so many equal parts the images are cut; each trains every classifier once.
         seed: The same seed gives the same scores, on the same machine and device.

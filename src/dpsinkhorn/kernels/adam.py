@@ -9,51 +9,49 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.kernels.launch import AVAILABLE, ceil_div, on
+from dpsinkhorn.kernels.launch import ceil_div, jit, on, tl
 
 _ALIGNED = 64  # numbers: every parameter begins at a multiple of it, as libraries like it
 _BLOCK = 1024
 
-if AVAILABLE:
-    from dpsinkhorn.kernels.launch import tl, triton
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def adam_kernel(  # type: ignore[no-untyped-def]
-        parameters,
-        leading,  # gradients of the first `split` numbers
-        others,  # of the rest
-        means,
-        squares,
-        step,
-        rate,
-        first,  # 1 - β₁
-        second,  # 1 - β₂
-        first_log,  # log2 β₁
-        second_log,  # log2 β₂
-        decay,
-        least,
-        split,
-        count,
-        BLOCK: tl.constexpr,
-    ):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        there = at < count
-        taken = tl.load(step)  # this one included
-        first_bias = 1.0 - tl.exp2(taken * first_log)
-        second_bias = 1.0 - tl.exp2(taken * second_log)
-        parameter = tl.load(parameters + at, mask=there, other=0.0)
-        gradient = tl.load(leading + at, mask=at < split, other=0.0).to(tl.float32)
-        gradient += tl.load(others + (at - split), mask=there & (at >= split), other=0.0).to(tl.float32)
-        gradient += decay * parameter
-        mean = tl.load(means + at, mask=there, other=0.0)
-        square = tl.load(squares + at, mask=there, other=0.0)
-        mean += first * (gradient - mean)
-        square += second * (gradient * gradient - square)
-        root = tl.sqrt(square) / tl.sqrt(second_bias) + least
-        parameter -= tl.load(rate) / first_bias * (mean / root)
-        tl.store(parameters + at, parameter, mask=there)
-        tl.store(means + at, mean, mask=there)
-        tl.store(squares + at, square, mask=there)
+@jit
+def adam_kernel(
+    parameters,
+    leading,  # gradients of the first `split` numbers
+    others,  # of the rest
+    means,
+    squares,
+    step,
+    rate,
+    first,  # 1 - β₁
+    second,  # 1 - β₂
+    first_log,  # log2 β₁
+    second_log,  # log2 β₂
+    decay,
+    least,
+    split,
+    count,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < count
+    taken = tl.load(step)  # this one included
+    first_bias = 1.0 - tl.exp2(taken * first_log)
+    second_bias = 1.0 - tl.exp2(taken * second_log)
+    parameter = tl.load(parameters + at, mask=there, other=0.0)
+    gradient = tl.load(leading + at, mask=at < split, other=0.0).to(tl.float32)
+    gradient += tl.load(others + (at - split), mask=there & (at >= split), other=0.0).to(tl.float32)
+    gradient += decay * parameter
+    mean = tl.load(means + at, mask=there, other=0.0)
+    square = tl.load(squares + at, mask=there, other=0.0)
+    mean += first * (gradient - mean)
+    square += second * (gradient * gradient - square)
+    root = tl.sqrt(square) / tl.sqrt(second_bias) + least
+    parameter -= tl.load(rate) / first_bias * (mean / root)
+    tl.store(parameters + at, parameter, mask=there)
+    tl.store(means + at, mean, mask=there)
+    tl.store(squares + at, square, mask=there)
 
 
 class FlatAdam(torch.optim.Adam):

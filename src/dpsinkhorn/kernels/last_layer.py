@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dpsinkhorn.kernels import _triton_last_layer
-from dpsinkhorn.kernels.launch import ceil_div, channels_last, check_power, on, power_of_2
+from dpsinkhorn.kernels.launch import ceil_div, channels_last, jit, on, power_of_2, tl
 
 MOST_OUTPUTS = 4  # channels of images
 MOST_NUMBERS = 2**31
@@ -18,64 +17,232 @@ _ENTRIES = 8  # of a program that combines parts: 32 bytes, the least that memor
 _KINDS = (torch.float32, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class LastTiling:
-    """How the work is cut; speed, and the order of sums, so the last bits.
+@jit
+def _tanh(z):
+    """Within 1e-6 of it, relatively: a series where 1 - e would cancel."""
+    near = tl.minimum(tl.maximum(z, -0.25), 0.25)
+    square = near * near
+    series = 62.0 / 2835.0
+    series = series * square - 17.0 / 315.0
+    series = series * square + 2.0 / 15.0
+    series = series * square - 1.0 / 3.0
+    series = near + near * square * series
+    e = tl.exp(-2.0 * tl.abs(z))
+    far = (1.0 - e) / (1.0 + e)
+    return tl.where(tl.abs(z) < 0.25, series, tl.where(z < 0.0, -far, far))
 
-    Args:
-        side: of the squares of pixels that are read together in the forward pass, a power of 2, 4 or more.
-            The rim is read for its neighbours only: with 8, a 28 x 28 image is 25 squares, with 16 it is 4.
-        warps: of a program of the forward pass, a power of 2.
-        pixels: read together in the backward pass, a power of 2, 16 or more.
-        gradient_warps: of a program of the backward pass, a power of 2.
-        parts: programs that the sums of the backward pass are shared between, at most.
 
-    >>> LastTiling().side
-    8
+@jit
+def _factor(values, REDUCED: tl.constexpr):
+    return values if REDUCED else values.to(tl.float32)
+
+
+@jit
+def _weight_at(
+    c, j, OUT: tl.constexpr, S_C: tl.constexpr, S_OUT: tl.constexpr, S_Y: tl.constexpr, S_X: tl.constexpr
+):
+    """Where the weight of a channel and a column is, by the strides of (C, OUT, 3, 3)."""
+    tap = j // OUT
+    return c * S_C + (j % OUT) * S_OUT + (tap // 3) * S_Y + (tap % 3) * S_X
+
+
+@jit
+def last_kernel(
+    images,  # (n, HEIGHT, WIDTH, C)
+    weight,
+    bias,
+    out,  # (n, OUT, OUT_HEIGHT, OUT_WIDTH)
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OUT_HEIGHT: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    TOP: tl.constexpr,
+    LEFT: tl.constexpr,
+    C: tl.constexpr,
+    OUT: tl.constexpr,
+    S_C: tl.constexpr,
+    S_OUT: tl.constexpr,
+    S_Y: tl.constexpr,
+    S_X: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,  # channels of a product
+    SIDE: tl.constexpr,
+    REDUCED: tl.constexpr,
+):
+    """out = tanh(bias + the sum of shifted columns), a square of pixels per program.
+
+    SIDE x SIDE pixels are read; those within, whose neighbours are all there, are written.
     """
+    WITHIN: tl.constexpr = SIDE - 2
+    ACROSS: tl.constexpr = (OUT_WIDTH + WITHIN - 1) // WITHIN
+    SQUARES: tl.constexpr = (OUT_HEIGHT + WITHIN - 1) // WITHIN * ACROSS
+    image = tl.program_id(0) // SQUARES
+    square = tl.program_id(0) % SQUARES
+    r = tl.arange(0, SIDE * SIDE)
+    out_y = square // ACROSS * WITHIN + r // SIDE - 1
+    out_x = square % ACROSS * WITHIN + r % SIDE - 1
+    y = out_y + TOP
+    x = out_x + LEFT
+    there = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
+    at = images + ((image * HEIGHT + y) * WIDTH + x) * C
+    j = tl.arange(0, COLUMNS)
+    columns = tl.zeros([SIDE * SIDE, COLUMNS], dtype=tl.float32)
+    for start in range(0, C, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        values = tl.load(
+            at[:, None] + c[None, :], mask=there[:, None] & (c < C)[None, :], other=0.0
+        )  # nothing comes from beyond the border
+        taps = tl.load(
+            weight + _weight_at(c[:, None], j[None, :], OUT, S_C, S_OUT, S_Y, S_X),
+            mask=(c < C)[:, None] & (j < 9 * OUT)[None, :],
+            other=0.0,
+        )
+        taps = _factor(taps.to(images.dtype.element_ty), REDUCED)
+        columns = tl.dot(_factor(values, REDUCED), taps, columns, input_precision="ieee")
+    # Column (dy, dx) of the pixel that lies (1 - dy, 1 - dx) further; in the rim of the square there may
+    # be none, and what is read in its place is not written.
+    tap = j // OUT
+    source = r[:, None] + ((1 - tap // 3) * SIDE + 1 - tap % 3)[None, :]
+    source = tl.minimum(tl.maximum(source, 0), SIDE * SIDE - 1)
+    shifted = tl.gather(columns, source, axis=0)
+    inner = (r // SIDE > 0) & (r // SIDE <= WITHIN) & (r % SIDE > 0) & (r % SIDE <= WITHIN)
+    inner = inner & (out_y < OUT_HEIGHT) & (out_x < OUT_WIDTH)
+    for channel in tl.static_range(OUT):
+        z = tl.sum(tl.where(((j % OUT == channel) & (j < 9 * OUT))[None, :], shifted, 0.0), axis=1)
+        z = _tanh(z + tl.load(bias + channel))
+        to = out + ((image * OUT + channel) * OUT_HEIGHT + out_y) * OUT_WIDTH + out_x
+        tl.store(to, z, mask=inner)
+
+
+@jit
+def last_gradient_kernel(
+    images,
+    weight,
+    out,
+    gradient,  # in out
+    of_images,
+    parts,
+    count,  # pixels of all images
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OUT_HEIGHT: tl.constexpr,
+    OUT_WIDTH: tl.constexpr,
+    TOP: tl.constexpr,
+    LEFT: tl.constexpr,
+    C: tl.constexpr,
+    OUT: tl.constexpr,
+    S_C: tl.constexpr,
+    S_OUT: tl.constexpr,
+    S_Y: tl.constexpr,
+    S_X: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIXELS: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    REDUCED: tl.constexpr,
+):
+    """The gradient in images, BLOCK channels of a program's pixels, and its parts of the others.
+
+    Parts are ``(programs, 9 OUT C + OUT)``: of weights, channels innermost, and of the bias.
+    """
+    part = tl.program_id(0)
+    number = tl.num_programs(0)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    j = tl.arange(0, COLUMNS)
+    j_there = j < 9 * OUT
+    tap = j // OUT
+    c_there = c < C
+    taps = tl.load(
+        weight + _weight_at(c[None, :], j[:, None], OUT, S_C, S_OUT, S_Y, S_X),
+        mask=c_there[None, :] & j_there[:, None],
+        other=0.0,
+    )
+    taps = _factor(taps.to(images.dtype.element_ty), REDUCED)
+    of_weight = tl.zeros([COLUMNS, BLOCK], dtype=tl.float32)
+    of_bias = tl.zeros([PIXELS, COLUMNS], dtype=tl.float32)
+    for turn in range(ROUNDS):  # of a number known beforehand, so that loads run ahead of their use
+        p = (part + turn * number) * PIXELS + tl.arange(0, PIXELS)
+        image = p // (HEIGHT * WIDTH)
+        out_y = (p // WIDTH % HEIGHT)[:, None] + (tap // 3 - 1 - TOP)[None, :]
+        out_x = (p % WIDTH)[:, None] + (tap % 3 - 1 - LEFT)[None, :]
+        there = (out_y >= 0) & (out_y < OUT_HEIGHT) & (out_x >= 0) & (out_x < OUT_WIDTH)
+        there = there & (p < count)[:, None] & j_there[None, :]
+        at = ((image[:, None] * OUT + (j % OUT)[None, :]) * OUT_HEIGHT + out_y) * OUT_WIDTH + out_x
+        activated = tl.load(out + at, mask=there, other=0.0)
+        dz = tl.load(gradient + at, mask=there, other=0.0) * (1.0 - activated * activated)
+        of_bias += dz
+        columns = _factor(dz.to(images.dtype.element_ty), REDUCED)
+        inside = p[:, None] * C + c[None, :]
+        p_there = (p < count)[:, None] & c_there[None, :]
+        values = _factor(tl.load(images + inside, mask=p_there, other=0.0), REDUCED)
+        of_weight = tl.dot(tl.trans(columns), values, of_weight, input_precision="ieee")
+        dx = tl.dot(columns, taps, input_precision="ieee")
+        tl.store(of_images + inside, dx.to(of_images.dtype.element_ty), mask=p_there)
+    to = parts + part * (9 * OUT * C + OUT)
+    there = c_there[None, :] & j_there[:, None]
+    tl.store(to + j[:, None] * C + c[None, :], of_weight, mask=there)
+    if tl.program_id(1) == 0:  # every output is the middle one of the nine of one pixel
+        tl.store(to + 9 * OUT * C + j % OUT, tl.sum(of_bias, axis=0), mask=tap == 4)
+
+
+@jit
+def last_totals_kernel(
+    parts,
+    of_weight,  # laid out as the weight
+    of_bias,
+    number,  # of parts
+    C: tl.constexpr,
+    OUT: tl.constexpr,
+    S_C: tl.constexpr,
+    S_OUT: tl.constexpr,
+    S_Y: tl.constexpr,
+    S_X: tl.constexpr,
+    PARTS: tl.constexpr,
+    ENTRIES: tl.constexpr,  # of a program
+):
+    WEIGHTS: tl.constexpr = 9 * OUT * C
+    p = tl.arange(0, PARTS)
+    e = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    there = (p < number)[:, None] & (e < WEIGHTS + OUT)[None, :]
+    values = tl.load(parts + p[:, None] * (WEIGHTS + OUT) + e[None, :], mask=there, other=0.0)
+    total = tl.sum(values, axis=0)
+    to = of_weight + _weight_at(e % C, e // C, OUT, S_C, S_OUT, S_Y, S_X)
+    tl.store(to, total.to(of_weight.dtype.element_ty), mask=e < WEIGHTS)
+    tl.store(of_bias + (e - WEIGHTS), total, mask=(e >= WEIGHTS) & (e < WEIGHTS + OUT))
+
+
+class LastTiling(NamedTuple):
+    """How the work is cut; speed, and the order of sums, so the last bits. Powers of 2, but for `parts`."""
 
     side: int = 8
+    """Of the squares of pixels that are read together in the forward pass, 4 or more; the rim is read for its
+    neighbours only: with 8, a 28 x 28 image is 25 squares, with 16 it is 4."""
     warps: int = 4
     pixels: int = 128
+    """Read together in the backward pass, 16 or more."""
     gradient_warps: int = 4
     parts: int = 528
-
-    def __post_init__(self) -> None:
-        least = {"side": 4, "pixels": 16}
-        for name, value in vars(self).items():
-            if value < least.get(name, 1):
-                raise ValueError(f"{name}: expected {least.get(name, 1)} or more, got {value}")
-            if name != "parts":
-                check_power(name, value)
+    """Programs that the sums of the backward pass are shared between, at most."""
 
 
 @dataclass(frozen=True)
-class _Launches:
-    """The sizes of one layer, and its three launches."""
+class _Layer:
+    """The sizes of one layer."""
 
-    images: torch.Size  # (n, height, width, C)
+    images: Tensor  # (n, height, width, C)
     out: torch.Size  # (n, channels, height, width)
-    tiling: LastTiling
 
     @property
-    def _pixels(self) -> int:
-        return self.images[:3].numel()
-
-    @property
-    def _parts(self) -> int:
-        return min(ceil_div(self._pixels, self.tiling.pixels), self.tiling.parts)
-
-    @property
-    def _entries(self) -> int:
+    def entries(self) -> int:
         """Numbers in weight and bias."""
-        return self.out[1] * (9 * self.images[3] + 1)
+        return self.out[1] * (9 * self.images.shape[3] + 1)
 
-    def _weights(self, laid_out: Tensor) -> dict[str, int]:
+    def weights(self, laid_out: Tensor) -> dict[str, int]:
         strides = dict(zip(("S_C", "S_OUT", "S_Y", "S_X"), laid_out.stride(), strict=True))
-        return {"C": self.images[3], "OUT": self.out[1], **strides}
+        return {"C": self.images.shape[3], "OUT": self.out[1], **strides}
 
-    def _layer(self, images: Tensor, weight: Tensor) -> dict[str, Any]:
-        _, height, width, channels = self.images
+    def options(self, weight: Tensor) -> dict[str, Any]:
+        _, height, width, channels = self.images.shape
         _, _, out_height, out_width = self.out
         return {
             "HEIGHT": height,
@@ -86,62 +253,11 @@ class _Launches:
             "LEFT": (width - out_width) // 2,
             "COLUMNS": power_of_2(9 * self.out[1]),
             # 16 is the least that a product takes
-            "BLOCK": max(16, min(_BLOCK // images.itemsize, power_of_2(channels))),
+            "BLOCK": max(16, min(_BLOCK // self.images.itemsize, power_of_2(channels))),
             # Triton's interpreter, which is all that runs on a CPU, has no products of bfloat16.
-            "REDUCED": images.is_cuda and images.dtype == torch.bfloat16,
-            **self._weights(weight),
+            "REDUCED": self.images.is_cuda and self.images.dtype == torch.bfloat16,
+            **self.weights(weight),
         }
-
-    def forward(self, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        out = torch.empty(self.out, dtype=torch.float32, device=images.device)
-        within = self.tiling.side - 2
-        squares = ceil_div(self.out[2], within) * ceil_div(self.out[3], within)
-        with on(images.device):
-            _triton_last_layer.last_kernel[(len(out) * squares,)](
-                images,
-                weight,
-                bias,
-                out,
-                SIDE=self.tiling.side,
-                num_warps=self.tiling.warps,
-                **self._layer(images, weight),
-            )
-        return out
-
-    def backward(
-        self, images: Tensor, weight: Tensor, out: Tensor, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients in images, weight and bias, each laid out as what it is of."""
-        of_images, of_weight = torch.empty_like(images), torch.empty_like(weight)
-        of_bias = torch.empty(self.out[1], dtype=torch.float32, device=images.device)
-        parts = torch.empty(self._parts, self._entries, dtype=torch.float32, device=images.device)
-        layer = self._layer(images, weight)
-        with on(images.device):
-            _triton_last_layer.last_gradient_kernel[(self._parts, ceil_div(self.images[3], layer["BLOCK"]))](
-                images,
-                weight,
-                out,
-                gradient,
-                of_images,
-                parts,
-                self._pixels,
-                PIXELS=self.tiling.pixels,
-                ROUNDS=ceil_div(ceil_div(self._pixels, self.tiling.pixels), self._parts),
-                num_warps=self.tiling.gradient_warps,
-                num_stages=2,
-                **layer,
-            )
-            _triton_last_layer.last_totals_kernel[(ceil_div(self._entries, _ENTRIES),)](
-                parts,
-                of_weight,
-                of_bias,
-                self._parts,
-                PARTS=power_of_2(self._parts),
-                ENTRIES=_ENTRIES,
-                num_warps=8,
-                **self._weights(of_weight),
-            )
-        return of_images, of_weight, of_bias
 
 
 class _FusedLast(torch.autograd.Function):
@@ -152,18 +268,60 @@ class _FusedLast(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], tiling: LastTiling
     ) -> Tensor:
         images = channels_last(x)
-        launches = _Launches(images.shape, torch.Size((len(x), weight.shape[1], *size)), tiling)
-        out = launches.forward(images, weight, bias)
+        out = torch.empty(len(x), weight.shape[1], *size, dtype=torch.float32, device=x.device)
+        within = tiling.side - 2
+        squares = ceil_div(size[0], within) * ceil_div(size[1], within)
+        with on(images.device):
+            last_kernel[(len(out) * squares,)](
+                images,
+                weight,
+                bias,
+                out,
+                SIDE=tiling.side,
+                num_warps=tiling.warps,
+                **_Layer(images, out.shape).options(weight),
+            )
         ctx.save_for_backward(images, weight, out)
-        ctx.launches = launches
+        ctx.tiling = tiling
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        launches: _Launches = ctx.launches
+        """The gradients in images, weight and bias, each laid out as what it is of."""
         images, weight, out = ctx.saved_tensors
-        of_images, of_weight, of_bias = launches.backward(images, weight, out, gradient.contiguous())
+        tiling: LastTiling = ctx.tiling
+        layer = _Layer(images, out.shape)
+        options, pixels = layer.options(weight), images.shape[:3].numel()
+        number = min(ceil_div(pixels, tiling.pixels), tiling.parts)
+        of_images, of_weight = torch.empty_like(images), torch.empty_like(weight)
+        of_bias = torch.empty(out.shape[1], dtype=torch.float32, device=images.device)
+        parts = torch.empty(number, layer.entries, dtype=torch.float32, device=images.device)
+        with on(images.device):
+            last_gradient_kernel[(number, ceil_div(images.shape[3], options["BLOCK"]))](
+                images,
+                weight,
+                out,
+                gradient.contiguous(),
+                of_images,
+                parts,
+                pixels,
+                PIXELS=tiling.pixels,
+                ROUNDS=ceil_div(ceil_div(pixels, tiling.pixels), number),
+                num_warps=tiling.gradient_warps,
+                num_stages=2,
+                **options,
+            )
+            last_totals_kernel[(ceil_div(layer.entries, _ENTRIES),)](
+                parts,
+                of_weight,
+                of_bias,
+                number,
+                PARTS=power_of_2(number),
+                ENTRIES=_ENTRIES,
+                num_warps=8,
+                **layer.weights(of_weight),
+            )
         return of_images.permute(0, 3, 1, 2), of_weight, of_bias, None, None
 
 

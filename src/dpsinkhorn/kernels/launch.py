@@ -1,27 +1,38 @@
-"""What all GPU kernels share: Triton, where it is installed, and the arithmetic of their launches.
-
-``tl`` and ``triton`` are there only where ``AVAILABLE`` is set: import them, and define kernels, under it.
-"""
+"""What all GPU kernels share: Triton, where it is installed, and the arithmetic of their launches."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor
 
+__all__ = ["AVAILABLE", "available", "ceil_div", "channels_last", "jit", "on", "power_of_2", "tl"]
+
+
+class _Absent:
+    """Stands for the language of kernels where there is no Triton: they are defined there, and never run."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
 try:
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-except ImportError:  # torch for the CPU comes without it, and this module must import everywhere
-    AVAILABLE = False
+except ImportError:  # torch for the CPU comes without it, and kernels must import everywhere
+    AVAILABLE, tl = False, _Absent()
 else:
     AVAILABLE = True
 
-__all__ = ["AVAILABLE", "available", "ceil_div", "channels_last", "check_power", "on", "power_of_2"]
 
-if AVAILABLE:
-    __all__ += ["tl", "triton"]
+def jit(kernel: Any) -> Any:
+    """Have Triton compile a kernel, or a part of one, for the GPU."""
+    return triton.jit(kernel) if AVAILABLE else kernel
 
 
 def available(device: torch.device | str) -> bool:
@@ -54,12 +65,6 @@ def power_of_2(size: int) -> int:
     (8, 16)
     """
     return 1 << (size - 1).bit_length()
-
-
-def check_power(name: str, value: int) -> None:
-    """Refuse an argument that is no power of 2."""
-    if value < 1 or value != power_of_2(value):
-        raise ValueError(f"{name}: expected a power of 2, got {value}")
 
 
 def channels_last(images: Tensor) -> Tensor:

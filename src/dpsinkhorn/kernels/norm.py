@@ -4,71 +4,42 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.kernels import _triton_norm
-from dpsinkhorn.kernels.launch import ceil_div, channels_last, check_power, on, power_of_2
+from dpsinkhorn.kernels.launch import ceil_div, channels_last, on, power_of_2
 
 MOST_CHANNELS = 512
 MOST_ROWS = 2**30
 _LEAST_ROWS = 4  # of a tile
-_MOST_PROGRAMS = 2048
 
 
-@dataclass(frozen=True)
-class Cut:
-    """How the work of a kernel is cut.
-
-    Args:
-        elements: numbers in a tile, a power of 2; small problems get smaller tiles, as long as each program
-            has only one.
-        warps: of a program, a power of 2.
-        programs: at most. As many as are at work at once: an H100 or H200 has 132 processors.
-
-    >>> Cut(4096, 8, 264).warps
-    8
-    """
+class Cut(NamedTuple):
+    """How the work of a kernel is cut."""
 
     elements: int
+    """Numbers in a tile, a power of 2; small problems get smaller ones, as long as a program has only one."""
     warps: int
     programs: int
-
-    def __post_init__(self) -> None:
-        check_power("elements", self.elements)
-        check_power("warps", self.warps)
-        if not 1 <= self.programs <= _MOST_PROGRAMS:
-            raise ValueError(f"programs: expected 1 to {_MOST_PROGRAMS}, got {self.programs}")
+    """At most. As many as are at work at once: an H100 or H200 has 132 processors."""
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How the work is cut; speed, and the order of sums, so the last bits.
-
-    Args:
-        sums: of the kernels that sum. Their programs are few and large, because every program of the next
-            kernel adds up what they leave.
-        apply: of the forward kernel that writes.
-        gradient: of the backward kernel that writes.
-        channels: of a program, a power of 2. 32 numbers in bfloat16 are 64 bytes in a row, what memory
-            likes to hand out.
-        overlap: start the second kernel of a pass while the first one runs, where the device can (Hopper
-            and later).
-
-    >>> Tiling().channels
-    32
-    """
+class Tiling(NamedTuple):
+    """How the work is cut; speed, and the order of sums, so the last bits."""
 
     sums: Cut = Cut(8192, 8, 132)
+    """Of the kernels that sum: few and large, for every program of the next one adds up what they leave."""
     apply: Cut = Cut(8192, 8, 264)
+    """Of the forward kernel that writes."""
     gradient: Cut = Cut(4096, 8, 264)
+    """Of the backward kernel that writes."""
     channels: int = 32
+    """Of a program, a power of 2: in bfloat16 64 bytes in a row, what memory likes to hand out."""
     overlap: bool = True
-
-    def __post_init__(self) -> None:
-        check_power("channels", self.channels)
+    """Start the second kernel of a pass while the first one runs, where the device can (Hopper and later)."""
 
 
 @dataclass(frozen=True)
@@ -109,127 +80,29 @@ class _Grid:
 
 
 @dataclass(frozen=True)
-class _Launches:
-    """One layer's size and the four launches."""
+class _Layer:
+    """One layer's size, and how its launches are cut."""
 
-    count: int
-    channels: int
-    device: torch.device
+    rows: Tensor  # (n, height, width, C)
     tiling: Tiling
 
-    def _grid(self, cut: Cut) -> _Grid:
-        return _Grid(self.count, self.channels, min(self.tiling.channels, power_of_2(self.channels)), cut)
+    def grid(self, cut: Cut) -> _Grid:
+        channels = self.rows.shape[-1]
+        columns = min(self.tiling.channels, power_of_2(channels))
+        return _Grid(self.rows.numel() // channels, channels, columns, cut)
 
     @functools.cached_property
-    def _sums(self) -> _Grid:
-        return self._grid(self.tiling.sums)
+    def overlap(self) -> bool:
+        return self.tiling.overlap and _can_overlap(self.rows.device)
 
-    @property
-    def _overlap(self) -> bool:
-        return self.tiling.overlap and _can_overlap(self.device)
+    def floats(self, *shape: int) -> Tensor:
+        """Room for so many numbers a channel."""
+        return torch.empty(*shape, self.rows.shape[-1], dtype=torch.float32, device=self.rows.device)
 
-    @property
-    def _after(self) -> dict[str, Any]:
-        """Options of the second kernel of a pass."""
-        options = {"PARTS": power_of_2(self._sums.sharing), "OVERLAP": self._overlap}
-        return options | ({"launch_pdl": True} if self._overlap else {})
-
-    def _floats(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.device)
-
-    def moments(self, x: Tensor) -> Tensor:
-        """Means and sums of squares about them, of parts of the rows."""
-        grid = self._sums
-        parts = self._floats(2, grid.sharing, self.channels)
-        with on(self.device):
-            _triton_norm.moments_kernel[grid.programs](
-                x, parts, self.count, OVERLAP=self._overlap, **grid.options
-            )
-        return parts
-
-    def apply(
-        self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, slope: float
-    ) -> tuple[Tensor, Tensor]:
-        """Output, and mean and 1 / standard deviation, ``(2, C)``; the running statistics move on."""
-        out, statistics = torch.empty_like(x), self._floats(2, self.channels)
-        tracked = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
-        running = [buffer for buffer in tracked if buffer is not None]
-        grid = self._grid(self.tiling.apply)
-        with on(self.device):
-            _triton_norm.apply_kernel[grid.programs](
-                x,
-                out,
-                parts,
-                statistics,
-                weight,
-                bias,
-                *(running or [statistics, statistics, statistics]),
-                self.count,
-                self._sums.sharing,
-                slope,
-                float(norm.eps),
-                float(cast(float, norm.momentum)),
-                TRACK=bool(running),
-                SUMMED=self._sums.rows,
-                **grid.options,
-                **self._after,
-            )
-        for buffer in running:  # PyTorch then notices where an older value is still needed
-            torch.autograd.graph.increment_version(buffer)
-        return out, statistics
-
-    def sums(
-        self, x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, slope: float
-    ) -> Tensor:
-        """Sums that the gradients need, of parts of the rows."""
-        grid = self._sums
-        parts = self._floats(2, grid.sharing, self.channels)
-        with on(self.device):
-            _triton_norm.sums_kernel[grid.programs](
-                x,
-                dy,
-                parts,
-                statistics,
-                weight,
-                bias,
-                self.count,
-                slope,
-                OVERLAP=self._overlap,
-                **grid.options,
-            )
-        return parts
-
-    def gradients(
-        self,
-        x: Tensor,
-        dy: Tensor,
-        parts: Tensor,
-        statistics: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        slope: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of x, weight and bias."""
-        of_x, of_weight, of_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
-        grid = self._grid(self.tiling.gradient)
-        with on(self.device):
-            _triton_norm.norm_gradient_kernel[grid.programs](
-                x,
-                dy,
-                of_x,
-                parts,
-                statistics,
-                weight,
-                bias,
-                of_weight,
-                of_bias,
-                self.count,
-                self._sums.sharing,
-                slope,
-                **grid.options,
-                **self._after,
-            )
-        return of_x, of_weight, of_bias
+    def after(self, sums: _Grid) -> dict[str, Any]:
+        """Options of the second kernel of a pass, which adds up what the first one leaves."""
+        options = {"PARTS": power_of_2(sums.sharing), "OVERLAP": self.overlap}
+        return options | ({"launch_pdl": True} if self.overlap else {})
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -237,29 +110,69 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        norm: nn.BatchNorm2d,
-        slope: float,
-        tiling: Tiling,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, slope: float, tiling: Tiling
     ) -> Tensor:
         rows = channels_last(x)
-        launches = _Launches(rows.numel() // rows.shape[-1], rows.shape[-1], rows.device, tiling)
-        out, statistics = launches.apply(rows, launches.moments(rows), weight, bias, norm, slope)
+        layer = _Layer(rows, tiling)
+        sums, grid = layer.grid(tiling.sums), layer.grid(tiling.apply)
+        parts = layer.floats(2, sums.sharing)  # means and sums of squares about them, of parts of the rows
+        out, statistics = torch.empty_like(rows), layer.floats(2)  # mean and 1 / standard deviation
+        tracked = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
+        running = [buffer for buffer in tracked if buffer is not None]
+        with on(rows.device):
+            _triton_norm.moments_kernel[sums.programs](
+                rows, parts, sums.count, OVERLAP=layer.overlap, **sums.options
+            )
+            _triton_norm.apply_kernel[grid.programs](
+                rows,
+                out,
+                parts,
+                statistics,
+                weight,
+                bias,
+                *(running or [statistics, statistics, statistics]),
+                grid.count,
+                sums.sharing,
+                slope,
+                float(norm.eps),
+                float(cast(float, norm.momentum)),
+                TRACK=bool(running),
+                SUMMED=sums.rows,
+                **grid.options,
+                **layer.after(sums),
+            )
+        for buffer in running:  # PyTorch then notices where an older value is still needed
+            torch.autograd.graph.increment_version(buffer)
         ctx.save_for_backward(rows, statistics, weight, bias)
-        ctx.launches, ctx.slope = launches, slope
+        ctx.tiling, ctx.slope = tiling, slope
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, statistics, weight, bias = ctx.saved_tensors
-        launches: _Launches = ctx.launches
-        rows = channels_last(dy)
-        parts = launches.sums(x, rows, statistics, weight, bias, ctx.slope)
-        of_x, of_weight, of_bias = launches.gradients(x, rows, parts, statistics, weight, bias, ctx.slope)
+        layer, rows = _Layer(x, ctx.tiling), channels_last(dy)
+        sums, grid = layer.grid(ctx.tiling.sums), layer.grid(ctx.tiling.gradient)
+        parts = layer.floats(2, sums.sharing)  # sums that the gradients need, of parts of the rows
+        of_x, of_weight, of_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        known = parts, statistics, weight, bias
+        with on(x.device):
+            _triton_norm.sums_kernel[sums.programs](
+                x, rows, *known, sums.count, ctx.slope, OVERLAP=layer.overlap, **sums.options
+            )
+            _triton_norm.norm_gradient_kernel[grid.programs](
+                x,
+                rows,
+                of_x,
+                *known,
+                of_weight,
+                of_bias,
+                grid.count,
+                sums.sharing,
+                ctx.slope,
+                **grid.options,
+                **layer.after(sums),
+            )
         return of_x.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None
 
 

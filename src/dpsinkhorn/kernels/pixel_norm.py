@@ -8,89 +8,87 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_of_2
+from dpsinkhorn.kernels.launch import available, ceil_div, jit, on, power_of_2, tl
 
 _EPSILON = 1e-5  # beside a variance, as in PyTorch
 _NUMBERS = 4096  # that a program holds at a time
 
-if AVAILABLE:
-    from dpsinkhorn.kernels.launch import tl, triton
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _normed(x, there, channels, epsilon):  # type: ignore[no-untyped-def]
-        """Rows with a mean of 0 and a variance of 1, and the inverse of their standard deviations."""
-        middle = tl.where(there, x - (tl.sum(x, axis=1) / channels)[:, None], 0.0)
-        inverse = tl.rsqrt(tl.sum(middle * middle, axis=1) / channels + epsilon)[:, None]
-        return middle * inverse, inverse
+@jit
+def _normed(x, there, channels, epsilon):
+    """Rows with a mean of 0 and a variance of 1, and the inverse of their standard deviations."""
+    middle = tl.where(there, x - (tl.sum(x, axis=1) / channels)[:, None], 0.0)
+    inverse = tl.rsqrt(tl.sum(middle * middle, axis=1) / channels + epsilon)[:, None]
+    return middle * inverse, inverse
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _forward_kernel(  # type: ignore[no-untyped-def]
-        x,
-        changes,
-        y,
-        pixels,
-        channels,
-        epsilon,
-        MODULATED: tl.constexpr,
-        ROWS: tl.constexpr,
-        CHANNELS: tl.constexpr,
-    ):
-        image, p = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        c = tl.arange(0, CHANNELS)
-        there = (p < pixels)[:, None] & (c < channels)[None, :]
+
+@jit
+def _forward_kernel(
+    x,
+    changes,
+    y,
+    pixels,
+    channels,
+    epsilon,
+    MODULATED: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    image, p = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, CHANNELS)
+    there = (p < pixels)[:, None] & (c < channels)[None, :]
+    at = (image * pixels + p[:, None]) * channels + c[None, :]
+    z, _ = _normed(tl.load(x + at, mask=there, other=0.0).to(tl.float32), there, channels, epsilon)
+    if MODULATED:
+        place = changes + image * 2 * channels + c
+        scale = tl.load(place, mask=c < channels, other=0.0).to(tl.float32)
+        shift = tl.load(place + channels, mask=c < channels, other=0.0).to(tl.float32)
+        z = z * (1 + scale)[None, :] + shift[None, :]
+    tl.store(y + at, (z * tl.sigmoid(z)).to(y.dtype.element_ty), mask=there)
+
+
+@jit
+def _backward_kernel(
+    x,
+    changes,
+    slopes,
+    of_x,
+    of_changes,
+    pixels,
+    channels,
+    epsilon,
+    MODULATED: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """An image: gradients in its pixels, and in what its channels are scaled and shifted by."""
+    image, c = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
+    inside = c < channels
+    place = image * 2 * channels + c
+    scale = tl.full([CHANNELS], 0.0, dtype=tl.float32)
+    shift = tl.full([CHANNELS], 0.0, dtype=tl.float32)
+    if MODULATED:
+        scale = tl.load(changes + place, mask=inside, other=0.0).to(tl.float32)
+        shift = tl.load(changes + place + channels, mask=inside, other=0.0).to(tl.float32)
+    of_scale = tl.full([CHANNELS], 0.0, dtype=tl.float32)
+    of_shift = tl.full([CHANNELS], 0.0, dtype=tl.float32)
+    for begin in range(0, pixels, ROWS):
+        p = begin + tl.arange(0, ROWS)
+        there = (p < pixels)[:, None] & inside[None, :]
         at = (image * pixels + p[:, None]) * channels + c[None, :]
-        z, _ = _normed(tl.load(x + at, mask=there, other=0.0).to(tl.float32), there, channels, epsilon)
-        if MODULATED:
-            place = changes + image * 2 * channels + c
-            scale = tl.load(place, mask=c < channels, other=0.0).to(tl.float32)
-            shift = tl.load(place + channels, mask=c < channels, other=0.0).to(tl.float32)
-            z = z * (1 + scale)[None, :] + shift[None, :]
-        tl.store(y + at, (z * tl.sigmoid(z)).to(y.dtype.element_ty), mask=there)
-
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _backward_kernel(  # type: ignore[no-untyped-def]
-        x,
-        changes,
-        slopes,
-        of_x,
-        of_changes,
-        pixels,
-        channels,
-        epsilon,
-        MODULATED: tl.constexpr,
-        ROWS: tl.constexpr,
-        CHANNELS: tl.constexpr,
-    ):
-        """An image: gradients in its pixels, and in what its channels are scaled and shifted by."""
-        image, c = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
-        inside = c < channels
-        place = image * 2 * channels + c
-        scale = tl.full([CHANNELS], 0.0, dtype=tl.float32)
-        shift = tl.full([CHANNELS], 0.0, dtype=tl.float32)
-        if MODULATED:
-            scale = tl.load(changes + place, mask=inside, other=0.0).to(tl.float32)
-            shift = tl.load(changes + place + channels, mask=inside, other=0.0).to(tl.float32)
-        of_scale = tl.full([CHANNELS], 0.0, dtype=tl.float32)
-        of_shift = tl.full([CHANNELS], 0.0, dtype=tl.float32)
-        for begin in range(0, pixels, ROWS):
-            p = begin + tl.arange(0, ROWS)
-            there = (p < pixels)[:, None] & inside[None, :]
-            at = (image * pixels + p[:, None]) * channels + c[None, :]
-            n, inverse = _normed(
-                tl.load(x + at, mask=there, other=0.0).to(tl.float32), there, channels, epsilon
-            )
-            z = n * (1 + scale)[None, :] + shift[None, :]
-            gate = tl.sigmoid(z)
-            of_z = tl.load(slopes + at, mask=there, other=0.0).to(tl.float32) * gate * (1 + z * (1 - gate))
-            of_scale += tl.sum(of_z * n, axis=0)
-            of_shift += tl.sum(of_z, axis=0)
-            of_n = of_z * (1 + scale)[None, :]
-            mean, along = tl.sum(of_n, axis=1) / channels, tl.sum(of_n * n, axis=1) / channels
-            found = (of_n - mean[:, None] - n * along[:, None]) * inverse
-            tl.store(of_x + at, found.to(of_x.dtype.element_ty), mask=there)
-        if MODULATED:
-            tl.store(of_changes + place, of_scale.to(of_changes.dtype.element_ty), mask=inside)
-            tl.store(of_changes + place + channels, of_shift.to(of_changes.dtype.element_ty), mask=inside)
+        n, inverse = _normed(tl.load(x + at, mask=there, other=0.0).to(tl.float32), there, channels, epsilon)
+        z = n * (1 + scale)[None, :] + shift[None, :]
+        gate = tl.sigmoid(z)
+        of_z = tl.load(slopes + at, mask=there, other=0.0).to(tl.float32) * gate * (1 + z * (1 - gate))
+        of_scale += tl.sum(of_z * n, axis=0)
+        of_shift += tl.sum(of_z, axis=0)
+        of_n = of_z * (1 + scale)[None, :]
+        mean, along = tl.sum(of_n, axis=1) / channels, tl.sum(of_n * n, axis=1) / channels
+        found = (of_n - mean[:, None] - n * along[:, None]) * inverse
+        tl.store(of_x + at, found.to(of_x.dtype.element_ty), mask=there)
+    if MODULATED:
+        tl.store(of_changes + place, of_scale.to(of_changes.dtype.element_ty), mask=inside)
+        tl.store(of_changes + place + channels, of_shift.to(of_changes.dtype.element_ty), mask=inside)
 
 
 def normed_silu(hidden: Tensor, changes: Tensor | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpsinkhorn.kernels.launch import AVAILABLE, available, ceil_div, on, power_of_2
+from dpsinkhorn.kernels.launch import available, ceil_div, jit, on, power_of_2, tl
 
 _AT_ONCE = 2**22  # numbers in float64, where there is no kernel
 _TILE, _PIXELS = 64, 64  # of a record's products: outputs or inputs, and pixels at a time
@@ -14,106 +14,106 @@ _COLUMNS, _ROWS, _TOGETHER = 512, 128, 8  # that a program adds up, and rows tha
 _STAGES = 4  # of which some are read while others are added up
 _WHOLE = 1.5 * 2.0**52
 
-if AVAILABLE:
-    from dpsinkhorn.kernels.launch import tl, triton
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _stored(at, total, there):  # type: ignore[no-untyped-def]
-        """The squared norm of a tile, once it is stored, of exactly what is."""
-        kept = total.to(at.dtype.element_ty)
-        tl.store(at, kept, mask=there)
-        wide = kept.to(tl.float64)
-        return tl.sum(wide * wide)
+@jit
+def _stored(at, total, there):
+    """The squared norm of a tile, once it is stored, of exactly what is."""
+    kept = total.to(at.dtype.element_ty)
+    tl.store(at, kept, mask=there)
+    wide = kept.to(tl.float64)
+    return tl.sum(wide * wide)
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _products_kernel(  # type: ignore[no-untyped-def]
-        inputs,
-        slopes,
-        out,
-        squares,
-        pixels,
-        channels,
-        outputs,
-        HEIGHT: tl.constexpr,  # constants, since to divide by another number takes longer than a product
-        WIDTH: tl.constexpr,
-        SIDE: tl.constexpr,
-        OUTPUTS: tl.constexpr,
-        CHANNELS: tl.constexpr,
-        PIXELS: tl.constexpr,
-        EXACT: tl.constexpr,
-    ):
-        """A tile of a record's products: some outputs, some inputs, a row of places of the kernel.
 
-        The three places of a row share the slopes, which are read once.
-        """
-        record, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
-        middle: tl.constexpr = SIDE // 2
-        down, blocks = tile % SIDE, tl.cdiv(channels, CHANNELS)
-        o = tile // SIDE // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
-        c = tile // SIDE % blocks * CHANNELS + tl.arange(0, CHANNELS)
-        left = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
-        centre, right = left, left
-        precision: tl.constexpr = "ieee" if EXACT else "tf32"
-        slopes += record * pixels * outputs
-        inputs += (record * pixels + (down - middle) * WIDTH - middle) * channels
-        for begin in range(0, pixels, PIXELS):
-            p = begin + tl.arange(0, PIXELS)
-            y, x = p // WIDTH % HEIGHT + down - middle, p % WIDTH
-            seen = (p < pixels) & (y >= 0) & (y < HEIGHT)
-            slope = tl.trans(
-                tl.load(
-                    slopes + p[:, None] * outputs + o[None, :],
-                    mask=(p < pixels)[:, None] & (o < outputs)[None, :],
-                    other=0.0,
-                )
-            )
-            at = inputs + p[:, None] * channels + c[None, :]
-            known = (c < channels)[None, :]
-            entry = tl.load(at, mask=(seen & (x >= middle))[:, None] & known, other=0.0)
-            left = tl.dot(slope, entry, left, input_precision=precision)
-            if SIDE == 3:
-                entry = tl.load(at + channels, mask=seen[:, None] & known, other=0.0)
-                centre = tl.dot(slope, entry, centre, input_precision=precision)
-                entry = tl.load(at + 2 * channels, mask=(seen & (x < WIDTH - 1))[:, None] & known, other=0.0)
-                right = tl.dot(slope, entry, right, input_precision=precision)
-        at = out + ((record * outputs + o[:, None]) * SIDE + down) * SIDE * channels + c[None, :]
-        there = (o < outputs)[:, None] & (c < channels)[None, :]
-        square = _stored(at, left, there)
-        if SIDE == 3:
-            square += _stored(at + channels, centre, there)
-            square += _stored(at + 2 * channels, right, there)
-        tl.store(squares + record * tl.num_programs(0) + tile, square)
+@jit
+def _products_kernel(
+    inputs,
+    slopes,
+    out,
+    squares,
+    pixels,
+    channels,
+    outputs,
+    HEIGHT: tl.constexpr,  # constants, since to divide by another number takes longer than a product
+    WIDTH: tl.constexpr,
+    SIDE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PIXELS: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """A tile of a record's products: some outputs, some inputs, a row of places of the kernel.
 
-    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _sum_kernel(  # type: ignore[no-untyped-def]
-        total,
-        values,
-        factors,
-        step,
-        rows,
-        columns,
-        ROWS: tl.constexpr,
-        TOGETHER: tl.constexpr,
-        COLUMNS: tl.constexpr,
-        STAGES: tl.constexpr,
-        WHOLE: tl.constexpr,
-    ):
-        at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        inside = at < columns
-        entries = tl.zeros([COLUMNS], dtype=tl.float64)
-        for begin in tl.range(0, ROWS, TOGETHER, num_stages=STAGES):
-            row = tl.program_id(1) * ROWS + begin + tl.arange(0, TOGETHER)
-            factor = tl.load(factors + row, mask=row < rows, other=0.0)[:, None]
-            entry = tl.load(
-                values + row.to(tl.int64)[:, None] * columns + at[None, :],
-                mask=(row < rows)[:, None] & inside[None, :],
+    The three places of a row share the slopes, which are read once.
+    """
+    record, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    middle: tl.constexpr = SIDE // 2
+    down, blocks = tile % SIDE, tl.cdiv(channels, CHANNELS)
+    o = tile // SIDE // blocks * OUTPUTS + tl.arange(0, OUTPUTS)
+    c = tile // SIDE % blocks * CHANNELS + tl.arange(0, CHANNELS)
+    left = tl.zeros([OUTPUTS, CHANNELS], dtype=tl.float32)
+    centre, right = left, left
+    precision: tl.constexpr = "ieee" if EXACT else "tf32"
+    slopes += record * pixels * outputs
+    inputs += (record * pixels + (down - middle) * WIDTH - middle) * channels
+    for begin in range(0, pixels, PIXELS):
+        p = begin + tl.arange(0, PIXELS)
+        y, x = p // WIDTH % HEIGHT + down - middle, p % WIDTH
+        seen = (p < pixels) & (y >= 0) & (y < HEIGHT)
+        slope = tl.trans(
+            tl.load(
+                slopes + p[:, None] * outputs + o[None, :],
+                mask=(p < pixels)[:, None] & (o < outputs)[None, :],
                 other=0.0,
             )
-            # beside so large a number float64 has no fractions, and products stay below 2^51
-            whole = tl.fma(entry.to(tl.float64), tl.broadcast_to(factor, entry.shape), WHOLE) - WHOLE
-            entries += tl.sum(tl.where(factor > 0, whole, 0.0), axis=0)
-        # exact, so it does not matter who comes first
-        tl.atomic_add(total + at, entries * step, mask=inside)
+        )
+        at = inputs + p[:, None] * channels + c[None, :]
+        known = (c < channels)[None, :]
+        entry = tl.load(at, mask=(seen & (x >= middle))[:, None] & known, other=0.0)
+        left = tl.dot(slope, entry, left, input_precision=precision)
+        if SIDE == 3:
+            entry = tl.load(at + channels, mask=seen[:, None] & known, other=0.0)
+            centre = tl.dot(slope, entry, centre, input_precision=precision)
+            entry = tl.load(at + 2 * channels, mask=(seen & (x < WIDTH - 1))[:, None] & known, other=0.0)
+            right = tl.dot(slope, entry, right, input_precision=precision)
+    at = out + ((record * outputs + o[:, None]) * SIDE + down) * SIDE * channels + c[None, :]
+    there = (o < outputs)[:, None] & (c < channels)[None, :]
+    square = _stored(at, left, there)
+    if SIDE == 3:
+        square += _stored(at + channels, centre, there)
+        square += _stored(at + 2 * channels, right, there)
+    tl.store(squares + record * tl.num_programs(0) + tile, square)
+
+
+@jit
+def _sum_kernel(
+    total,
+    values,
+    factors,
+    step,
+    rows,
+    columns,
+    ROWS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = at < columns
+    entries = tl.zeros([COLUMNS], dtype=tl.float64)
+    for begin in tl.range(0, ROWS, TOGETHER, num_stages=STAGES):
+        row = tl.program_id(1) * ROWS + begin + tl.arange(0, TOGETHER)
+        factor = tl.load(factors + row, mask=row < rows, other=0.0)[:, None]
+        entry = tl.load(
+            values + row.to(tl.int64)[:, None] * columns + at[None, :],
+            mask=(row < rows)[:, None] & inside[None, :],
+            other=0.0,
+        )
+        # beside so large a number float64 has no fractions, and products stay below 2^51
+        whole = tl.fma(entry.to(tl.float64), tl.broadcast_to(factor, entry.shape), WHOLE) - WHOLE
+        entries += tl.sum(tl.where(factor > 0, whole, 0.0), axis=0)
+    # exact, so it does not matter who comes first
+    tl.atomic_add(total + at, entries * step, mask=inside)
 
 
 def products(inputs: Tensor, slopes: Tensor, records: int, side: int) -> tuple[Tensor, Tensor]:

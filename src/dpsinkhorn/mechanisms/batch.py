@@ -32,8 +32,6 @@ class Batch(NoisedRows):
     summary = "the gradient of a step is clipped as a whole, and noise is added to it"
     recipe = "paper-first-mnist"
 
-    mechanism: BatchMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> BatchMechanism:
         return BatchMechanism(terms.clip, terms.noise_multiplier)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
-from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -36,16 +35,10 @@ class Votes(TaughtMechanism):
     recipe = "datalens"
     worst_clip = 1.0
 
-    mechanism: VoteMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
         # all signs of a row may turn round, by 2 each
         return VoteMechanism(4 * _entries(terms), terms.noise_multiplier, rows=terms.generated)
-
-    @classmethod
-    def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> VoteMechanism:
-        return VoteMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
     def check(cls, terms: Terms) -> None:
@@ -59,8 +52,7 @@ class Votes(TaughtMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"] |= {"sampling_rate": 1 / 6, "clip": 4.0}
-        settings["loss"]["iterations"] = 20
+        settings["privacy"]["clip"] = 4.0
         return settings
 
     def draw(self, points: Tensor, random: torch.Generator, noise: NoiseSource) -> Tensor:  # noqa: ARG002

@@ -30,8 +30,7 @@ from dpsinkhorn.mechanisms.shared.base import (
     pulled_back,
     rows_of_classes,
 )
-from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.clipping import DIGITS, exact_weights, grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import GaussianMechanism
@@ -82,8 +81,6 @@ class MeanEmbeddings(TrainingMechanism):
     steps_are_costly = True
     unused_settings = TRANSPORT | {"flow", "privacy.clip"}
 
-    mechanism: GaussianMechanism
-
     def __init__(self, terms: Terms, *, features: int = _FEATURES) -> None:
         super().__init__(terms)
         self.classes, self.features = terms.facts.classes, features
@@ -132,7 +129,7 @@ class MeanEmbeddings(TrainingMechanism):
             found = built.embeddings([sample], noise)
             return joined(found.sums, found.counts)
 
-        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
+        return WorstCase.of_record(built.mechanism, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003

@@ -102,7 +102,6 @@ class Flow(TrainingMechanism):
         network, draws = FlowGenerator(config), StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
         return WorstCase.of_record(
             built.mechanism,
-            torch.zeros(1, 1),
             lambda sample: built.clipped(network, sample, draws),
             lambda sample, noise: built.released(network, sample, draws, noise),
         )

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.steps import Sample
-from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism, part_of
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.mechanisms import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
@@ -41,17 +40,11 @@ class Ballots(TaughtMechanism):
     count_scale = _CHECK
     """What a vote counts in a count, where it counts 1 in the most votes."""
 
-    mechanism: VoteMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> VoteMechanism:
         # a vote that goes from a bin to another moves both counts, and the most votes, by 1
         square = _DIRECTIONS * (2 * _CHECK**2 + 1)
         return VoteMechanism(square, terms.noise_multiplier, rows=terms.generated)
-
-    @classmethod
-    def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> VoteMechanism:
-        return VoteMechanism(1.0, noise_multiplier, rows)
 
     @classmethod
     def worst_records(cls) -> tuple[Tensor, int]:
@@ -63,8 +56,7 @@ class Ballots(TaughtMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"] |= {"sampling_rate": 1 / 6, "clip": 0.01}
-        settings["loss"]["iterations"] = 20
+        settings["privacy"]["clip"] = 0.01
         return settings
 
     def draw(self, points: Tensor, random: torch.Generator, noise: NoiseSource) -> Tensor:  # noqa: ARG002

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics
-from dpsinkhorn.mechanisms.shared.taught import TaughtMechanism
+from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import published_epsilon
 from dpsinkhorn.privacy.mechanisms import CriticMechanism
@@ -33,8 +32,6 @@ class SecretCritic(TaughtMechanism):
     clips_rows = True
     learns_every = 10  # its rate is ten times the generator's
 
-    mechanism: CriticMechanism
-
     @classmethod
     def releases(cls, terms: Terms) -> CriticMechanism:
         return CriticMechanism(terms.clip, terms.noise_multiplier, rows=terms.generated)
@@ -50,7 +47,6 @@ class SecretCritic(TaughtMechanism):
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
         settings = super().audit_settings(records)
-        settings["privacy"]["sampling_rate"] = 1 / 6
         settings["loss"]["iterations"] = 50  # so that a critic follows its records
         return settings
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.fixed import Setting
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
 from dpsinkhorn.mechanisms.shared.sinkhorn import NoisedRows
+from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy import published_epsilon
@@ -19,24 +19,12 @@ from dpsinkhorn.privacy.mechanisms import ImageMechanism
 
 
 class Image(NoisedRows):
-    """Each row of the gradient is clipped to Δ on its own; noise 2Δσ. One event of multiplier σ/√n.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> mechanism, images = Image(one_pixel(1.5, generated=4)), nn.Parameter(torch.rand(4, 1))
-    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 1)), [images], SeededNoise(0))
-    >>> images.grad.shape
-    torch.Size([4, 1])
-    """
+    """Each row of the gradient is clipped to Δ on its own; noise 2Δσ. One event of multiplier σ/√n."""
 
     name = "image"
     summary = "the gradient of each generated image is clipped on its own, and noise is added to it"
     recipe = "paper-final-mnist"
     clips_rows = True
-
-    mechanism: ImageMechanism
 
     @classmethod
     def releases(cls, terms: Terms) -> ImageMechanism:

@@ -22,8 +22,7 @@ from torch import Tensor
 from dpsinkhorn.generators import CustomConfig, MixtureConfig
 from dpsinkhorn.generators.mixture import cosines, places
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, rows_of_classes
-from dpsinkhorn.mechanisms.shared.clipping import DIGITS, LARGEST_MARGIN
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.clipping import DIGITS, LARGEST_MARGIN, grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
@@ -107,8 +106,6 @@ class Moments(TrainingMechanism):
     unused_settings = frozenset({"loss", "optimizer", "flow"})
     trains_mixtures = True
 
-    mechanism: MomentsMechanism
-
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         config = terms.generator
@@ -189,7 +186,7 @@ class Moments(TrainingMechanism):
             sums = built.deviations([sample], origin, built.radius, noise, coordinates=scaled)
             return joined(sums.deviations, sums.counts)
 
-        return WorstCase.of_record(built.mechanism, torch.zeros(1, 1), clipped, release)
+        return WorstCase.of_record(built.mechanism, clipped, release)
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:  # noqa: ARG003

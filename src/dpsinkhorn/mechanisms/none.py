@@ -12,23 +12,12 @@ from dpsinkhorn.privacy.noise import NoiseSource
 
 
 class NoPrivacy(RowGradients):
-    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection.
-
-    >>> import torch
-    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> mechanism, images = NoPrivacy(one_pixel(0.0)), nn.Parameter(torch.rand(4, 1))
-    >>> mechanism.backward(images * 1, None, Sample(torch.rand(5, 1)), [images], SeededNoise(0))
-    >>> images.grad.shape
-    torch.Size([4, 1])
-    """
+    """The gradient of Eq. 6 as it is: not clipped, no noise, no protection."""
 
     name = "none"
     summary = "nothing is clipped, no noise is added"
     recipe = "paper-final-mnist-nonprivate"
     private = False
-
-    mechanism: NonPrivate
 
     @classmethod
     def releases(cls, terms: Terms) -> NonPrivate:  # noqa: ARG003

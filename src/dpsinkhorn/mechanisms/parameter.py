@@ -15,22 +15,11 @@ from dpsinkhorn.privacy.noise import NoiseSource
 
 
 class Parameter(SinkhornMechanism):
-    """The gradient of Eq. 6 in all parameters together is clipped to Δ; noise 2Δσ. Accounted as `batch`.
-
-    >>> from dpsinkhorn.mechanisms.shared.terms import one_pixel
-    >>> from dpsinkhorn.privacy import SeededNoise
-    >>> barrier, generator = Parameter(one_pixel(1.1)), nn.Linear(3, 1)
-    >>> images, sample = generator(torch.rand(4, 3)), Sample(torch.rand(5, 1))
-    >>> barrier.backward(images, None, sample, list(generator.parameters()), SeededNoise(0))
-    >>> generator.weight.grad.shape
-    torch.Size([1, 3])
-    """
+    """The gradient of Eq. 6 in all parameters together is clipped to Δ; noise 2Δσ. Accounted as `batch`."""
 
     name = "parameter"
     summary = "the gradient of the network's parameters is clipped, and noise is added to it"
     recipe = "paper-parameter"
-
-    mechanism: ParameterMechanism
 
     @classmethod
     def check(cls, terms: Terms) -> None:

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels
-from dpsinkhorn.mechanisms.shared.clipping import AT_ONCE
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
-from dpsinkhorn.mechanisms.shared.layout import Tiles, arrange, cut, sort_by_class
-from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
-from dpsinkhorn.mechanisms.shared.shares import SumOfShares
+from dpsinkhorn.mechanisms.shared.clipping import AT_ONCE, on_grid
+from dpsinkhorn.mechanisms.shared.shares import SumOfShares, Tiles, arrange, cut, pixel_cost, sort_by_class
+from dpsinkhorn.mechanisms.shared.steps import Drawn, FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import SeededNoise
 from dpsinkhorn.privacy.mechanisms import RecordMechanism
@@ -57,8 +55,6 @@ class Record(GradientMechanism):
     sums_are_exact = False
     unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
     resampled_learn = False
-
-    mechanism: RecordMechanism
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)

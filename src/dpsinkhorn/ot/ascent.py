@@ -101,7 +101,7 @@ def maximise(
     if not climber.arrived(regularization, tolerance):
         vertex = exact.start(dual, regularization) if method == "newton" and not dual.relaxed else None
         if vertex is not None:
-            climber.try_from(vertex, regularization)
+            climber.stand_near(vertex, regularization, float(climber.at.error))
         climber.climb(regularization, tolerance)
     at = climber.at
     return Ascent(at.f, at.g, at.value, at.error, climber.iterations, tuple(climber.history))
@@ -191,24 +191,16 @@ class _Climber:
             tolerance, rounding
         )
 
-    def try_from(self, g: Tensor, regularization: float) -> None:
-        """Go to ``g`` if the error is less there."""
-        here, error = self.at.g, float(self.at.error)
-        self.at.leave_out(0.0)
-        self.at.stand(g)
-        _, (there,) = self.at.evaluate([0.0], regularization)
-        self.iterations += 1
-        if not there < error:
-            self.at.stand(here)
-
     def stand_near(self, g: Tensor, regularization: float, error: float) -> bool:
-        """Go to ``g`` if it is no farther from the maximum than that."""
+        """Go to ``g`` if its error is no greater than that."""
+        here = self.at.g
+        self.at.leave_out(0.0)
         self.at.stand(g)
         _, errors = self.at.evaluate([0.0] * self.dual.batch, regularization)
         self.iterations += 1
         near = max(errors) <= error
         if not near:
-            self.at.stand(torch.zeros_like(g))
+            self.at.stand(here)
         return near
 
     def climb(self, regularization: float, target: float, limit: int | None = None) -> None:

@@ -22,17 +22,18 @@ from torch import Tensor
 
 from dpsinkhorn.kernels import launch, pairs
 from dpsinkhorn.ot import native
-from dpsinkhorn.ot._slopes import signs_over_edges, slopes_over_pairs
 
 # Dimensions, or terms in all, up to which squared distances are sums of differences, compiled: no slower than
-# by a product. The last is for float64 with AVX-512.
-_DIRECT_DIMENSIONS, _DIRECT_TERMS, _DIRECT_TERMS_64 = 32, 2**21, 2**28
-# Up to so many terms the product of float32 points is taken in float64.
-_EXACT_LIMIT = 2**23
+# by a product (without compiled loops, of float64). The last is for float64 with AVX-512.
+_DIRECT_DIMENSIONS, _DIRECT_TERMS, _DIRECT_TERMS_64 = 32, 2**23, 2**28
+# The same for gradients in float32: a product needs no more exactness there.
+_DIRECT_GRADIENT = 2**21
+# Beside so few points of so many dimensions, to centre and square the other cloud takes longer than all else.
+_FEW_POINTS, _MANY_DIMENSIONS = 32, 256
 # Terms from which on a float32 product goes to oneDNN, which is twice as fast as others on some CPUs.
 _LARGE_PRODUCT = 2**18
-# Elements of the tile of differences in an L1 cost on the CPU.
-_L1_TILE = 2**20
+# Elements of the tile of differences in an L1 cost on the CPU, and of a temporary in its gradient.
+_L1_TILE, _SLOPES = 2**20, 2**24
 
 
 class Cost(ABC):
@@ -103,10 +104,9 @@ class SquaredEuclidean(Cost):
     pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        terms = x.numel() * y.shape[-2]
-        if _direct(y, terms) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+        if _direct(x, y) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
             return costs
-        if x.dtype == torch.float32 and x.is_cpu and terms <= _EXACT_LIMIT:
+        if x.dtype == torch.float32 and x.is_cpu and x.numel() * y.shape[-2] <= _DIRECT_TERMS:
             return self.against(y.double())(x.double()).float()
         return self.against(y)(x)
 
@@ -114,8 +114,7 @@ class SquaredEuclidean(Cost):
         around_y, squares, centre = centred(y)  # distances do not change, cancellation does
 
         def costs(x: Tensor) -> Tensor:
-            direct = _direct(y, x.numel() * y.shape[-2])
-            if direct and (found := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+            if _direct(x, y) and (found := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
                 return found
             around_x, own, _ = centred(x, centre)
             products = product(around_x, around_y.mT)
@@ -126,8 +125,7 @@ class SquaredEuclidean(Cost):
         return costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        terms = plan.numel() * y.shape[-1]
-        direct = terms <= _DIRECT_TERMS or (y.dtype == torch.float64 and _direct(y, terms))
+        direct = _direct(x, y) if y.dtype == torch.float64 else _direct(x, y, 0, _DIRECT_GRADIENT)
         if direct and (gradient := native.gradient(x, y, plan, SquaredEuclidean.pixels)) is not None:
             return gradient
         y, _, centre = centred(y)  # far from the origin the two terms below would cancel
@@ -154,7 +152,7 @@ class Euclidean(Cost):
         return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        return slopes_over_pairs(x, y, plan, distances=self.pairwise(x, y), p=2.0)
+        return _slopes_over_pairs(x, y, plan, distances=self.pairwise(x, y), p=2.0)
 
 
 @dataclass(frozen=True)
@@ -190,8 +188,8 @@ class Cityblock(Cost):
         edges = (plan > floor).nonzero(as_tuple=True)
         on_cpu = x.device.type == "cpu"  # the scatter below has no fixed order of summation on a GPU
         if on_cpu and len(edges[0]) * 8 < plan.numel():
-            return signs_over_edges(x, y, plan[edges], edges)
-        return slopes_over_pairs(x, y, plan, distances=plan, p=1.0)  # p = 1 does not read them
+            return _signs_over_edges(x, y, plan[edges], edges)
+        return _slopes_over_pairs(x, y, plan, distances=plan, p=1.0)  # p = 1 does not read them
 
 
 @dataclass(frozen=True)
@@ -360,9 +358,12 @@ def _by_differences(x: Tensor, y: Tensor, pixels: PixelCost) -> Tensor | None:
     return native.pairwise(x, y, pixels)
 
 
-def _direct(y: Tensor, terms: int) -> bool:
-    wide = y.dtype == torch.float64 and native.instructions() == 2
-    return y.shape[-1] <= _DIRECT_DIMENSIONS or terms <= (_DIRECT_TERMS_64 if wide else _DIRECT_TERMS)
+def _direct(x: Tensor, y: Tensor, dimensions: int = _DIRECT_DIMENSIONS, terms: int = _DIRECT_TERMS) -> bool:
+    n, m, d = x.shape[-2], y.shape[-2], y.shape[-1]
+    if y.dtype == torch.float64 and native.instructions() == 2:
+        terms = _DIRECT_TERMS_64
+    few = min(n, m) <= _FEW_POINTS and d >= _MANY_DIMENSIONS
+    return few or d <= dimensions or x.numel() * m <= terms
 
 
 def centred(x: Tensor, around: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -388,6 +389,42 @@ def product(x: Tensor, y: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.mT, None, "none", [], "")
         return found
     return x @ y
+
+
+def _signs_over_edges(x: Tensor, y: Tensor, weights: Tensor, edges: tuple[Tensor, ...]) -> Tensor:
+    """``sum_j plan[i, j] * sign(x_i - y_j)`` over the listed entries of the plan alone."""
+    *batch, row, column = edges
+    if batch:  # clouds of a batch are laid end to end
+        row, column = batch[0] * x.shape[-2] + row, batch[0] * y.shape[-2] + column
+    xs, ys = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    out = torch.zeros_like(xs)
+    chunk = max(1, _SLOPES // max(1, x.shape[-1]))
+    for at in range(0, len(row), chunk):
+        i, j, w = row[at : at + chunk], column[at : at + chunk], weights[at : at + chunk]
+        out.index_add_(0, i, (xs[i] - ys[j]).sign_().mul_(w.to(xs.dtype).unsqueeze(-1)))
+    return out.reshape(x.shape)
+
+
+def _slopes_over_pairs(x: Tensor, y: Tensor, plan: Tensor, *, distances: Tensor, p: float) -> Tensor:
+    """``sum_j plan[i, j] * grad_x |x_i - y_j|_p`` over all pairs, 0 for equal points: cdist's backward pass.
+
+    ``distances``, ``(..., n, m)``, are those of the pairs; p = 1 does not read them.
+    """
+    # On a GPU that pass holds rows x m x d elements at a time, so the rows go through in blocks.
+    rows = x.shape[-2]
+    if x.device.type != "cpu":
+        rows = max(1, _SLOPES // max(1, y.numel()))
+    parts = [
+        torch.ops.aten._cdist_backward(
+            plan[..., at : at + rows, :].contiguous(),
+            x[..., at : at + rows, :].contiguous(),
+            y.contiguous(),
+            p,
+            distances[..., at : at + rows, :].contiguous(),
+        )
+        for at in range(0, x.shape[-2], rows)
+    ]
+    return torch.cat(parts, dim=-2)
 
 
 def _autograd(cost: Cost, x: Tensor, y: Tensor, plan: Tensor, wrt: int) -> Tensor:

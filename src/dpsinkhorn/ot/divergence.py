@@ -209,15 +209,8 @@ class SinkhornLoss(nn.Module):
     it is not zero at x = y. :func:`empirical_loss` has both self terms, :func:`debiased_loss` takes them
     between independent batches, :func:`transport_loss` is W alone.
 
-    Beside GeomLoss: ``empirical_loss(x, y, λ)`` at the default cost is 4 times
-    ``SamplesLoss("sinkhorn", p=2, blur=sqrt(λ / 2))``, which is W(x, y) - W(x, x) / 2 - W(y, y) / 2 with the
-    cost |x - y|^2 / 2; with ``cost="euclidean"`` it is twice ``SamplesLoss("sinkhorn", p=1, blur=λ)``. This
-    loss at ``debias=0`` is ``empirical_loss`` plus W(y, y): the same gradient in x.
     GeomLoss's ``debias`` switches the self terms on; here that of x is always there, and ``debias`` says how
-    much of x is sampled anew for it.
-
-    Beside POT: ``ot.sinkhorn2(a, b, C, λ)`` is <C, P> at the same plan, without the KL: ``value_linear`` of
-    :func:`dpsinkhorn.ot.solve`.
+    much of x is sampled anew for it. docs/solver.md has what each loss is called elsewhere.
 
     Args:
         regularization: λ, in the units of the cost.
@@ -292,7 +285,7 @@ def _solved(
     problem = Problem(x, y, cost, a, b)
     wrt_x, wrt_y, wrt_a, wrt_b = wanted
     relaxed = penalties(settings["marginals"])
-    result = None if relaxed else _small(problem, regularization, wrt_x=wrt_x, wrt_y=wrt_y, **settings)
+    result = None if relaxed else _small(problem, regularization, wrt_x, wrt_y, settings)
     if result is None:
         found = solve(problem, regularization, **settings)
         in_x, in_y = found.gradients(wrt_x=wrt_x, wrt_y=wrt_y) if wrt_x or wrt_y else (None, None)
@@ -375,28 +368,16 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _small(
-    problem: Problem,
-    regularization: float,
-    *,
-    wrt_x: bool,
-    wrt_y: bool,
-    tolerance: float | None,
-    max_iterations: int,
-    method: Method,
-    storage: Storage,
-    marginals: Marginals,
+    problem: Problem, regularization: float, wrt_x: bool, wrt_y: bool, settings: dict[str, Any]
 ) -> Small | None:
-    check_settings(
-        regularization, tolerance=tolerance, max_iterations=max_iterations, method=method, storage=storage,
-        marginals=marginals,
-    )  # fmt: skip
-    if method != "newton" or storage == "streamed":
+    check_settings(regularization, **settings)
+    if settings["method"] != "newton" or settings["storage"] == "streamed":
         return None
     return small.transport(
         problem,
         float(regularization),
-        tolerance=tolerance_of(tolerance, problem.x.dtype),
-        max_iterations=max_iterations,
+        tolerance=tolerance_of(settings["tolerance"], problem.x.dtype),
+        max_iterations=settings["max_iterations"],
         wrt_x=wrt_x,
         wrt_y=wrt_y,
     )

@@ -25,31 +25,35 @@ _PIVOTS = 10**8  # far more than are needed
 _LARGEST_START = 2**20
 
 
-def simplex(costs: _Array, a: _Array, b: _Array) -> tuple[_Array, _Array, _Array]:
+def simplex(costs: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """An optimal plan ``(n, m)`` and potentials f, g of costs ``(n, m)`` and weights that sum to one."""
     from ot.lp import emd  # type: ignore[import-untyped]  # POT takes its time to import
 
-    scale = float(np.abs(costs).max()) or 1.0  # its tolerance is absolute
+    least, most = torch.aminmax(costs)
+    scale = max(abs(float(least)), abs(float(most))) or 1.0
+    scaled = costs / scale  # its tolerance is absolute
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plan, found = emd(a, b, costs / scale, numItermax=_PIVOTS, log=True, check_marginals=False)
-    return plan, found["u"] * scale, found["v"] * scale
+        plan, found = emd(
+            a.numpy(), b.numpy(), scaled.numpy(), numItermax=_PIVOTS, log=True, check_marginals=False,
+            center_dual=False,
+        )  # fmt: skip
+    g = torch.from_numpy(found["v"]) * scale
+    f = torch.sub(costs, g, out=scaled).amin(1)  # transforms: feasible whatever rounding did
+    g = torch.sub(costs, f.unsqueeze(-1), out=scaled).amin(0)
+    return torch.from_numpy(plan), f, g
 
 
 def solve_exact(dual: SemiDual) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Plan, f, g and value of every problem of the batch, unregularised; potentials are feasible."""
-    costs = dual.all_costs().cpu().double()
-    batched = costs.ndim == 3
-    found = []
-    for C, a, b in zip(
-        *((each if batched else each[None]).cpu() for each in (costs, dual.a, dual.b)), strict=True
-    ):
-        plan, _, column_potential = simplex(C.numpy(), a.numpy(), b.numpy())
-        f = (C - torch.from_numpy(column_potential)).amin(1)  # transforms: feasible whatever rounding did
-        g = (C - f.unsqueeze(-1)).amin(0)
-        found.append((torch.from_numpy(plan), f, g, a @ f + b @ g))
-    parts = [torch.stack(each).to(dual.device) for each in zip(*found, strict=True)]
-    return tuple(parts if batched else [part[0] for part in parts])  # type: ignore[return-value]
+    parts = [each.cpu() for each in (dual.all_costs().double(), dual.a, dual.b)]
+    if dual.a.ndim == 1:
+        plan, f, g = simplex(*parts)
+    else:
+        found = [simplex(*each) for each in zip(*parts, strict=True)]
+        plan, f, g = (torch.stack(each) for each in zip(*found, strict=True))
+    plan, f, g = (each.to(dual.device) for each in (plan, f, g))
+    return plan, f, g, torch.linalg.vecdot(dual.a, f) + torch.linalg.vecdot(dual.b, g)
 
 
 def start(dual: SemiDual, regularization: float) -> Tensor | None:
@@ -60,8 +64,8 @@ def start(dual: SemiDual, regularization: float) -> Tensor | None:
     costs = dual.stored_costs
     if costs is None or costs.numel() > _LARGEST_START or (_alike(dual.a) and _alike(dual.b)):
         return None
-    C, a, b = costs.double().numpy(), dual.a.numpy(), dual.b.numpy()
-    plan, f, g = simplex(C, a, b)
+    costs = costs.double()
+    plan, f, g, C, a, b = (each.numpy() for each in (*simplex(costs, dual.a, dual.b), costs, dual.a, dual.b))
     rows, columns = np.nonzero(plan)
     lengths = C[rows, columns] + regularization * np.log(plan[rows, columns] / (a[rows] * b[columns]))
     return torch.from_numpy(_along_edges(rows, columns, lengths, f, g))

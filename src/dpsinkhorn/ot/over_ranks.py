@@ -8,7 +8,6 @@ direction, and the answers. The matrix of costs is not stored; no rank needs mor
 from __future__ import annotations
 
 import hashlib
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from dpsinkhorn.ot.ascent import maximise
 from dpsinkhorn.ot.costs import Cost
 from dpsinkhorn.ot.problem import Array, Problem
 from dpsinkhorn.ot.semidual import Curvature, SemiDual, SemiDualPoint
-from dpsinkhorn.ot.sinkhorn import ConvergenceWarning, check_settings, solve
+from dpsinkhorn.ot.sinkhorn import check_settings, solve, tolerance_of, warn_unless
 from dpsinkhorn.ranks import SECONDS, Ranks, joined
 
 __all__ = ["RowsResult", "solve_rows"]
@@ -78,8 +77,7 @@ def solve_rows(
             raise ValueError("x: one problem at a time is spread over ranks, not a batch")
         if not float(problem.b.min()) > 0:
             raise ValueError("b: every column needs some weight; leave the others out")
-        if tolerance is None:
-            tolerance = 1e-9 if problem.points.dtype == torch.float64 else 1e-6
+        tolerance = tolerance_of(tolerance, problem.points.dtype)
         check_settings(regularization, tolerance=tolerance, max_iterations=max_iterations)
         if regularization == 0:
             raise ValueError("regularization: expected a positive number, got 0")
@@ -92,21 +90,24 @@ def solve_rows(
         mass = float(problem.masses[0]) if a is not None else float(len(problem.x))
         dual = _OwnRows(problem, mass, asked, ranks)
         if ranks.rank:
-            return _answer(dual, ranks)
-        end = maximise(
-            dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method="newton"
-        )
-        error = float(end.error)
-        found = {
-            "g": end.g,
-            "regularization": regularization,
-            "value": float(end.value),
-            "marginal_error": error,
-            "converged": error <= tolerance,
-            "iterations": end.iterations,
-        }
-        ranks.ask("solved", found)
-        return _result(dual, found)
+            result = _answer(dual, ranks)
+        else:
+            end = maximise(
+                dual, regularization, tolerance=tolerance, max_iterations=max_iterations, method="newton"
+            )
+            error = float(end.error)
+            found = {
+                "g": end.g,
+                "regularization": regularization,
+                "value": float(end.value),
+                "marginal_error": error,
+                "converged": error <= tolerance,
+                "iterations": end.iterations,
+            }
+            ranks.ask("solved", found)
+            result = _result(dual, found)
+        warn_unless(result.converged, result.marginal_error, tolerance, result.iterations)
+        return result
 
 
 class _OwnRows(SemiDual):
@@ -205,12 +206,4 @@ def _result(dual: _OwnRows, found: dict[str, Any]) -> RowsResult:
     values = dict(found)
     g, regularization = values.pop("g"), values.pop("regularization")
     point, _ = dual.part(g, regularization)
-    result = RowsResult(point.f, g, **values)
-    if not result.converged:
-        warnings.warn(
-            f"the transport problem did not converge: marginal error {result.marginal_error:.1e} after "
-            f"{result.iterations} iterations; raise max_iterations, regularization or tolerance",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    return result
+    return RowsResult(point.f, g, **values)

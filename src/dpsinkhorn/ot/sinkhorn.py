@@ -89,28 +89,23 @@ class SinkhornResult:
 
         Exact at convergence by the envelope theorem. What is not asked for is ``None``.
         """
-        if not isinstance(self._dual.problem, Problem):
+        problem = self._dual.problem
+        if not isinstance(problem, Problem):
             raise ValueError("problem: a cost given by its matrix has no gradient in the points")
         want_rows, want_columns = (wrt_y, wrt_x) if self._flipped else (wrt_x, wrt_y)
-        rows, columns = self._gradients(self._dual.problem, want_rows, want_columns)
-        return (columns, rows) if self._flipped else (rows, columns)
-
-    def _gradients(
-        self, problem: Problem, want_rows: bool, want_columns: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
+        cost = problem.cost
         parts: list[Tensor] = []
         columns: Tensor | None = None
-        for rows, _, plan in self._plan_blocks():
+        for rows, _, plan in self._plan_blocks() if wrt_x or wrt_y else ():
             plan = plan.to(self._dtype)
             x = problem.x[..., rows, :]
             if want_rows:
-                parts.append(check_gradient(problem.cost, problem.cost.gradient(x, problem.y, plan), x))
+                parts.append(check_gradient(cost, cost.gradient(x, problem.y, plan), x))
             if want_columns:
-                part = check_gradient(problem.cost, problem.cost.gradient_y(x, problem.y, plan), problem.y)
+                part = check_gradient(cost, cost.gradient_y(x, problem.y, plan), problem.y)
                 columns = part if columns is None else columns.add_(part)
-        if not want_rows:
-            return None, columns
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)), columns
+        whole = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)) if want_rows else None
+        return (columns, whole) if self._flipped else (whole, columns)
 
     def gradients_in_weights(
         self, *, wrt_a: bool = True, wrt_b: bool = True
@@ -271,15 +266,17 @@ def solve(
     batch, n, m = problem.shape
     size = batch * n * m
     on_cpu = problem.points.device.type == "cpu"
-    limit = _SMALL_COMPILED if on_cpu and native.compiled() else _SMALL
+    in_c = on_cpu and native.compiled()
+    limit = _SMALL_COMPILED if in_c else _SMALL
     dtype = problem.points.dtype
     tolerance = tolerance_of(tolerance, dtype)
-    flipped = n < m  # the variable lives on the smaller side, where Newton's system is smaller
     stored = size <= _dense_limit(problem.points) if storage == "auto" else storage == "dense"
+    narrow = in_c and stored and not relaxed and small.narrow(n, m)
+    flipped = n < m and not narrow  # the variable lives on the smaller side, where Newton's system is smaller
     dual = SemiDual(
         problem.flipped() if flipped else problem,
         stored=stored,
-        work=torch.float64 if (n * m if on_cpu else size) <= limit else dtype,
+        work=torch.float64 if narrow or (n * m if on_cpu else size) <= limit else dtype,
         kernel_limit=DENSE_LIMIT // 2 if stored else 0,
         marginals=relaxed[::-1] if relaxed and flipped else relaxed,
         rounding=0.1 * tolerance,
@@ -310,18 +307,22 @@ def solve(
     ):  # rounding of the potentials shows in the plan
         error = torch.maximum(error, _error_of_plan(dual, end.f, end.g, regularization))
     converged = error <= tolerance
-    if not bool(converged.all()):
-        warnings.warn(
-            f"the transport problem did not converge: marginal error {float(error.max()):.1e} after "
-            f"{end.iterations} iterations, tolerance {tolerance:.1e}; raise max_iterations, regularization "
-            "or tolerance",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+    warn_unless(bool(converged.all()), float(error.max()), tolerance, end.iterations)
     f, g = (end.g, end.f) if flipped else (end.f, end.g)
     return SinkhornResult(
         f, g, end.value, error, converged, end.iterations, regularization, end.history, dual, flipped
     )
+
+
+def warn_unless(converged: bool, error: float, tolerance: float, iterations: int) -> None:
+    """Warn the caller of the function that solves, unless the problem converged."""
+    if not converged:
+        warnings.warn(
+            f"the transport problem did not converge: marginal error {error:.1e} after {iterations} "
+            f"iterations, tolerance {tolerance:.1e}; raise max_iterations, regularization or tolerance",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
 
 
 def _dense_limit(points: Tensor) -> float:
@@ -373,8 +374,8 @@ def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
 
 def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
     plan, f, g, value = solve_exact(dual)
-    rows, columns = plan.sum(-1) - dual.a, plan.sum(-2) - dual.b
-    error = rows.abs().sum(-1) + columns.abs().sum(-1)
+    rows, columns = (plan.sum(-1).sub_(dual.a), plan.sum(-2).sub_(dual.b))
+    error = torch.linalg.vector_norm(rows, 1, -1) + torch.linalg.vector_norm(columns, 1, -1)
     f, g = (g, f) if flipped else (f, g)
     return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, (), dual, flipped, plan)
 

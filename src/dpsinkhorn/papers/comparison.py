@@ -148,17 +148,14 @@ def compare(
     """Train each method by its own recipe at (ε, δ), and measure all of them by one protocol.
 
     Args:
-        training: The private records.
         test: Real images that nothing is trained on.
         folder: Each method has a run in it, with a ledger and a release of its own. What is trained there
             already, with the same settings, is not trained again.
         epsilon: Of each method.
         methods: Mechanisms by name; by default all that are private and not expected to take too long.
         longest: How many seconds that is. It is found by a few steps on made-up data.
-        protocol: One of `PROTOCOLS`.
         count: Generated images of each method that are measured; by default as many as the protocol has.
         seed: Makes trainings replay, and not for release.
-        device: By default the CPU.
         public: Whether the data are public, so that the figures may be shown.
         progress: Called with what is done, how many methods are done, and of how many.
         watch: Called while a method is trained; an answer of True stops there, to be gone on with.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +81,9 @@ def reproduce(
         progress: Called with what is done, and the number of rows done and of all.
         watch: Called while a row is trained; an answer of True stops there, to be gone on with.
     """
-    chosen = _scale(scale)
+    if isinstance(scale, str) and scale not in SCALES:
+        raise ReproductionError(f"scale is one of {', '.join(SCALES)}, not {scale}")
+    chosen = SCALES[scale] if isinstance(scale, str) else scale
     rows = rows_of(item, version)
     unknown = sorted(set(data or {}) - set(DATA))
     if unknown:
@@ -97,22 +100,13 @@ def reproduce(
     if protocol not in ("paper", "authors"):
         raise ReproductionError(f"the protocol is one of paper, authors, not {protocol}")
     runner = Runner(place, chosen, version, where, steps, watch, protocol)
-    book = _Sources(data or {}, chosen, where)
     wanted = [row for row in rows if only is None or _matches(only, f"{row.data} {row.method}")]
     if not wanted:
         raise ReproductionError(f"no row of {item}, {version} version, has {only!r} in it")
-    call = _Call(item, version, runner, book, numbers, rows, wanted, progress or (lambda *_: None))
+    call = _Call(item, version, runner, data or {}, numbers, rows, wanted, progress or (lambda *_: None))
     if item == "fig2":
         return call.samples()
     return call.gradients() if item == "fig4c" else call.measured()
-
-
-def _scale(scale: str | Scale) -> Scale:
-    if isinstance(scale, Scale):
-        return scale
-    if scale not in SCALES:
-        raise ReproductionError(f"scale is one of {', '.join(SCALES)}, not {scale}")
-    return SCALES[scale]
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -122,43 +116,30 @@ def _matches(pattern: str, text: str) -> bool:
         raise ReproductionError(f"{pattern!r} is not a regular expression: {error}") from error
 
 
-@dataclass
-class _Sources:
-    """Data sets, each opened when a row first needs it."""
-
-    paths: Mapping[str, str]
-    scale: Scale
-    device: torch.device
-    opened: dict[str, Source] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Source:
-        if name not in self.opened:
-            self.opened[name] = open_source(name, self.paths, self.scale, self.device)
-        return self.opened[name]
-
-
 @dataclass(frozen=True)
 class _Call:
     item: str
     version: str
     runner: Runner
-    sources: _Sources
+    paths: Mapping[str, str]
     seeds: tuple[int, ...]
     rows: list[Row]
     wanted: list[Row]
     progress: Callable[[str, int, int], object]
+    opened: dict[str, Source] = field(default_factory=dict)
+
+    def source(self, name: str) -> Source:
+        """Return a data set, opened when a row first needs it."""
+        if name not in self.opened:
+            self.opened[name] = open_source(name, self.paths, self.runner.scale, self.runner.device)
+        return self.opened[name]
 
     def measured(self) -> Reproduction:
         """Tables, and the figures whose points are rows."""
-        total = len([row for row in self.wanted if row.kind != "quoted"]) * len(self.seeds)
-        done = 0
-        for row in self.wanted:
-            if row.kind == "quoted":
-                continue
-            for seed in self.seeds:
-                self.progress(f"{row.data}: {row.method}", done, total)
-                self.runner.result(row, self.sources[row.data], seed)
-                done += 1
+        work = [(row, seed) for row in self.wanted if row.kind != "quoted" for seed in self.seeds]
+        for done, (row, seed) in enumerate(work):
+            self.progress(f"{row.data}: {row.method}", done, len(work))
+            self.runner.result(row, self.source(row.data), seed)
         lines = tuple(self._line(row) for row in self.rows)
         files = [self._write("csv", tables.to_csv(lines))]
         if self.item in _DRAW:
@@ -172,21 +153,15 @@ class _Call:
         panels, lines = [], []
         for done, row in enumerate(self.wanted):
             self.progress(f"{row.data}: {row.method}", done, len(self.wanted))
-            source = self.sources[row.data]
+            source = self.source(row.data)
             release = self.runner.release(row, source, self.seeds[0])
             labels = np.repeat(np.arange(release.classes), _COLUMNS)
             images, _ = release.sample(len(labels), labels, random_state=0, device=self.runner.device)
             spent = release.privacy.epsilon
-            panels.append(
-                (
-                    f"{row.data}\n{row.method}\nepsilon {format_epsilon(spent, digits=3)}",
-                    images,
-                    release.classes,
-                )
-            )
-            lines.append(
-                {"data": row.data, "trained_on": source.title, "method": row.method, "epsilon": spent}
-            )
+            title = f"{row.data}\n{row.method}\nepsilon {format_epsilon(spent, digits=3)}"
+            panels.append((title, images, release.classes))
+            line = {"data": row.data, "trained_on": source.title, "method": row.method, "epsilon": spent}
+            lines.append(line)
         picture = self._path("png")
         tables.draw_samples(panels, self._note(), picture)
         return self._finished([picture, self._write("csv", tables.csv_of(lines))])
@@ -203,7 +178,7 @@ class _Call:
         return self._finished([picture, self._write("csv", tables.csv_of(table))], spreads=spreads)
 
     def _spread(self, row: Row) -> list[GradientSpread]:
-        source, seed, batches = self.sources[row.data], self.seeds[0], self.runner.scale.gradient_batches
+        source, seed, batches = self.source(row.data), self.seeds[0], self.runner.scale.gradient_batches
         release = self.runner.release(row, source, seed)
         kept = self.runner.place(row, source, seed) / f"gradients-{batches}.json"
         if kept.is_file():
@@ -215,16 +190,14 @@ class _Call:
         return points
 
     def _line(self, row: Row) -> Line:
-        if row.kind == "quoted":
+        if row.kind == "quoted" or (row not in self.wanted and row.data not in self.opened):
             return Line(row, "", ())
-        if row not in self.wanted and row.data not in self.sources.opened:
-            return Line(row, "", ())
-        source = self.sources[row.data]
+        source = self.source(row.data)
         found = [self.runner.kept(row, source, seed) for seed in self.seeds]
         return Line(row, source.title, tuple(result for result in found if result is not None))
 
     def _note(self) -> str:
-        titles = sorted({source.title for source in self.sources.opened.values()})
+        titles = sorted({source.title for source in self.opened.values()})
         scale = self.runner.scale
         words = [f"{self.item}, {self.version} version, scale {scale.name}"]
         if self.runner.steps is not None:
@@ -244,13 +217,5 @@ class _Call:
         replace_file(path, content.encode())
         return path
 
-    def _finished(
-        self,
-        files: Sequence[Path],
-        *,
-        lines: tuple[Line, ...] = (),
-        spreads: Mapping[str, Sequence[GradientSpread]] | None = None,
-    ) -> Reproduction:
-        return Reproduction(
-            self.item, self.version, self.runner.scale.name, lines, spreads or {}, tuple(files)
-        )
+    def _finished(self, files: Sequence[Path], **found: Any) -> Reproduction:
+        return Reproduction(self.item, self.version, self.runner.scale.name, files=tuple(files), **found)

@@ -52,12 +52,6 @@ _PATIENCE = {"first": 10, "final": 30}
 class Result:
     """What came out of a row with one seed. ε is what is proved; without privacy it is infinite."""
 
-    epsilon: float
-    delta: float | None
-    steps: int | None
-    noise_multiplier: float | None
-    seconds: float
-    """Of training, where it went through at one time."""
     accuracy: dict[str, float]
     """By classifier, in per cent, mean over the sets of synthetic images."""
     distance: float
@@ -65,6 +59,12 @@ class Result:
     distance_floor: float  # of real images
     precision: float
     recall: float
+    epsilon: float = math.inf
+    delta: float | None = None
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    seconds: float = 0.0
+    """Of training, where it went through at one time."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; an infinite ε is null."""
@@ -91,10 +91,8 @@ class Runner:
 
     def result(self, row: Row, source: Source, seed: int) -> Result:
         """Return the figures of a row, computed now or found from before."""
-        place = self.place(row, source, seed)
-        kept = place / f"result-{self._measures()}.json"
-        if kept.is_file():
-            return Result.from_json(json.loads(kept.read_text(encoding="utf-8")))
+        if (found := self.kept(row, source, seed)) is not None:
+            return found
         if row.kind == "real":
             found = self._measure_real(source, seed)
         else:
@@ -116,14 +114,15 @@ class Runner:
                 noise_multiplier=plan.noise_multiplier,
                 seconds=seconds,
             )
-        place.mkdir(parents=True, exist_ok=True)
+        kept = self._kept_at(row, source, seed)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         replace_file(kept, (json.dumps(found.to_json(), indent=1) + "\n").encode())
         return found
 
     def kept(self, row: Row, source: Source, seed: int) -> Result | None:
         """Return the figures of a row if they are here from before."""
-        place = self.place(row, source, seed) / f"result-{self._measures()}.json"
-        return self.result(row, source, seed) if place.is_file() else None
+        kept = self._kept_at(row, source, seed)
+        return Result.from_json(json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
 
     def release(self, row: Row, source: Source, seed: int) -> Release:
         """Train the generator of a row; a training that was interrupted goes on where it was."""
@@ -166,9 +165,10 @@ class Runner:
             smaller = smaller.replace(privacy={"steps": self.steps})
         return smaller
 
-    def _measures(self) -> str:
-        """What decides on the measures besides the images."""
-        return f"{self.scale.count}-{self.scale.sets}-{self._patience()}-{self.protocol_name}"
+    def _kept_at(self, row: Row, source: Source, seed: int) -> Path:
+        """A file named after what decides on the measures besides the images."""
+        measures = f"{self.scale.count}-{self.scale.sets}-{self._patience()}-{self.protocol_name}"
+        return self.place(row, source, seed) / f"result-{measures}.json"
 
     def _patience(self) -> int:
         return self.scale.patience or _PATIENCE[self.version]
@@ -221,11 +221,6 @@ class Runner:
             on_device(images_of(source.training), self.device),
         ).to_json()
         return Result(
-            epsilon=math.inf,
-            delta=None,
-            steps=None,
-            noise_multiplier=None,
-            seconds=0.0,
             accuracy={score.name: score.mean for score in utility.scores},
             distance=likeness["frechet"],
             distance_name=likeness["name"],

@@ -25,24 +25,24 @@ class Scale:
     """Limits on what is done, and by how much learning rates grow to make up for fewer steps."""
 
     name: str
-    small_data: bool
+    small_data: bool = False
     """Whether data that come with scikit-learn stand in for the papers' where no other are given."""
-    steps: int | None
+    steps: int | None = None
     """Most steps of a training; `None`: the paper's own number."""
-    batch: int | None
+    batch: int | None = None
     """Most records, and most generated images, of a step of the papers' recipes."""
-    narrow: bool
+    narrow: bool = False
     """Whether generators get an eighth, or less, of their channels."""
-    rate: float
+    rate: float = 1.0
     """Factor on the papers' learning rates."""
-    count: int
+    count: int = 60_000
     """Synthetic images for the measures."""
-    sets: int
+    sets: int = 5
     """Sets of them, drawn afresh; each trains every classifier once."""
-    patience: int | None
+    patience: int | None = None
     """Of the classifiers; `None`: that of the paper's version."""
-    seeds: int
-    gradient_batches: int  # over which bias and variance of a gradient are computed
+    seeds: int = 3
+    gradient_batches: int = 300  # over which bias and variance of a gradient are computed
 
     def apply(self, recipe: Recipe) -> Recipe:
         """Return the recipe, made smaller."""
@@ -74,21 +74,8 @@ QUICK = Scale(
     sets=1,
     patience=3,
     seeds=1,
-    gradient_batches=300,
 )
-FULL = Scale(
-    "full",
-    small_data=False,
-    steps=None,
-    batch=None,
-    narrow=False,
-    rate=1.0,
-    count=60_000,
-    sets=5,
-    patience=None,
-    seeds=3,
-    gradient_batches=300,
-)
+FULL = Scale("full")  # all as in the papers
 SCALES = {scale.name: scale for scale in (QUICK, FULL)}
 
 

@@ -28,8 +28,6 @@ NOT_A_GUARANTEE = "not a valid guarantee: all images of a step share one sample"
 
 _CLASSIFIERS = {"logistic": "Log Reg", "mlp": "MLP", "cnn": "CNN"}
 
-_MARKS = ("o", "s", "^", "D", "v")
-
 
 @dataclass(frozen=True)
 class Line:
@@ -162,9 +160,8 @@ def draw_samples(samples: Sequence[tuple[str, NDArray[np.uint8], int]], note: st
 def draw_rates(lines: Sequence[Line], note: str, path: Path) -> None:
     """Figure 4a: error of the CNN against the learning rate, by optimizer."""
     figure, (axis,) = _figure(1)
-    for series in _by_series(lines):
-        rates = [line.row.at for line in series[1]]
-        _curve(axis, rates, [_error(line) for line in series[1]], series[0])
+    for name, series in _by_series(lines):
+        _curve(axis, [line.row.at for line in series], [_error(line) for line in series], name)
     axis.set(xscale="log", xlabel="learning rate", ylabel="error of the CNN, per cent")
     axis.legend()
     _save(figure, note, path)
@@ -211,11 +208,10 @@ def draw_debias(lines: Sequence[Line], note: str, path: Path) -> None:
 def draw_gradients(spreads: Mapping[str, Sequence[GradientSpread]], note: str, path: Path) -> None:
     """Figure 4c: bias and variance of the gradient against p, a line for each generator."""
     figure, (left, right) = _figure(2)
-    for k, (name, points) in enumerate(spreads.items()):
+    for name, points in spreads.items():
         at = [point.debias for point in points]
-        mark = _MARKS[k % len(_MARKS)]
-        left.plot(at, [point.bias for point in points], marker=mark, label=name)
-        right.plot(at, [point.variance for point in points], marker=mark, label=name)
+        _curve(left, at, [point.bias for point in points], name)
+        _curve(right, at, [point.variance for point in points], name)
     left.set_ylabel("bias, relative to the gradient")
     right.set_ylabel("variance, relative to p = 0")
     for axis in (left, right):

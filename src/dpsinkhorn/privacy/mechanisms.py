@@ -134,7 +134,12 @@ class LaplaceMechanism(Mechanism):
 
 
 @dataclass(frozen=True)
-class BatchMechanism(_Gaussian):
+class _Clipped(_Gaussian):
+    clip: float
+    noise_multiplier: float
+
+
+class BatchMechanism(_Clipped):
     """Mechanism `batch`: the whole gradient matrix of a step is clipped to `clip` (Algorithm 1).
 
     Two matrices of norm at most Δ are at most 2Δ apart, whatever the batches, the empty one included; noise
@@ -145,15 +150,11 @@ class BatchMechanism(_Gaussian):
     (1.0, 1.1)
     """
 
-    clip: float
-    noise_multiplier: float
-
     @property
     def sensitivity(self) -> float:
         return 2 * self.clip
 
 
-@dataclass(frozen=True)
 class ParameterMechanism(BatchMechanism):
     """Mechanism `parameter`: the generator's whole parameter gradient is clipped; accounted as `batch`."""
 
@@ -243,8 +244,7 @@ class VoteMechanism(_Gaussian):
         return self.charge(steps)
 
 
-@dataclass(frozen=True)
-class RecordMechanism(_Gaussian):
+class RecordMechanism(_Clipped):
     """Mechanism `record`: a sum over records, each record's share clipped to `clip`.
 
     Proof: docs/proofs/record-sensitivity.md.
@@ -253,16 +253,12 @@ class RecordMechanism(_Gaussian):
     6.0
     """
 
-    clip: float
-    noise_multiplier: float
-
     @property
     def sensitivity(self) -> float:
         return self.clip
 
 
-@dataclass(frozen=True)
-class MomentsMechanism(_Gaussian):
+class MomentsMechanism(_Clipped):
     """Mechanism `moments`: a sum over all records, each one's contribution scaled to a norm of at most 1.
 
     What is summed differs from step to step: coefficients and counts, or squares of deviations, clipped
@@ -273,9 +269,6 @@ class MomentsMechanism(_Gaussian):
     >>> MomentsMechanism(clip=7.0, noise_multiplier=2.0).noise_std
     2.0
     """
-
-    clip: float
-    noise_multiplier: float
 
     @property
     def sensitivity(self) -> float:

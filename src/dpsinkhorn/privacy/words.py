@@ -29,7 +29,6 @@ PUBLIC_FACTS = (
     "that the data passed the checks of the reader",
 )
 """What every statement counts as public."""
-"""Facts about private data that no guarantee covers."""
 
 
 def meaning(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +29,6 @@ _MEASURES = {  # where they are in the JSON, and their decimals
     "balanced accuracy": ("balanced_accuracy", "balanced_accuracy_spread", 1),
     "AUC": ("roc_auc", "roc_auc_spread", 3),
 }
-
-
-@dataclass(frozen=True)
-class EvaluationTables:
-    """Figures as text."""
-
-    data: str
-    count: str
-    protocol: str
-    varied: bool
-    """Whether the images have the release's variation, or are plain."""
-    real: str
-    """How many real images the classifiers beside were trained on; nothing where there are none."""
-    headings: tuple[str, ...]
-    scores: tuple[tuple[str, ...], ...]
-    """Classifier, and for each heading a figure, or two: trained on generated and on real images."""
-    classifiers: tuple[str, ...]
-    per_class: tuple[tuple[str, str, tuple[str, ...]], ...]
-    """Class, images to test on, a figure for each classifier."""
-    left_out: int
-    """Classes that are served better than those shown."""
-    measures: tuple[tuple[str, str, str], ...]
-    """Measure, synthetic, real."""
-    floor_from: str
-    summary: str
-    """What the last classifier makes of it, class by class, in a sentence."""
-    trained_on: bool
-    """Whether the real images are known to be those of the training; nothing is known where it is false."""
 
 
 def read_evaluation(path: Path, release: Release) -> dict[str, Any]:
@@ -103,8 +74,8 @@ def private_pictures(found: dict[str, Any], path: Path) -> list[tuple[str, Pictu
 
 def evaluation_tables(
     found: dict[str, Any], class_names: Sequence[str], *, public: bool, learnt_public: bool = False
-) -> EvaluationTables:
-    """Figures as text. On a page that may be shown, names of files and of private labels stay out.
+) -> dict[str, Any]:
+    """Return figures as text. On a page that may be shown, names of files and of private labels stay out.
 
     So do figures that real training images had a part in, unless they are of a public data set: that the
     images to test on are public does not say that those of the training are. These are classifiers trained on
@@ -125,16 +96,19 @@ def evaluation_tables(
         if public and data not in KNOWN:
             data = "data that the curator states to be public"
         ranked = _ranked(scores)
-        return EvaluationTables(
-            data,
-            (f"{int(found['sets'])} sets of " if found["sets"] > 1 else "") + f"{int(found['count']):,}",
-            f"{found['protocol']['name']}: {found['protocol']['summary']}",
-            bool(found["varied"]),
-            "" if beside is None else f"{int(beside['trained_on']):,}",
-            tuple(_MEASURES),
-            tuple(_score(pair) for pair in pairs),
-            tuple(str(score["name"]) for score in scores),
-            tuple(
+        return {
+            "data": data,
+            "count": (f"{int(found['sets'])} sets of " if found["sets"] > 1 else "")
+            + f"{int(found['count']):,}",
+            "protocol": f"{found['protocol']['name']}: {found['protocol']['summary']}",
+            "varied": bool(found["varied"]),  # rather than plain images
+            # real images that the classifiers beside were trained on
+            "real": "" if beside is None else f"{int(beside['trained_on']):,}",
+            "headings": tuple(_MEASURES),
+            # for each heading a figure, or two: trained on generated and on real images
+            "scores": tuple(_score(pair) for pair in pairs),
+            "classifiers": tuple(str(score["name"]) for score in scores),
+            "per_class": tuple(
                 (
                     class_title(k, names),
                     f"{int(utility['tested_by_class'][k]):,}",
@@ -142,12 +116,13 @@ def evaluation_tables(
                 )
                 for k in ranked[:_SHOWN]
             ),
-            max(0, len(ranked) - _SHOWN),
-            () if likeness is None else tuple(_measures(likeness)),
-            "" if likeness is None else str(likeness["floor_from"]),
-            _summary(scores, names),
-            found.get("trained_on") is True and (learnt_public or not public),
-        )
+            "left_out": max(0, len(ranked) - _SHOWN),
+            "measures": () if likeness is None else tuple(_measures(likeness)),
+            "floor_from": "" if likeness is None else str(likeness["floor_from"]),
+            "summary": _summary(scores, names),
+            # where it is false, nothing is known
+            "trained_on": found.get("trained_on") is True and (learnt_public or not public),
+        }
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ReportError(
             f"the evaluation lacks something, or holds what it should not ({error!r}); evaluate again"

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from dpsinkhorn.data import Dataset, ShardedDataset, check_every_class
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.mechanisms.shared.base import Sample, tidy
+from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.class_counts import Labels
-from dpsinkhorn.mechanisms.shared.fixed import Drawn
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
-from dpsinkhorn.mechanisms.shared.steps import AllRecords
+from dpsinkhorn.mechanisms.shared.clipping import grid_bits, on_grid, tidy
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, Drawn
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.plan import Facts

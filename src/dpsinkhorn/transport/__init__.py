@@ -6,11 +6,15 @@ from dpsinkhorn.transport.algorithm import paper_sensitivity, step_sensitivity
 from dpsinkhorn.transport.clouds import CappedCost, Clouds, Setting
 from dpsinkhorn.transport.cost import private_cost
 from dpsinkhorn.transport.direct import DirectMechanism, cost_sensitivity
-from dpsinkhorn.transport.histogram import HistogramMechanism, NoisyHistograms
-from dpsinkhorn.transport.linear_program import FeasiblePlan, LinearProgramMechanism
+from dpsinkhorn.transport.histogram import (
+    FeasiblePlan,
+    HistogramMechanism,
+    LinearProgramMechanism,
+    NoisyHistograms,
+)
 from dpsinkhorn.transport.noisy import NoisyPotentials, NoisySinkhorn, noisy_sinkhorn
 from dpsinkhorn.transport.reading import read_points, read_together
-from dpsinkhorn.transport.result import PrivateCost
+from dpsinkhorn.transport.release import PrivateCost
 from dpsinkhorn.transport.sliced import SlicedMechanism, SmoothedMechanism, published_sensitivity
 from dpsinkhorn.transport.tradeoff import (
     Tradeoff,

@@ -165,7 +165,7 @@ def theorem3(
 
     C'_η is taken as its proof has it, n c̄ √(8/η) ν^(3/2η); as typeset the root covers all of it.
     """
-    limit = min(suboptimality / (1 + math.log(n)), 2 * bound / (n * math.log(n)) if n > 1 else math.inf)
+    limit = _largest_regularization(n, bound, suboptimality)
     if regularization > limit:
         raise TransportError(
             f"Theorem 3 needs a regularization of at most {limit:.4g}, not {regularization:g}"
@@ -176,6 +176,11 @@ def theorem3(
     )
     factor = n * bound * math.sqrt(8 / regularization) * _exp(9 * bound / regularization)
     return first, factor * math.sqrt(inner) if inner > 0 else 0.0
+
+
+def _largest_regularization(n: int, bound: float, suboptimality: float) -> float:
+    """Return the largest η that Theorem 3 takes."""
+    return min(suboptimality / (1 + math.log(n)), 2 * bound / (n * math.log(n)) if n > 1 else math.inf)
 
 
 def theorem4(n: int, regularization: float, suboptimality: float, scale: float = 0.0) -> float:
@@ -232,7 +237,7 @@ def corollary2(
     epsilon: float, delta: float, *, n: int, bound: float, initial_gap: float, suboptimality: float
 ) -> TwoStageBound:
     """The overall privacy-utility function: the least of Theorem 3 over η and the split of ε, on a grid."""
-    limit = min(suboptimality / (1 + math.log(n)), 2 * bound / (n * math.log(n)) if n > 1 else bound)
+    limit = min(_largest_regularization(n, bound, suboptimality), math.inf if n > 1 else bound)
     best = TwoStageBound(math.inf, limit, epsilon / 2, epsilon / 2)
     for share in np.linspace(0.05, 0.95, 19):
         for eta in limit * np.geomspace(1e-2, 1.0, 25):

@@ -41,10 +41,10 @@ _Array = npt.NDArray[np.float64]
 _PIVOTS = 10**8  # far more than are needed: the simplex ends, whatever rounding does
 
 
-def rounding(setting: Setting, regularization: float) -> float:
-    """Return by how much float64 can put a computed value off, whatever the data."""
+def rounding(setting: Setting, regularization: float, *, bound: float | None = None) -> float:
+    """Return by how much float64 can put a computed value off, whatever the data; of costs up to `bound`."""
     terms = setting.n + setting.m + setting.dimension + 32
-    return _UNIT * terms * (setting.bound + regularization)
+    return _UNIT * terms * ((setting.bound if bound is None else bound) + regularization)
 
 
 def rounding_of_gap(setting: Setting, regularization: float) -> float:

@@ -29,6 +29,7 @@ _FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 
 Points: TypeAlias = "npt.ArrayLike | Tensor"
 PublicSide: TypeAlias = Literal["x", "y"]
+_IN_PIXELS = (SquaredEuclidean, Cityblock, L1L2)
 _BOUND = (1e-100, 1e100)  # so that squares of costs, and the noise, stay within float64
 
 
@@ -55,15 +56,10 @@ class CappedCost(Cost):
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
         far = _FARTHEST[x.dtype]
         x, y = (points.clamp(-far, far) for points in (x, y))
-        base = self.base
-        rule = type(base).pairwise  # a subclass may have its own
-        if rule is SquaredEuclidean.pairwise:
-            costs = _by_differences(x, y, SquaredEuclidean.pixels)
-        elif rule is Euclidean.pairwise:
+        base, rule = self.base, type(self.base).pairwise  # a subclass may have its own
+        if rule is Euclidean.pairwise:
             costs = _by_differences(x, y, SquaredEuclidean.pixels).sqrt_()
-        elif rule is Cityblock.pairwise:
-            costs = _by_differences(x, y, Cityblock.pixels)
-        elif isinstance(base, L1L2) and rule is L1L2.pairwise:
+        elif isinstance(base, _IN_PIXELS) and rule in [known.pairwise for known in _IN_PIXELS]:
             costs = _by_differences(x, y, base.pixels)
         else:
             costs = base.pairwise(x, y)
@@ -86,7 +82,7 @@ def checked_cost(cost: Cost | str | None, *, dimension: int | None = None) -> Co
         found = as_cost(cost)
     except ValueError as error:
         raise TransportError(str(error)) from None
-    if dimension is not None and type(found) not in (SquaredEuclidean, Euclidean, Cityblock, L1L2):
+    if dimension is not None and type(found) not in (Euclidean, *_IN_PIXELS):
         x, y = torch.zeros(2, dimension).double(), torch.zeros(3, dimension).double()
         name = type(found).__name__
         try:

@@ -1,24 +1,41 @@
-"""`private_cost`: how far apart two private data sets are, and under what guarantee we say so."""
+"""`private_cost`: how far apart two private data sets are, and under what guarantee we say so.
+
+`offered` plans all methods that can be had at given public settings; `private_cost` takes one of them, and
+`measure_tradeoff` measures them all.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+import contextlib
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Literal, TypeAlias, get_args
 
 import numpy.typing as npt
 from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
-from dpsinkhorn.ot import Cost
-from dpsinkhorn.privacy import Adjacency
+from dpsinkhorn.ot import Cost, Euclidean
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import Clouds, Interval, PublicSide
-from dpsinkhorn.transport.methods import METHODS, Planned, offered
-from dpsinkhorn.transport.result import CostMethod, PrivateCost, Quantity
+from dpsinkhorn.transport.clouds import Clouds, PublicSide
+from dpsinkhorn.transport.direct import DirectMechanism
+from dpsinkhorn.transport.histogram import HistogramMechanism, LinearProgramMechanism
+from dpsinkhorn.transport.noisy import NoisySinkhorn
+from dpsinkhorn.transport.release import CostMechanism, CostMethod, PrivateCost, Quantity
+from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, SmoothedMechanism, require_euclidean
 
+METHODS: tuple[CostMethod, ...] = get_args(CostMethod)
+SLICED: tuple[CostMethod, ...] = ("sliced", "smoothed-sliced")
+_NEEDS: dict[CostMethod, str] = {
+    "histogram": "histogram needs a public support to count on; give support",
+    "linear-program": "linear-program needs a public support to count on, and takes no regularization",
+    "noisy-sinkhorn": "noisy-sinkhorn needs a delta above 0, a regularization above 0, and gives no "
+    "divergence",
+    "sliced": "sliced is without regularization, and not debiased: leave both out",
+    "smoothed-sliced": "smoothed-sliced needs a delta above 0, and no regularization",
+}
 Choice: TypeAlias = Literal["auto", CostMethod]
 COMPARED: tuple[CostMethod, ...] = ("direct", "noisy-sinkhorn")  # by `auto`
 _COMPUTED_ON_ALL_POINTS = ("auto", "direct")  # whose cost grows with the pairs
@@ -102,11 +119,10 @@ def private_cost(
     epsilon, delta, confidence, debiased = float(epsilon), float(delta), float(confidence), bool(debiased)
     source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
-    bound = clouds.setting.bound
     if regularization is None and not debiased and method != "noisy-sinkhorn":
         affordable = max(clouds.setting.n, clouds.setting.m) <= _AFFORDABLE
         regularization = 0.0 if affordable or method not in _COMPUTED_ON_ALL_POINTS else None
-    value = regularization_of(regularization, bound)
+    value = regularization_of(regularization, clouds.setting.bound)
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
     plans = offered(
         clouds,
@@ -123,33 +139,59 @@ def private_cost(
     chosen, reason = _choose(method, plans, support is not None)
     plan = plans[chosen]
     account.spend(plan.charge, what=plan.what, paired=paired)
-    found = plan.estimate(source)
-    least, most = (-math.inf, math.inf) if plan.quantity == "divergence" else (0.0, bound)
+    return dataclasses.replace(plan.estimator(clouds, confidence)(source), reason=reason)
 
-    def within(interval: Interval) -> Interval:
-        low, high = (min(max(end, least), most) for end in interval)
-        return low, high
 
-    return PrivateCost(
-        cost=min(max(found.cost, least), most),
-        released=found.released,
-        interval=within(found.interval),
-        population_interval=None if found.population_interval is None else within(found.population_interval),
-        confidence=confidence,
-        epsilon=epsilon,
-        delta=plan.delta,
-        method=chosen,
-        quantity=plan.quantity,
-        predicted_error=plan.predicted_error if found.predicted_error is None else found.predicted_error,
-        regularization=value,
-        cost_bound=bound,
-        adjacency=Adjacency.REPLACE_ONE.value,
-        reason=reason,
-        seeded=not source.secure,
-        sizes=(clouds.setting.n, clouds.setting.m),
-        charge=plan.charge,
-        remarks=plan.notes,
-    )
+def offered(
+    clouds: Clouds,
+    quantity: Quantity,
+    *,
+    regularization: float,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.95,
+    gap: float | None = None,
+    support: npt.ArrayLike | Tensor | None = None,
+    center: npt.ArrayLike | Tensor | None = None,
+    methods: Collection[CostMethod] = METHODS,
+) -> dict[CostMethod, CostMechanism]:
+    """Plan those of `methods` that can be had. A single one that cannot is a `TransportError`."""
+    found: dict[CostMethod, CostMechanism] = {}
+    setting, base = clouds.setting, clouds.cost.base
+    only = next(iter(methods)) if len(methods) == 1 else None
+    if center is not None:
+        Ball.of(setting, center)  # checked even where nobody asks for it
+    if "direct" in methods:
+        found["direct"] = DirectMechanism.plan(
+            setting, quantity, regularization=regularization, epsilon=epsilon, gap=gap
+        )
+    if "noisy-sinkhorn" in methods and delta > 0 and quantity == "entropic":
+        # ψ, the algorithm's state, on the public side
+        turned = clouds.flipped().setting if setting.public == "x" else setting
+        # An ε that is too small for it does not keep the others from being had.
+        with contextlib.suppress(*(() if only else (TransportError,))):
+            found["noisy-sinkhorn"] = NoisySinkhorn.plan(
+                turned, regularization=regularization, epsilon=epsilon, delta=delta
+            )
+    if support is not None:
+        options = {"quantity": quantity, "regularization": regularization}
+        bins = HistogramMechanism.plan(clouds, support, epsilon=epsilon, **options)  # type: ignore[arg-type]
+        if "histogram" in methods:
+            found["histogram"] = bins
+        if "linear-program" in methods and quantity == "exact":
+            found["linear-program"] = LinearProgramMechanism(bins, confidence)
+    if only in SLICED:
+        require_euclidean(base)
+    if type(base) is Euclidean and not (only and quantity != "exact"):
+        if "sliced" in methods:
+            found["sliced"] = SlicedMechanism.plan(setting, epsilon=epsilon, center=center)
+        if "smoothed-sliced" in methods and delta > 0:
+            found["smoothed-sliced"] = SmoothedMechanism.plan(
+                setting, epsilon=epsilon, delta=delta, center=center
+            )
+    if only and only not in found:
+        raise TransportError(_NEEDS[only])
+    return found
 
 
 def regularization_of(regularization: float | None, bound: float) -> float:
@@ -170,7 +212,9 @@ def quantity_of(regularization: float, debiased: bool) -> Quantity:
     return "entropic" if regularization else "exact"
 
 
-def _choose(method: Choice, plans: Mapping[CostMethod, Planned], binned: bool) -> tuple[CostMethod, str]:
+def _choose(
+    method: Choice, plans: Mapping[CostMethod, CostMechanism], binned: bool
+) -> tuple[CostMethod, str]:
     if method != "auto":
         return method, "asked for"
     errors = ", ".join(f"{name} {plan.predicted_error:.3g}" for name, plan in plans.items())
@@ -180,6 +224,6 @@ def _choose(method: Choice, plans: Mapping[CostMethod, Planned], binned: bool) -
     return taken_by_auto(plans), reason
 
 
-def taken_by_auto(plans: Mapping[CostMethod, Planned]) -> CostMethod:
+def taken_by_auto(plans: Mapping[CostMethod, CostMechanism]) -> CostMethod:
     """Return the method of the least predicted error, of those that `auto` compares."""
     return min((name for name in COMPARED if name in plans), key=lambda name: plans[name].predicted_error)

@@ -8,18 +8,15 @@ Proof: docs/proofs/direct-cost.md.
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import torch
-
-from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.certified import certified_exact_value, certified_value, rounding, rounding_of_gap
 from dpsinkhorn.transport.clouds import Clouds, Interval, Setting, of_populations
-from dpsinkhorn.transport.laplace import LaplaceRelease
-from dpsinkhorn.transport.result import Quantity
+from dpsinkhorn.transport.release import NumberMechanism, Quantity, notes_of
 
 _GAP = 0.01  # of the sensitivity, or of the noise where that is less: what stopping early may cost
 
@@ -37,7 +34,7 @@ def cost_sensitivity(setting: Setting, quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True)
-class DirectMechanism(LaplaceRelease):
+class DirectMechanism(NumberMechanism):
     """What is settled before any point is looked at.
 
     Attributes:
@@ -45,6 +42,7 @@ class DirectMechanism(LaplaceRelease):
         rounding: how far float64 may put it off besides.
     """
 
+    method, what = "direct", "cost"
     setting: Setting
     quantity: Quantity
     regularization: float
@@ -94,11 +92,16 @@ class DirectMechanism(LaplaceRelease):
         error = self.scale + self.gap / 2
         return error if self.quantity == "divergence" else min(self.setting.bound, error)
 
-    def interval(self, released: float, confidence: float) -> tuple[float, float]:
-        """Return where the true value is, with this probability over the noise."""
-        reach = self.scale * math.log(1 / (1 - confidence)) + self.rounding
+    def interval(self, released: float, confidence: float) -> Interval:
+        low, high = super().interval(released, confidence)
         below = self.gap / 2 if self.quantity == "divergence" else 0.0  # there the gaps have both signs
-        return released - reach - below, released + reach + self.gap - below
+        return low - below, high - below
+
+    def facts(self) -> dict[str, Any]:
+        notes = notes_of(self.quantity, self.regularization, self.setting)
+        if self.quantity == "exact":
+            notes = ("The transport cost of these samples itself, without regularization.",)
+        return {"quantity": self.quantity, "regularization": self.regularization, "notes": notes}
 
     def of_populations(self, released: float, confidence: float) -> Interval | None:
         """Return where the populations' cost is: below what follows from that of the samples, and above 0.
@@ -108,15 +111,10 @@ class DirectMechanism(LaplaceRelease):
         """
         if self.quantity == "divergence":
             return None
-        return of_populations(
-            lambda at: self.interval(released, at),
-            self.setting,
-            confidence=confidence,
-            span=self.setting.bound,
-        )
+        interval = partial(self.interval, released)
+        return of_populations(interval, self.setting, confidence=confidence, span=self.setting.bound)
 
     def value(self, clouds: Clouds) -> float:
-        """Return the value that is noised. **Private**: not for anyone's eyes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever a solver has to say would tell of the data
             if self.quantity == "exact":
@@ -132,11 +130,3 @@ class DirectMechanism(LaplaceRelease):
         target = gap - rounding_of_gap(setting, self.regularization)
         problem = clouds.problem(sides)  # type: ignore[arg-type]
         return certified_value(problem, self.regularization, bound=bound, gap=target)
-
-    def release(self, clouds: Clouds, noise: NoiseSource) -> float:
-        """Return the noised value; charge `charge` first."""
-        return self.noised(self.value(clouds), noise)
-
-    def noised(self, value: float, noise: NoiseSource) -> float:
-        """Return what `value` returned, with its noise."""
-        return float(self._noised(torch.tensor(value, dtype=torch.float64), noise))

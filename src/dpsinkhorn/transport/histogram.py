@@ -3,6 +3,17 @@
 Points are counted at the nearest of k public support points. Replacing one point moves two counts by one, so
 Laplace noise of scale 2/ε on all counts of both sides is ε-DP (a point of one side only is replaced).
 Proof: docs/proofs/histogram-cost.md.
+
+`LinearProgramMechanism` makes a plan of them that never uses mass which is not there. After Muñoz Medina,
+Syed, Vassilvitskii and Vitercik (2020): where private data are the right-hand side of a linear program, noise
+and a shift make that side smaller, so that what solves the noisy program satisfies the true one. Transport
+between counts takes this form once mass may stay where it is, at the price of the largest cost, which changes
+no optimum:
+
+    minimise <C, P> + c̄ (1 - |P|)   over P >= 0 with row sums of at most a, and column sums of at most b.
+
+Their noise is truncated, so that no constraint is ever broken, for a δ. Here it is not: pure ε-DP, and no
+constraint is broken with the probability of the interval. Proof: docs/proofs/linear-program.md.
 """
 
 from __future__ import annotations
@@ -10,6 +21,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +32,10 @@ from torch import Tensor
 
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import ConvergenceWarning, MatrixProblem, SquaredEuclidean, solve
+from dpsinkhorn.privacy import Charge
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
-from dpsinkhorn.transport.certified import exact_value
+from dpsinkhorn.transport.certified import exact_plan, exact_value
 from dpsinkhorn.transport.clouds import (
     CappedCost,
     Clouds,
@@ -31,12 +45,15 @@ from dpsinkhorn.transport.clouds import (
     of_populations,
     root_spread,
 )
-from dpsinkhorn.transport.laplace import LaplaceRelease
-from dpsinkhorn.transport.result import Quantity
+from dpsinkhorn.transport.release import CostMechanism, LaplaceRelease, Quantity, notes_of
 
 _Array = npt.NDArray[np.float64]
 _REPEATS = 6  # of the noise, to estimate an error
 _PART_OF_NOISE = 0.35  # of the cost between copies: a compromise among data that are alike and far apart
+_BINNED = (
+    "Cost, interval and predicted error are of the data moved to the nearest points of the support: what "
+    "that changes is not known, and not in them."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,16 +87,27 @@ class NoisyHistograms:
 
 
 @dataclass(frozen=True, eq=False)
-class HistogramMechanism(LaplaceRelease):
-    """What is settled before any point is looked at: the support, the noise, the error to expect."""
+class HistogramMechanism(LaplaceRelease, CostMechanism):
+    """What is settled before any point is looked at: the support, the noise, what is computed of counts."""
 
+    method = what = "histogram"
     setting: Setting
     support: Tensor
     costs: _Array
     epsilon: float
+    quantity: Quantity
+    regularization: float
 
     @classmethod
-    def plan(cls, clouds: Clouds, support: npt.ArrayLike | Tensor, *, epsilon: float) -> HistogramMechanism:
+    def plan(
+        cls,
+        clouds: Clouds,
+        support: npt.ArrayLike | Tensor,
+        *,
+        epsilon: float,
+        quantity: Quantity = "exact",
+        regularization: float = 0.0,
+    ) -> HistogramMechanism:
         """Of `clouds` only the setting and the cost are used."""
         checks.positive(epsilon=epsilon)
         points = checked_points("support", support)
@@ -88,7 +116,8 @@ class HistogramMechanism(LaplaceRelease):
                 f"the support must have the dimension of the points, {clouds.setting.dimension}, "
                 f"not {points.shape[1]}"
             )
-        return cls(clouds.setting, points, clouds.cost.pairwise(points, points).numpy(), float(epsilon))
+        costs = clouds.cost.pairwise(points, points).numpy()
+        return cls(clouds.setting, points, costs, float(epsilon), quantity, regularization)
 
     @property
     def sensitivity(self) -> float:
@@ -107,16 +136,17 @@ class HistogramMechanism(LaplaceRelease):
         """All counts of the private sides."""
         return len(self._sides) * len(self.support)
 
-    def predicted_error(self, quantity: Quantity) -> float:
+    @property
+    def predicted_error(self) -> float:
         """A bound on the mean absolute error of a cost between the binned data; binning is not in it.
 
         It holds whatever the data are, and so is far above the error of most; see `estimated_error`.
         """
         k = len(self.support)
         shift = self.scale * (k / 2 + math.sqrt(k / 2))  # bounds the mean of total variation times size
-        return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
+        return self._most * min(1.0, sum(shift / size for _, size in self._sides))
 
-    def estimated_error(self, found: NoisyHistograms, quantity: Quantity, regularization: float) -> float:
+    def estimated_error(self, found: NoisyHistograms) -> float:
         """Estimate the mean absolute error of a cost, from the released histograms: post-processing.
 
         What stands out of the noise is noised again, and the mean change of the cost is taken; or, if that is
@@ -140,29 +170,37 @@ class HistogramMechanism(LaplaceRelease):
             return kept / kept.sum() if kept.any() else weights
 
         def change(x: _Array, y: _Array) -> float:
-            before = NoisyHistograms(x, y, self.costs).cost(quantity, regularization)
+            before = self._cost(NoisyHistograms(x, y, self.costs))
             after = (NoisyHistograms(noised("x", x), noised("y", y), self.costs) for _ in range(_REPEATS))
-            return float(np.mean([abs(each.cost(quantity, regularization) - before) for each in after]))
+            return float(np.mean([abs(self._cost(each) - before) for each in after]))
 
         both = (found.x + found.y) / 2
         clear = change(standing_out("x", found.x), standing_out("y", found.y))
         return max(clear, _PART_OF_NOISE * change(both, both))
 
-    def reach(self, quantity: Quantity, confidence: float) -> float:
+    def _cost(self, histograms: NoisyHistograms) -> float:
+        return histograms.cost(self.quantity, self.regularization)
+
+    def reach(self, confidence: float) -> float:
         """Return what the error exceeds with probability 1 - confidence at most."""
         alone = (1 - confidence) / (2 * len(self._sides))  # two signs of the noise on each side
         shift = self.scale * _sum_of_positive_parts(len(self.support), alone)
-        return self._times(quantity) * min(1.0, sum(shift / size for _, size in self._sides))
+        return self._most * min(1.0, sum(shift / size for _, size in self._sides))
 
-    def of_populations(self, released: float, quantity: Quantity, confidence: float) -> Interval | None:
+    def interval(self, released: float, confidence: float) -> Interval:
+        """Return where the cost of the binned data is, with this probability over the noise."""
+        reach = self.reach(confidence)
+        return released - reach, released + reach
+
+    def of_populations(self, released: float, confidence: float) -> Interval | None:
         """Return where the cost of the binned populations is, over noise and samples."""
-        if quantity == "divergence":
+        if self.quantity == "divergence":
             return None
         return of_populations(
-            lambda at: (released - self.reach(quantity, at), released + self.reach(quantity, at)),
+            partial(self.interval, released),
             self.setting,
             confidence=confidence,
-            span=self._times(quantity),
+            span=self._most,
             excess=self.sampling_excess,
         )
 
@@ -171,8 +209,26 @@ class HistogramMechanism(LaplaceRelease):
         """Return a bound on how far the mean cost of binned samples exceeds that of their populations."""
         return float(self.costs.max()) * math.sqrt(len(self.support)) / 2 * root_spread(self.setting)
 
-    def _times(self, quantity: Quantity) -> float:
-        return float(self.costs.max()) * (4 if quantity == "divergence" else 1)
+    @property
+    def _most(self) -> float:
+        return float(self.costs.max()) * (4 if self.quantity == "divergence" else 1)
+
+    def facts(self) -> dict[str, Any]:
+        notes = (*notes_of(self.quantity, self.regularization, self.setting), _BINNED)
+        return {"quantity": self.quantity, "regularization": self.regularization, "notes": notes}
+
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        weights = self.release(prepared, noise)
+        released = self._cost(weights)
+        return {
+            "released": released,
+            "interval": self.interval(released, confidence),
+            "population_interval": self.of_populations(released, confidence),
+            "predicted_error": self.estimated_error(weights),
+        }
+
+    def target(self, clouds: Clouds) -> float:
+        return self._cost(self.binned(clouds))
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyHistograms:
         """Return the noisy histograms; charge `charge` first."""
@@ -198,6 +254,123 @@ class HistogramMechanism(LaplaceRelease):
         far = CappedCost(SquaredEuclidean(), 1e300)  # pair by pair, so that no point moves another's bin
         nearest = [far.pairwise(part, self.support).argmin(1) for part in torch.split(points, 4096)]
         return torch.bincount(torch.cat(nearest), minlength=len(self.support)).double()
+
+
+@dataclass(frozen=True, eq=False)
+class FeasiblePlan:
+    """Transport of the mass that is there for certain: it may be shown and used at will.
+
+    Attributes:
+        mass: from each support point to each, ``(k, k)``.
+        unserved: what is left of x and of y.
+        value: <C, mass> and the largest cost for what is left: at least the cost of the binned data.
+    """
+
+    mass: _Array
+    unserved: tuple[float, float]
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProgramMechanism(CostMechanism):
+    """What is settled before any point is looked at: histograms, and how far they are shifted down."""
+
+    method = what = "linear-program"
+    histogram: HistogramMechanism
+    confidence: float
+
+    def __post_init__(self) -> None:
+        checks.fraction(confidence=self.confidence)
+
+    @property
+    def epsilon(self) -> float:  # type: ignore[override]
+        return self.histogram.epsilon
+
+    @property
+    def charge(self) -> Charge:
+        return self.histogram.charge
+
+    @property
+    def shift(self) -> float:
+        """Return what no count's noise exceeds, with probability `confidence` for all of them."""
+        return self.shift_at(self.confidence)
+
+    def shift_at(self, confidence: float) -> float:
+        """Return the shift for a probability."""
+        count, scale = self.histogram.coordinates, self.histogram.scale
+        return scale * (max(0.0, math.log(count / (2 * (1 - confidence)))) + 1e-6)
+
+    @property
+    def predicted_error(self) -> float:
+        """A bound on the mean error of a cost between the binned data; see `estimated_error`."""
+        histogram = self.histogram
+        shift = len(histogram.support) * self.shift
+        return self._largest * min(1.0, sum(shift / size for _, size in histogram._sides))
+
+    @property
+    def _largest(self) -> float:
+        return float(self.histogram.costs.max())
+
+    def release(self, clouds: Clouds, noise: NoiseSource) -> dict[str, _Array]:
+        """Return the noisy weights of x and of y; charge `charge` first."""
+        return self.histogram.noisy_weights(clouds, noise)
+
+    def solve(self, weights: dict[str, _Array], *, confidence: float | None = None) -> FeasiblePlan:
+        """Return the best plan that the shifted weights allow: post-processing."""
+        shift = self.shift_at(self.confidence if confidence is None else confidence)
+        setting = self.histogram.setting
+        sizes = {"x": setting.n, "y": setting.m}
+        parts = []
+        for side, found in weights.items():
+            down = 0.0 if side == setting.public else shift / sizes[side]
+            sure = np.maximum(found - down, 0.0)
+            sure /= max(1.0, sure.sum())
+            parts.append(np.append(sure, max(0.0, 1.0 - sure.sum())))
+        largest = self._largest
+        costs = np.pad(self.histogram.costs, (0, 1), constant_values=largest)
+        plan = exact_plan(costs, *parts, bound=max(largest, 1e-300))
+        served = plan[:-1, :-1]
+        value = float((served * costs[:-1, :-1]).sum() + largest * max(0.0, 1.0 - served.sum()))
+        return FeasiblePlan(served, (float(parts[0][-1]), float(parts[1][-1])), value)
+
+    def interval(self, weights: dict[str, _Array], confidence: float) -> Interval:
+        """Return where the cost of the binned data is, with this probability over the noise."""
+        found = self.solve(weights, confidence=confidence)
+        return max(0.0, found.value - self._largest * sum(found.unserved)), found.value
+
+    def of_populations(self, weights: dict[str, _Array], confidence: float) -> Interval | None:
+        """Return the same for the binned populations."""
+        return of_populations(
+            partial(self.interval, weights),
+            self.histogram.setting,
+            confidence=confidence,
+            span=self._largest,
+            excess=self.histogram.sampling_excess,
+        )
+
+    def estimated_error(self, weights: dict[str, _Array], value: float) -> float:
+        """Estimate the error from what was released: the distance to the histograms' own cost."""
+        return abs(value - self.histogram.projected(weights).cost("exact", 0.0))
+
+    def facts(self) -> dict[str, Any]:
+        note = (
+            "An upper bound, with the probability of the interval: of mass that is there for certain, "
+            "the rest at the largest cost."
+        )
+        return {"quantity": "exact", "notes": (note, _BINNED)}
+
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        weights = self.release(prepared, noise)
+        value = self.solve(weights).value
+        return {
+            "released": value,
+            "interval": self.interval(weights, confidence),
+            "population_interval": self.of_populations(weights, confidence),
+            "predicted_error": self.estimated_error(weights, value),
+        }
+
+    def target(self, clouds: Clouds) -> float:
+        return self.histogram.binned(clouds).cost("exact", 0.0)
 
 
 def project_to_simplex(values: _Array) -> _Array:

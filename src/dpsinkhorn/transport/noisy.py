@@ -12,7 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,10 @@ from dpsinkhorn.privacy import Adjacency, Charge, GaussianMechanism, NonPrivate,
 from dpsinkhorn.privacy.noise import NoiseSource, gaussian_std
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.algorithm import Exact, iterate, project_span, step_sensitivity
+from dpsinkhorn.transport.bounds import theorem2_noise
 from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
+from dpsinkhorn.transport.release import CostMechanism, notes_of
 
 Mode: TypeAlias = Literal["sound", "paper"]
 _MOST_ITERATIONS = 20
@@ -101,13 +103,14 @@ class NoisyPotentials:
 
 
 @dataclass(frozen=True)
-class NoisySinkhorn:
+class NoisySinkhorn(CostMechanism):
     """What is settled before any point is looked at: K, and z (`sound`) or σ and M (`paper`).
 
     Made by `plan`. In mode `paper`, with σ (`adaptive`) and M (`floor`) 0, there is no noise at all: plain
     Sinkhorn, centred.
     """
 
+    method, what = "noisy-sinkhorn", "noisy-cost"
     setting: Setting
     regularization: float
     iterations: int
@@ -144,38 +147,24 @@ class NoisySinkhorn:
                 "data, which no proof covers"
             )
         epsilon, regularization, delta, adaptive = map(float, (epsilon, regularization, delta, adaptive))
-        if iterations is None:
-            plans = [
-                cls._fixed(setting, regularization, k, epsilon, delta, mode, adaptive)
-                for k in range(1, _MOST_ITERATIONS + 1)
-            ]
-            return min(plans, key=lambda plan: plan.predicted_error)
-        checks.count(iterations=iterations)
-        return cls._fixed(setting, regularization, int(iterations), epsilon, delta, mode, adaptive)
-
-    @classmethod
-    def _fixed(
-        cls,
-        setting: Setting,
-        regularization: float,
-        iterations: int,
-        epsilon: float,
-        delta: float,
-        mode: Mode,
-        adaptive: float,
-    ) -> NoisySinkhorn:
-        from dpsinkhorn.transport.bounds import theorem2_noise
-
-        multiplier = gaussian_multiplier(epsilon, delta, iterations) if mode == "sound" else 0.0
+        if iterations is not None:
+            checks.count(iterations=iterations)
         size = min(setting.n, setting.m)  # the paper has one size
-        floor = 0.0
-        if mode == "paper":
-            floor = theorem2_noise(epsilon, delta, iterations, size, setting.bound, regularization)
-        found = cls(setting, regularization, iterations, epsilon, delta, mode, multiplier, adaptive, floor)
-        with checks.noise_that_fits():
-            gaussian_std(found.predicted_std, 1.0, setting.n + setting.m)
-            gaussian_std(1.0, multiplier or 1.0, setting.n + setting.m)
-        return found
+
+        def fixed(k: int) -> NoisySinkhorn:
+            multiplier, floor = 0.0, 0.0
+            if mode == "sound":
+                multiplier = gaussian_multiplier(epsilon, delta, k)
+            else:
+                floor = theorem2_noise(epsilon, delta, k, size, setting.bound, regularization)
+            found = cls(setting, regularization, k, epsilon, delta, mode, multiplier, adaptive, floor)
+            with checks.noise_that_fits():
+                gaussian_std(found.predicted_std, 1.0, setting.n + setting.m)
+                gaussian_std(1.0, multiplier or 1.0, setting.n + setting.m)
+            return found
+
+        choices = range(1, _MOST_ITERATIONS + 1) if iterations is None else [int(iterations)]
+        return min(map(fixed, choices), key=lambda plan: plan.predicted_error)
 
     @property
     def private(self) -> bool:
@@ -231,17 +220,47 @@ class NoisySinkhorn:
         noise = math.sqrt(2 / math.pi) * std / math.sqrt(m)
         return min(bound, noise + self._below(self.rate * error))
 
+    def facts(self) -> dict[str, Any]:
+        notes = notes_of("entropic", self.regularization, self.setting)
+        fixed = {"delta": self.delta, "regularization": self.regularization}
+        return {"quantity": "entropic", "notes": notes, **fixed}
+
+    def prepared(self, clouds: Clouds) -> Clouds:
+        # ψ, the algorithm's state, may have been planned for the other side
+        return clouds if clouds.setting == self.setting else clouds.flipped()
+
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        found = self.release(prepared, noise)
+        # The estimate is a dual value plus normal noise, and a dual value is never above the true cost.
+        reach = float(stats.norm.ppf((1 + confidence) / 2)) * found.cost_std
+        interval = (found.cost - reach, found.cost + reach + found.shortfall)
+        return {"released": found.cost, "interval": interval}
+
     def release(self, clouds: Clouds, noise: NoiseSource) -> NoisyPotentials:
         """Run Algorithm 1; charge `charge` first."""
-        costs = clouds.costs()
-        used: list[float] = []
-        adder = self._sound_noise if self.mode == "sound" else self._paper_noise
+        used: list[float] = []  # standard deviations
+        alone = self.private and self.setting.public == "y"
 
         def add_noise(exact: Exact, phi: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
-            return adder(exact, phi, psi, noise, used)
+            values = exact.psi if alone else torch.cat([exact.phi, exact.psi])
+            if self.private:
+                sensitivity, multiplier = self._sensitivity(psi.numpy()), self.multiplier
+                used.append(gaussian_std(sensitivity, multiplier, len(values)))
+            else:  # line 6
+                moved = (exact.phi - phi).square().sum() + (exact.psi - psi).square().sum()
+                sensitivity, multiplier = math.sqrt(self.adaptive**2 * float(moved) + self.floor), 1.0
+                used.append(sensitivity)
+            if sensitivity:  # lines 7 to 9
+                values = add_gaussian(
+                    values, sensitivity=sensitivity, noise_multiplier=multiplier, noise=noise
+                )
+            if alone:
+                return torch.zeros_like(exact.phi), values
+            return values[: len(exact.phi)], values[len(exact.phi) :]
 
-        phi, psi = iterate(costs, self.regularization, self.iterations, add_noise, prepare=self._prepare)
-        alone = self.private and self.setting.public == "y"
+        phi, psi = iterate(
+            clouds.costs(), self.regularization, self.iterations, add_noise, prepare=self._prepare
+        )
         return NoisyPotentials(
             phi=None if alone else phi.numpy(),
             psi=psi.numpy(),
@@ -269,30 +288,6 @@ class NoisySinkhorn:
         spanned = project_span(psi.numpy(), self.setting.bound)
         return torch.from_numpy(spanned - (spanned.max() + spanned.min()) / 2)
 
-    def _sound_noise(
-        self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
-    ) -> tuple[Tensor, Tensor]:
-        del phi
-        sensitivity = self._sensitivity(psi.numpy())
-        alone = self.setting.public == "y"
-        values = exact.psi if alone else torch.cat([exact.phi, exact.psi])
-        noisy = add_gaussian(values, sensitivity=sensitivity, noise_multiplier=self.multiplier, noise=noise)
-        used.append(gaussian_std(sensitivity, self.multiplier, len(values)))
-        if alone:
-            return torch.zeros_like(exact.phi), noisy
-        return noisy[: len(exact.phi)], noisy[len(exact.phi) :]
-
-    def _paper_noise(
-        self, exact: Exact, phi: Tensor, psi: Tensor, noise: NoiseSource, used: list[float]
-    ) -> tuple[Tensor, Tensor]:
-        moved = (exact.phi - phi).square().sum() + (exact.psi - psi).square().sum()
-        variance = self.adaptive**2 * float(moved) + self.floor  # line 6
-        used.append(math.sqrt(variance))
-        values = torch.cat([exact.phi, exact.psi])
-        if variance:  # lines 7 to 9
-            values = add_gaussian(values, sensitivity=math.sqrt(variance), noise_multiplier=1.0, noise=noise)
-        return values[: len(exact.phi)], values[len(exact.phi) :]
-
 
 def noisy_sinkhorn(
     x: npt.ArrayLike | Tensor,
@@ -318,24 +313,14 @@ def noisy_sinkhorn(
     the order of the bound per coordinate, however many points there are. Where one side is **public**, only
     its potential is released, and the noise falls with the number of private points.
 
+    All arguments but these are as for `private_cost`.
+
     Args:
-        x: points ``(n, d)``.
-        y: points ``(m, d)``.
-        epsilon: ε.
         delta: δ, above 0.
-        cost_bound: a public bound at which costs are capped.
-        cost: of a pair: `SquaredEuclidean()`, the default, `Euclidean()`, `Cityblock()`, `L1L2()` of
-            `dpsinkhorn.ot`, one of their names ("sqeuclidean", "euclidean", "cityblock", "l1l2"), or a `Cost`
-            of your own, whose negative values count as 0.
         regularization: η, by default the bound. Far smaller ones need far more noise.
         iterations: K; by default the one with the least predicted error.
         mode: `sound`, or `paper` for the paper's own noise, whose ε is not a valid guarantee.
         adaptive: the paper's σ, for `paper` only.
-        public: "x" or "y".
-        paired: one person owns a point of either side.
-        ledger: a file, or an open `Ledger`; charged before anything private is computed.
-        budget: ε that a new file allows in all, at this δ; by default this ε.
-        noise: by default secure noise.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> x, y = np.random.default_rng(0).random((2, 300, 2))
@@ -345,8 +330,7 @@ def noisy_sinkhorn(
     """
     source = checks.noise_or_secure(noise)
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public, paired=paired)
-    flipped = public == "x"  # the algorithm's own state is ψ: the public side takes its place
-    if flipped:
+    if public == "x":  # the algorithm's own state is ψ: the public side takes its place
         clouds = clouds.flipped()
     plan = NoisySinkhorn.plan(
         clouds.setting,
@@ -360,6 +344,4 @@ def noisy_sinkhorn(
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
     account.spend(plan.charge, what="potentials", paired=paired)
     found = plan.release(clouds, source)
-    if flipped:
-        found = dataclasses.replace(found, phi=found.psi, psi=found.phi)
-    return found
+    return dataclasses.replace(found, phi=found.psi, psi=found.phi) if public == "x" else found

@@ -7,7 +7,6 @@ for just the noise that was added, and every field of the result must be the sam
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -89,14 +88,12 @@ def _methods(x: Points, y: Points, bound: float) -> Iterator[_Method]:
 
 def _outcomes(method: _Method, clouds: Pair, bound: float) -> Iterator[Outcome]:
     x, y = clouds
+    # where all costs are 0, one point moves a cost the most
     in_one_place = np.repeat(x[:1], len(x), axis=0), np.repeat(x[:1], len(y), axis=0)
     for who in method.who:
-        words = ", ".join(f"{name} {value}" if name == "public" else name for name, value in who.items())
-        yield from _replays(method, clouds, who, words, bound)
-        # where all costs are 0, one point moves a cost the most
-        yield from _replays(
-            method, in_one_place, who, ", ".join([words, "all in one place"][not words :]), bound
-        )
+        words = [f"{name} {value}" if name == "public" else name for name, value in who.items()]
+        yield from _replays(method, clouds, who, ", ".join(words), bound)
+        yield from _replays(method, in_one_place, who, ", ".join([*words, "all in one place"]), bound)
 
 
 def _replays(
@@ -109,23 +106,13 @@ def _replays(
     if own.violations:
         yield own
     for name, read in _neighbours(clouds, who, bound):
-        yield _against(f"{words}: {name}" if words else name, read, run, recorder, seen)
+        replayer = Replayer(recorder.recording, SeededNoise(0), _NOBODY_SAMPLED)
 
+        def released(read: Callable[[], Pair] = read, replayer: Replayer = replayer) -> list[str]:
+            found = run(*read(), replayer)
+            return [f"{field} differs" for field in seen if not _same(seen[field], found[field])]
 
-def _against(
-    name: str,
-    read: Callable[[], Pair],
-    run: Callable[..., dict[str, Any]],
-    recorder: Recorder,
-    seen: dict[str, Any],
-) -> Outcome:
-    replayer = Replayer(recorder.recording, SeededNoise(0), _NOBODY_SAMPLED)
-
-    def released() -> list[str]:
-        found = run(*read(), replayer)
-        return [f"{field} differs" for field in seen if not _same(seen[field], found[field])]
-
-    return replayer.outcome(name, released, TransportError)
+        yield replayer.outcome(f"{words}: {name}" if words else name, released, TransportError)
 
 
 def _seen(method: _Method, who: dict[str, Any], x: Points, y: Points, noise: NoiseSource) -> dict[str, Any]:
@@ -133,9 +120,7 @@ def _seen(method: _Method, who: dict[str, Any], x: Points, y: Points, noise: Noi
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         result = method.release(x, y, **method.options, **who, noise=noise)
-    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    notes = getattr(result, "notes", ())
-    return {**fields, "notes": notes, "warnings": [str(each.message) for each in warned]}
+    return {**vars(result), "warnings": [str(each.message) for each in warned]}
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -33,8 +35,8 @@ from dpsinkhorn.transport.clouds import (
     root_spread,
     spread,
 )
-from dpsinkhorn.transport.laplace import LaplaceRelease
 from dpsinkhorn.transport.noisy import gaussian_multiplier
+from dpsinkhorn.transport.release import CostMechanism, NumberMechanism
 
 _FARTHEST = 1e100  # as for costs
 _ROOT_VARIANCE = 1.6147439  # ∫ √(Φ(1 - Φ)), rounded up: the W_1 of n normal draws to their law is this / √n
@@ -69,14 +71,17 @@ class Ball:
 
 
 @dataclass(frozen=True, eq=False)
-class SlicedMechanism(LaplaceRelease):
+class SlicedMechanism(NumberMechanism):
     """The sliced cost with Laplace noise: pure ε-DP, with noise of 2R/(√d n ε)."""
 
+    method = what = "sliced"
+    gap = 0.0
     setting: Setting
     ball: Ball
     epsilon: float
     directions: Tensor = field(repr=False)
     slope: float
+    rounding: float
 
     @classmethod
     def plan(
@@ -84,21 +89,14 @@ class SlicedMechanism(LaplaceRelease):
     ) -> SlicedMechanism:
         """Fix ball, directions and slope: all of them public."""
         checks.positive(epsilon=epsilon)
-        directions = whole_bases(setting.dimension)
-        return cls(setting, Ball.of(setting, center), float(epsilon), directions, slope_of(directions))
+        directions, ball = whole_bases(setting.dimension), Ball.of(setting, center)
+        off = rounding(setting, 0.0, bound=2 * ball.radius)
+        return cls(setting, ball, float(epsilon), directions, slope_of(directions), off)
 
     @property
     def span(self) -> float:
         """Return how far a point of the ball can be moved, in the mean of its projections."""
         return 2 * self.ball.radius * self.slope
-
-    @property
-    def rounding(self) -> float:
-        """Return how far float64 can put a computed value off."""
-        sizes = Setting(
-            self.setting.n, self.setting.m, 2 * self.ball.radius, dimension=self.setting.dimension
-        )
-        return rounding(sizes, 0.0)
 
     @property
     def sensitivity(self) -> float:
@@ -109,10 +107,12 @@ class SlicedMechanism(LaplaceRelease):
     def predicted_error(self) -> float:
         return min(self.scale, self.span)
 
-    def interval(self, released: float, confidence: float) -> Interval:
-        """Return where the sliced cost of these samples is, with this probability over the noise."""
-        reach = self.scale * math.log(1 / (1 - confidence)) + self.rounding
-        return max(0.0, released - reach), max(0.0, released + reach)
+    def facts(self) -> dict[str, Any]:
+        note = (
+            "The mean over public directions of the transport cost between projections: at most the "
+            "transport cost itself, of points moved to within the bound."
+        )
+        return {"quantity": "sliced", "notes": (note,)}
 
     def of_populations(
         self,
@@ -123,7 +123,7 @@ class SlicedMechanism(LaplaceRelease):
     ) -> Interval | None:
         """Return the same for the populations: W_1 of n draws to their law is at most R/√n, in the mean."""
         return of_populations(
-            lambda at: (interval or self.interval)(released, at),
+            partial(interval or self.interval, released),
             self.setting,
             confidence=confidence,
             span=self.span,
@@ -131,18 +131,17 @@ class SlicedMechanism(LaplaceRelease):
         )
 
     def value(self, clouds: Clouds) -> float:
-        """Return the value that is noised. **Private.**"""
         return sliced_cost(self.ball.moved(clouds.x), self.ball.moved(clouds.y), self.directions)
 
-    def noised(self, value: float, noise: NoiseSource) -> float:
-        """Return what `value` returned, with its noise; charge `charge` first."""
-        return float(self._noised(torch.tensor(value, dtype=torch.float64), noise))
+    def target(self, clouds: Clouds) -> float:
+        return self.value(clouds)
 
 
 @dataclass(frozen=True, eq=False)
-class SmoothedMechanism:
+class SmoothedMechanism(CostMechanism):
     """Points with Gaussian noise, once; sliced costs of them are post-processing, along any directions."""
 
+    method = what = "smoothed-sliced"
     setting: Setting
     ball: Ball
     epsilon: float
@@ -202,18 +201,31 @@ class SmoothedMechanism:
         """
         return min(0.3 * self.offset / math.sqrt(math.sqrt(self.setting.dimension)), self.ball.radius / 2)
 
-    @property
-    def note(self) -> str:
-        """What the noise is, beside the published one."""
+    def facts(self) -> dict[str, Any]:
+        """Return quantity and δ, and in notes what the noise is, beside the published one."""
         sizes = (len(self.directions), self.setting.dimension, self.delta)
         bernstein, normal = (
             self.smoothing * published_sensitivity(*sizes, normal=kind) for kind in (False, True)
         )
-        return (
+        noise = (
             f"Noise of standard deviation {self.smoothing:.3g} along each direction, for any number of them. "
             f"As published, for {sizes[0]} directions: {bernstein:.3g}, or {normal:.3g} by a central limit; "
             "neither is a guarantee for directions that are known beforehand."
         )
+        smoothed = (
+            "The mean distance along lines of measures that are smoothed by normal noise, which brings "
+            "them closer. What noise alone adds was taken out of the cost."
+        )
+        return {"quantity": "smoothed-sliced", "delta": self.delta, "notes": (smoothed, noise)}
+
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        distance = self.distance(*self.release(prepared, noise))
+        return {
+            "released": distance,
+            "cost": self.without_offset(distance),
+            "interval": self.interval(distance, confidence),
+            "population_interval": self.of_populations(distance, confidence),
+        }
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """Return the noised points x and y, which may be used at will; charge `charge` first."""
@@ -252,15 +264,15 @@ class SmoothedMechanism:
     def of_populations(self, distance: float, confidence: float) -> Interval | None:
         """Return the same for the smoothed populations; `excess` covers both draws."""
         return of_populations(
-            lambda at: self.interval(distance, at),
+            partial(self.interval, distance),
             self.setting,
             confidence=confidence,
             span=2 * self.ball.radius * slope_of(self.directions),
             excess=0.0,
         )
 
-    def value(self, clouds: Clouds) -> float:
-        """Return the sliced distance of the smoothed samples, which is what is estimated. **Private.**"""
+    def target(self, clouds: Clouds) -> float:
+        """Return the sliced distance of the smoothed samples. **Private.**"""
         x, y = (self.ball.moved(points) @ self.directions.T for points in (clouds.x, clouds.y))
         return smoothed_cost(x, y, self.smoothing)
 

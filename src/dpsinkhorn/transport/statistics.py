@@ -67,10 +67,7 @@ def spectral(pool: Tensor, labels: Tensor, omega: Tensor) -> Tensor:
 
     That is the MMD of the kernel mean cos ω·(x - y): its cost grows with the points, not with their pairs.
     """
-    n = int(labels[0].sum())
-    of_x, of_y = torch.tensor([1 / n, -1 / (len(pool) - n)], dtype=torch.float64)
-    weights = torch.where(labels, of_x, of_y)
-    squares = torch.zeros(len(labels), dtype=torch.float64)
+    weights, squares = _weights(labels), torch.zeros(len(labels), dtype=torch.float64)
     step = max(1, _BLOCK // len(pool))
     for start in range(0, len(omega), step):
         part = omega[start : start + step]
@@ -82,12 +79,16 @@ def spectral(pool: Tensor, labels: Tensor, omega: Tensor) -> Tensor:
     return squares.div_(len(omega)).sqrt_()
 
 
+def _weights(labels: Tensor) -> Tensor:
+    """Return 1/n for each x and -1/m for each y."""
+    n = int(labels[0].sum())
+    of_x, of_y = torch.tensor([1 / n, -1 / (labels.shape[1] - n)], dtype=torch.float64)
+    return torch.where(labels, of_x, of_y)
+
+
 def mmd(pool: Tensor, labels: Tensor, k: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Return |mean k(x, .) - mean k(y, .)| in the kernel's norm for each row of labels ``(B + 1, N)``."""
-    n = int(labels[0].sum())
-    of_x, of_y = torch.tensor([1 / n, -1 / (len(pool) - n)], dtype=torch.float64)
-    weights = torch.where(labels, of_x, of_y)
-    squares = torch.zeros(len(labels), dtype=torch.float64)
+    weights, squares = _weights(labels), torch.zeros(len(labels), dtype=torch.float64)
     rows = max(1, _BLOCK // len(pool))
     for start in range(0, len(pool), rows):
         part = slice(start, start + rows)

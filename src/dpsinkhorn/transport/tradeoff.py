@@ -10,7 +10,7 @@ import contextlib
 import csv
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,12 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.transport import checks
 from dpsinkhorn.transport.clouds import Clouds, PublicSide
-from dpsinkhorn.transport.cost import quantity_of, regularization_of, taken_by_auto
+from dpsinkhorn.transport.cost import SLICED, offered, quantity_of, regularization_of, taken_by_auto
 from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.methods import SLICED, offered
 from dpsinkhorn.transport.noisy import NoisySinkhorn
+from dpsinkhorn.transport.release import CostMechanism
 from dpsinkhorn.transport.two_stage import TwoStageMechanism
 
 PAPER = "noisy-sinkhorn (paper, not a guarantee)"
@@ -120,53 +119,36 @@ def measure_tradeoff(
     clouds = Clouds.of(x, y, cost_bound=cost_bound, cost=cost, public=public)
     value = regularization_of(regularization, clouds.setting.bound)
     quantity = quantity_of(value, debiased)
-    turned = clouds.flipped() if public == "x" else clouds
     noise = SeededNoise(int(seed))
-    bound = clouds.setting.bound
     true = DirectMechanism.plan(clouds.setting, quantity, regularization=value, epsilon=1.0).value(clouds)
     rows: list[TradeoffRow] = []
     for epsilon in epsilons:
         settings: dict[str, float] = {"regularization": value, "epsilon": epsilon, "delta": delta}
         plans = offered(clouds, quantity, **settings, support=support, center=center)  # type: ignore[arg-type]
         best = taken_by_auto(plans)
-        for name, plan in plans.items():
-            target = plan.target()
-            found = [plan.estimate(noise) for _ in range(runs)]
-            costs = [each.cost if debiased else min(max(each.cost, 0.0), bound) for each in found]
-            predictions = [each.predicted_error for each in found if each.predicted_error is not None]
+        research = _for_research(clouds, settings) if quantity == "entropic" and delta > 0 else ()
+        for name, plan in (*plans.items(), *research):
+            own = plan.target(clouds)
+            target = true if own is None else own
+            estimate = plan.estimator(clouds, confidence=0.95)
+            found = [estimate(noise) for _ in range(runs)]
+
+            def error(of: float, costs: Sequence[float] = [each.cost for each in found]) -> float:
+                return float(np.mean([abs(cost - of) for cost in costs]))
+
             asked = target if name in SLICED else true  # no estimate of what was asked for
-            rows.append(
-                TradeoffRow(
-                    name,
-                    epsilon,
-                    _mean_distance(costs, asked),
-                    float(np.mean(predictions)) if predictions else plan.predicted_error,
-                    name == best,
-                    _mean_distance(costs, target),
-                )
-            )
-        if quantity == "entropic" and delta > 0:
-            for label, (predicted, draw) in _for_research(clouds, turned, settings):
-                costs = [min(max(draw(noise), 0.0), bound) for _ in range(runs)]
-                error = _mean_distance(costs, true)
-                rows.append(TradeoffRow(label, epsilon, error, predicted, False, error))
+            predicted = float(np.mean([each.predicted_error for each in found]))
+            rows.append(TradeoffRow(name, epsilon, error(asked), predicted, name == best, error(target)))
     return Tradeoff(tuple(rows), true)
 
 
-def _mean_distance(costs: Sequence[float], true: float) -> float:
-    return float(np.mean([abs(cost - true) for cost in costs]))
-
-
-def _for_research(
-    clouds: Clouds, turned: Clouds, settings: dict[str, float]
-) -> Iterator[tuple[str, tuple[float, Callable[[NoiseSource], float]]]]:
+def _for_research(clouds: Clouds, settings: dict[str, float]) -> Iterator[tuple[str, CostMechanism]]:
     """Yield what `private_cost` does not offer: the paper's own noise, and its two stages."""
+    turned = clouds.flipped() if clouds.setting.public == "x" else clouds
     with contextlib.suppress(TransportError):
-        plan = NoisySinkhorn.plan(turned.setting, mode="paper", **settings)  # type: ignore[arg-type]
-        yield PAPER, (plan.predicted_error, lambda noise: plan.release(turned, noise).cost)
+        yield PAPER, NoisySinkhorn.plan(turned.setting, mode="paper", **settings)  # type: ignore[arg-type]
     with contextlib.suppress(TransportError):
-        stages = TwoStageMechanism.plan(clouds.setting, **settings)  # type: ignore[arg-type]
-        yield "two-stage", (stages.predicted_error, lambda noise: stages.release(clouds, noise)[0])
+        yield "two-stage", TwoStageMechanism.plan(clouds.setting, **settings)  # type: ignore[arg-type]
 
 
 def write_tradeoff(tradeoff: Tradeoff, path: Path) -> None:

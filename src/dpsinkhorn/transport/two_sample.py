@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,9 +28,9 @@ from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
 from dpsinkhorn.transport import checks, statistics
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
-from dpsinkhorn.transport.clouds import Clouds, Setting, of_populations, spread
+from dpsinkhorn.transport.clouds import Clouds, Interval, Setting, of_populations, spread
 from dpsinkhorn.transport.direct import DirectMechanism
-from dpsinkhorn.transport.laplace import LaplaceRelease
+from dpsinkhorn.transport.release import LaplaceRelease, NumberRelease
 from dpsinkhorn.transport.sliced import Ball, SlicedMechanism, require_euclidean
 
 Statistic: TypeAlias = Literal["mmd", "sliced", "exact"]
@@ -143,9 +144,8 @@ class TwoSampleMechanism(LaplaceRelease):
             direct = DirectMechanism.plan(setting, "exact", regularization=0.0, epsilon=epsilon)
             moves, gap, off = direct.sensitivity, direct.gap, direct.rounding
         else:
-            sizes = Setting(setting.n, setting.m, 1.0, dimension=setting.dimension)
-            waves = _by_waves(setting)
-            gap, off = 0.0, rounding(sizes, 0.0) if waves else math.sqrt(rounding(sizes, 0.0))
+            waves, off = _by_waves(setting), rounding(setting, 0.0, bound=1.0)
+            gap, off = 0.0, off if waves else math.sqrt(off)
             moves = setting.worst(_jump(waves) / setting.n, _jump(waves) / setting.m) + 2 * off
         return cls(setting, statistic, float(epsilon), int(permutations), rank, moves, gap, off, lines)
 
@@ -237,9 +237,9 @@ def private_test(
     Replacing one point of either side, sizes being public, changes the chance of any outcome by a factor of
     at most e^ε.
 
+    All arguments but these are as for `private_cost`.
+
     Args:
-        x: points ``(n, d)``, or ``(n,)`` on a line.
-        y: points ``(m, d)``.
         epsilon: ε, of all that is returned.
         cost_bound: a public bound, never read off the data. The exact cost is capped at it; the width of the
             kernel is an eighth of the distance that it stands for.
@@ -248,16 +248,12 @@ def private_test(
             their product for l1l2; beyond 2,000 points of a side by 256 random frequencies), "sliced", the
             mean transport cost along lines, for euclidean, or "exact", the transport cost, which takes B + 1
             solves. `auto` takes mmd, except for a `Cost` of your own, which need not have a kernel.
-        cost: of a pair, as for `private_cost`.
         permutations: B, how many relabellings the statistic is compared with.
         effect_share: the part of ε that goes to releasing the statistic itself; the decision has the rest.
         paired: row i of x and row i of y are one person's: both are protected, and relabellings exchange
             them. The hypothesis then is that exchanging them makes no difference.
-        center: a public point in the middle of where points can be, for sliced, as for `private_cost`.
+        center: for sliced.
         confidence: of the intervals, over the noise.
-        ledger: a file, or an open `Ledger`; charged before anything private is computed.
-        budget: ε that a new file allows in all; by default this ε.
-        noise: by default secure noise. A seeded source marks the result as not for release.
 
     >>> from dpsinkhorn.privacy import SeededNoise
     >>> x, y = np.random.default_rng(0).random((2, 300, 2))
@@ -282,7 +278,7 @@ def private_test(
     plan = TwoSampleMechanism.plan(
         clouds.setting, chosen, epsilon=rest, level=level, permutations=permutations, center=center
     )
-    release = _Effect(plan, epsilon * share) if share else None
+    release = _Effect(plan, epsilon * share, plan.gap, plan.rounding) if share else None
     charge = compose(plan.charge, release.charge) if release else plan.charge
     account.spend(charge, what="test", paired=paired)
 
@@ -290,7 +286,7 @@ def private_test(
     margin = plan.margin(plan.excess(values, at, source), source)
     effect, sample, population = None, None, None
     if release:
-        effect = release.noised(values[at], source)
+        effect = release.noised(float(values[at]), source)
         sample, population = release.interval(effect, confidence), release.of_populations(effect, confidence)
     rejected, reach = plan.rejects(margin), plan.scale * math.log(1 / (1 - confidence))
     return PrivateTest(
@@ -315,34 +311,29 @@ def private_test(
 
 
 @dataclass(frozen=True)
-class _Effect(LaplaceRelease):
+class _Effect(NumberRelease):
     """The statistic of the data as they are, with Laplace noise of its own."""
 
     plan: TwoSampleMechanism
     epsilon: float
+    gap: float
+    rounding: float
 
     @property
     def sensitivity(self) -> float:
         return self._widened(self.plan.moves, largest=2 * self.plan.largest)
 
-    def noised(self, value: Tensor, noise: NoiseSource) -> float:
-        return float(self._noised(value, noise))
+    def interval(self, released: float, confidence: float) -> Interval:
+        low, high = super().interval(released, confidence)
+        return max(0.0, low), max(0.0, high)
 
-    def interval(self, released: float, confidence: float) -> tuple[float, float]:
-        reach = self.scale * math.log(1 / (1 - confidence)) + self.plan.rounding
-        return max(0.0, released - reach), max(0.0, released + reach + self.plan.gap)
-
-    def of_populations(self, released: float, confidence: float) -> tuple[float, float] | None:
+    def of_populations(self, released: float, confidence: float) -> Interval | None:
         """Half of what may go wrong is the noise, half the draw of the samples."""
         if self.plan.lines is not None:
             return self.plan.lines.of_populations(released, confidence, interval=self.interval)
         if self.plan.statistic == "exact":
-            return of_populations(
-                lambda at: self.interval(released, at),
-                self.plan.setting,
-                confidence=confidence,
-                span=self.plan.setting.bound,
-            )
+            setting, interval = self.plan.setting, partial(self.interval, released)
+            return of_populations(interval, setting, confidence=confidence, span=setting.bound)
         if self.plan.setting.paired:
             return None
         low, high = self.interval(released, (1 + confidence) / 2)

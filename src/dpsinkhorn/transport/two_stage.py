@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,8 @@ from dpsinkhorn.transport.algorithm import coupling, project_span
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike
 from dpsinkhorn.transport.clouds import Clouds, PublicSide, Setting
-from dpsinkhorn.transport.laplace import laplace_multiplier
 from dpsinkhorn.transport.noisy import NoisySinkhorn
-from dpsinkhorn.transport.result import PrivateCost
+from dpsinkhorn.transport.release import CostMechanism, PrivateCost, laplace_multiplier
 
 _STEEPEST = 100.0  # of c̄/η, so that e^(3c̄/η) stays well within float64, whatever the potentials
 _SHARES = np.linspace(0.1, 0.9, 9)
@@ -58,7 +58,7 @@ def linear_sensitivity(
 
 
 @dataclass(frozen=True)
-class TwoStageMechanism:
+class TwoStageMechanism(CostMechanism):
     """What is settled before any point is looked at: noisy Sinkhorn, and what of ε is left after it.
 
     Attributes:
@@ -66,6 +66,7 @@ class TwoStageMechanism:
         epsilon: of both stages together.
     """
 
+    method = what = "two-stage"
     setting: Setting
     first: NoisySinkhorn
     epsilon: float
@@ -118,7 +119,9 @@ class TwoStageMechanism:
 
     @property
     def charge(self) -> Charge:
-        return compose(self.first.charge, second_stage_charge(self.second_epsilon))
+        # the scale of the second stage follows the released potentials, its ε does not
+        multiplier = laplace_multiplier(self.second_epsilon)
+        return compose(self.first.charge, LaplaceMechanism(1.0, multiplier, Adjacency.REPLACE_ONE).charge())
 
     @property
     def predicted_error(self) -> float:
@@ -138,6 +141,22 @@ class TwoStageMechanism:
         most = worst * math.exp(-worst / eta + min(setting.bound / eta, 300.0))
         scale = setting.worst(most / setting.n, most / setting.m) / self.second_epsilon
         return self.first.predicted_error / 2 + scale
+
+    def facts(self) -> dict[str, Any]:
+        eta = self.first.regularization
+        note = (
+            f"<c, P> of a P made of noisy potentials, at regularization {eta:g}: neither the exact nor the "
+            "entropic cost, and the interval is of <c, P> itself. The predicted error is of the noise, "
+            "beside the entropic cost: that <c, P> leaves out the entropy is not in it."
+        )
+        return {
+            "quantity": "plan-cost", "delta": self.first.delta, "regularization": eta, "notes": (note,)
+        }  # fmt: skip
+
+    def estimate(self, prepared: Clouds, noise: NoiseSource, confidence: float) -> dict[str, Any]:
+        released, scale = self.release(prepared, noise)
+        reach = scale * math.log(1 / (1 - confidence))
+        return {"released": released, "interval": (released - reach, released + reach)}
 
     def release(self, clouds: Clouds, noise: NoiseSource) -> tuple[float, float]:
         """Return the noised <c, π̂>, and the scale of its Laplace noise; charge `charge` first."""
@@ -213,29 +232,4 @@ def two_stage_cost(
     )
     account = Account.of(ledger, budget=budget, epsilon=epsilon, delta=delta)
     account.spend(plan.charge, what="two-stage", paired=paired)
-    released, scale = plan.release(clouds, source)
-    reach = scale * math.log(1 / (1 - float(confidence)))
-
-    return PrivateCost(
-        cost=min(max(released, 0.0), bound),
-        released=released,
-        interval=(max(released - reach, 0.0), max(released + reach, 0.0)),  # π̂ is no plan: no upper limit
-        confidence=float(confidence),
-        epsilon=plan.epsilon,
-        delta=plan.first.delta,
-        method="two-stage",
-        quantity="plan-cost",
-        predicted_error=plan.predicted_error,
-        regularization=plan.first.regularization,
-        cost_bound=bound,
-        adjacency=Adjacency.REPLACE_ONE.value,
-        reason="asked for",
-        seeded=not source.secure,
-        sizes=(clouds.setting.n, clouds.setting.m),
-        charge=plan.charge,
-    )
-
-
-def second_stage_charge(epsilon: float) -> Charge:
-    """Return one Laplace mechanism: its scale follows the released potentials, its ε does not."""
-    return LaplaceMechanism(1.0, laplace_multiplier(epsilon), Adjacency.REPLACE_ONE).charge()
+    return plan.estimator(clouds, float(confidence))(source)

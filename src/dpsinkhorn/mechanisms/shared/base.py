@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsinkhorn.generators import GeneratorConfig, MixtureConfig
-from dpsinkhorn.mechanisms.shared.fixed import FixedStep, Setting
-from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Sample, Steps
+from dpsinkhorn.mechanisms.shared.steps import AllRecords, FixedStep, NetworkLearner, Sample, Setting, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import Charge, poisson_sample
 from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
@@ -31,7 +30,6 @@ __all__ = [
     "check_labels",
     "pulled_back",
     "rows_of_classes",
-    "tidy",
 ]
 
 Parameters: TypeAlias = Sequence[nn.Parameter]
@@ -43,27 +41,22 @@ TRANSPORT = frozenset(f"loss.{name}" for name in _OF_PLANS)
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The pair of data sets, none and one record, that a mechanism tells apart the most.
+    """The pair of data sets, none and one record, that a mechanism tells apart the most."""
 
-    Attributes:
-        mechanism: clip, sensitivity, noise and cost of a step.
-        clipped: what is noised, without and with the record, as a vector.
-        release: what a step hands out, given whether the record is there, the sampling rate and the noise.
-    """
-
-    mechanism: Any
-    clipped: Callable[[bool], Tensor]
+    mechanism: Any  # clip, sensitivity, noise and cost of a step
+    clipped: Callable[[bool], Tensor]  # what is noised, without and with the record, as a vector
+    # what a step hands out, given whether the record is there, the sampling rate and the noise
     release: Callable[[bool, float, NoiseSource], Tensor]
 
     @classmethod
     def of_record(
         cls,
         mechanism: Mechanism,
-        record: Tensor,
         clipped: Callable[[Sample], Tensor],
         release: Callable[[Sample, NoiseSource], Tensor],
     ) -> WorstCase:
-        """Return the case of a record, (1, d), given what is noised of a sample, and what is released."""
+        """Return the case of a grey record of one pixel, given what is noised of a sample, and released."""
+        record = torch.zeros(1, 1)
 
         def sampled(present: bool, rate: float, noise: NoiseSource) -> Tensor:
             taken = poisson_sample(int(present), rate, noise)
@@ -80,7 +73,7 @@ class Barrier(ABC):
     an ordinary step.
     """
 
-    mechanism: Mechanism
+    mechanism: Any  # of `dpsinkhorn.privacy`
 
     def noised(
         self, values: Tensor, noise: NoiseSource | None, *, times: float = 1.0, **drawn: Any
@@ -89,11 +82,10 @@ class Barrier(ABC):
 
         What else is `drawn` goes to `add_gaussian`.
         """
-        mechanism: Any = self.mechanism
         return add_gaussian(
             values,
-            sensitivity=times * mechanism.sensitivity,
-            noise_multiplier=mechanism.noise_multiplier,
+            sensitivity=times * self.mechanism.sensitivity,
+            noise_multiplier=self.mechanism.noise_multiplier,
             noise=noise,
             **drawn,
         )
@@ -291,8 +283,7 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
         def clipped(sample: Sample) -> Tensor:
             return built.clipped(images * 1, None, sample)
 
-        record = torch.zeros(1, 1, dtype=torch.float64)
-        return WorstCase.of_record(built.mechanism, record, clipped, release)
+        return WorstCase.of_record(built.mechanism, clipped, release)
 
     @abstractmethod
     def clipped(self, points: Tensor, labels: Tensor | None, sample: Sample) -> Tensor:
@@ -307,18 +298,6 @@ def rows_of_classes(sample: Sample, classes: int) -> tuple[Tensor, Tensor]:
     assert sample.labels is not None
     rows = ((sample.labels >= 0) & (sample.labels < classes)).nonzero().flatten()
     return rows, sample.labels[rows].long()
-
-
-def tidy(points: Tensor) -> Tensor:
-    """Points with NaN set to 0 and everything else brought into [-1, 1], detached, in float64.
-
-    Data are in that range already; this is for those that are not, so that no record can do more than any
-    other.
-
-    >>> tidy(torch.tensor([0.5, float("nan"), 1e9]))
-    tensor([0.5000, 0.0000, 1.0000], dtype=torch.float64)
-    """
-    return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
 
 
 def backpropagate(points: Tensor, gradient: Tensor, parameters: Parameters) -> None:

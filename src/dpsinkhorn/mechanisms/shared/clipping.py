@@ -16,6 +16,7 @@ from torch import Tensor
 UNIT = 2.0**-53
 # Below this bound squares leave float64's range.
 _LEAST = 2.0**-400
+_LARGEST_DIMENSION = 2**21
 
 
 def clip_whole(values: Tensor, bound: float) -> Tensor:
@@ -160,3 +161,39 @@ def margin(
             "raise clip or lower max_sample"
         )
     return tau
+
+
+# ---- pixels on a grid, on which costs and keys are exact
+
+
+def tidy(points: Tensor) -> Tensor:
+    """Points with NaN set to 0 and everything else brought into [-1, 1], detached, in float64.
+
+    Data are in that range already; this is for those that are not, so that no record can do more than any
+    other.
+
+    >>> tidy(torch.tensor([0.5, float("nan"), 1e9]))
+    tensor([0.5000, 0.0000, 1.0000], dtype=torch.float64)
+    """
+    return torch.nan_to_num(points.detach(), nan=0.0).clamp_(-1, 1).double()
+
+
+def grid_bits(dimension: int) -> int:
+    """Binary digits after the point that pixels keep: 4 d 4^bits <= 2^53.
+
+    >>> grid_bits(784), grid_bits(64)
+    (20, 22)
+    """
+    if not 1 <= dimension <= _LARGEST_DIMENSION:
+        raise ValueError(f"points: expected a dimension from 1 to {_LARGEST_DIMENSION}, got {dimension}")
+    return (51 - (dimension - 1).bit_length()) // 2
+
+
+def on_grid(points: Tensor) -> Tensor:
+    """Points in [-1, 1], in float64, rounded to multiples of ``2 ** -grid_bits(d)``.
+
+    >>> on_grid(torch.tensor([[1.0, float("nan"), 2.0**-30]]))
+    tensor([[1., 0., 0.]], dtype=torch.float64)
+    """
+    scale = 2.0 ** grid_bits(points.shape[-1])
+    return tidy(points).mul_(scale).round_().mul_(1 / scale)

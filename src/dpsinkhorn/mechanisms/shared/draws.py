@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.pairs import grid_bits, on_grid
+from dpsinkhorn.mechanisms.shared.clipping import grid_bits, on_grid
 from dpsinkhorn.mechanisms.shared.persons import first_records
 from dpsinkhorn.mechanisms.shared.steps import Sample
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -58,19 +57,12 @@ def _finite(values: Tensor) -> Tensor:
     return torch.where(values.abs() < math.inf, values, 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class ProblemPair:
-    """Both problems, with what their marginals are to be.
+class ProblemPair(NamedTuple):
+    """Both problems, with what their marginals are to be."""
 
-    Attributes:
-        costs: ``(2, n, width)``.
-        log_rows: ``(2, n)``, logarithms of the weights of rows.
-        log_columns: ``(2, width)``, of columns.
-    """
-
-    costs: Tensor
-    log_rows: Tensor
-    log_columns: Tensor
+    costs: Tensor  # (2, n, width)
+    log_rows: Tensor  # (2, n), logarithms of the weights of rows
+    log_columns: Tensor  # (2, width), of columns
 
 
 def uniform(costs: Tensor, there: Tensor) -> ProblemPair:
@@ -93,21 +85,23 @@ def within_classes(costs: Tensor, there: Tensor, labels: Tensor, others: Tensor,
     return ProblemPair(torch.where(same, costs, math.inf), rows.log(), columns.log())
 
 
-def iterate(
+def plans(
     costs: Tensor,
     log_rows: Tensor,
     log_columns: Tensor,
     epsilons: Sequence[float],
+    regularization: float,
     *,
     averaged: bool,
     extra: float,
     penalty: float | None,
     softmin: Softmin = softmin,
 ) -> tuple[Tensor, Tensor]:
-    """Potentials of rows, ``(2, n)``, and of columns, ``(2, width)``, after an iteration for each ε.
+    """Plans ``(2, n, width)`` after an iteration for each ε: of the rows' weights, and of the columns'.
 
-    Either both are averaged with their transforms at a time, or they are transformed in turn, over-relaxed by
-    ``extra``. The first time they are transformed alone.
+    Either both potentials are averaged with their transforms at a time, or they are transformed in turn,
+    over-relaxed by ``extra``. The first time they are transformed alone. The second plan is the first unless
+    potentials were averaged: else both are one plan, as far as they converged.
     """
     f, g = torch.zeros_like(log_rows), torch.zeros_like(log_columns)
     turned = costs.mT.contiguous()
@@ -116,26 +110,8 @@ def iterate(
         before, f = f, softmin(costs, g, log_columns, f, e, penalty=penalty, **move)
         damping = 1.0 if penalty is None else penalty / (penalty + e)
         g = softmin(turned, before if averaged else f, log_rows, g, e, damping=damping, **move)
-    return f, g
-
-
-def plans(
-    costs: Tensor,
-    log_rows: Tensor,
-    log_columns: Tensor,
-    epsilons: Sequence[float],
-    regularization: float,
-    *,
-    softmin: Softmin = softmin,
-    **how: Any,
-) -> tuple[Tensor, Tensor]:
-    """Plans ``(2, n, width)`` after `iterate`: one that keeps the rows' weights, one the columns'.
-
-    The second is the first unless potentials were averaged: else both are one plan, as far as they converged.
-    """
-    f, g = iterate(costs, log_rows, log_columns, epsilons, softmin=softmin, **how)
     rows = _shares(costs, g, log_columns, regularization) * torch.exp(log_rows)[..., None]
-    if not how["averaged"]:
+    if not averaged:
         return rows, rows
     columns = _shares(costs.mT, f, log_rows, regularization).mT * torch.exp(log_columns)[:, None]
     return rows, columns.contiguous()
@@ -146,8 +122,7 @@ def stopped_plans(
 ) -> tuple[Tensor, Tensor]:
     """As `annealed_plans`: both plans of both problems, ``(2, n, width)``."""
     epsilons = [diameter, *annealing(regularization, diameter, iterations)]
-    given = (pair.costs, pair.log_rows, pair.log_columns)
-    return solver(*given, epsilons, regularization, averaged=True, extra=0.0, penalty=None)
+    return solver(*pair, epsilons, regularization, averaged=True, extra=0.0, penalty=None)
 
 
 def solve_fixed(
@@ -166,8 +141,7 @@ def solve_fixed(
     fall = (regularization / start) ** (1 / _STAGES)
     steps = _ITERATIONS if penalty != 0 else 0  # all potentials stay 0
     epsilons = [max(regularization, start * fall**step) for step in range(steps)]
-    given = (pair.costs, pair.log_rows, pair.log_columns)
-    return solver(*given, epsilons, regularization, averaged=False, extra=_EXTRA, penalty=penalty)
+    return solver(*pair, epsilons, regularization, averaged=False, extra=_EXTRA, penalty=penalty)
 
 
 def _shares(costs: Tensor, potential: Tensor, log_weights: Tensor, regularization: float) -> Tensor:

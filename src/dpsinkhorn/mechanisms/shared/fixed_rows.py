@@ -12,8 +12,8 @@ from dpsinkhorn.kernels import softmin as fused
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.kernels.transport import MOST_COLUMNS, Step, eq6_gradient, supported
 from dpsinkhorn.mechanisms.shared import fixed_plans as plans
-from dpsinkhorn.mechanisms.shared.base import tidy
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep, Setting
+from dpsinkhorn.mechanisms.shared.clipping import tidy
+from dpsinkhorn.mechanisms.shared.steps import Drawn, FixedStep, Setting
 from dpsinkhorn.ot.costs import PixelCost
 
 if TYPE_CHECKING:

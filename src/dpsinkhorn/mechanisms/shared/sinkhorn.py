@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels, tidy
-from dpsinkhorn.mechanisms.shared.fixed import Setting
+from dpsinkhorn.mechanisms.shared.base import GradientMechanism, Sample, check_labels
+from dpsinkhorn.mechanisms.shared.clipping import tidy
 from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
 from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
+from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot import Problem, solve
 from dpsinkhorn.ot.divergence import count_resampled, split_generated
-from dpsinkhorn.privacy.mechanisms import BatchMechanism, ImageMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 _UNSOLVABLE = (ValueError, ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
@@ -139,8 +139,6 @@ class RowGradients(SinkhornMechanism):
 
 class NoisedRows(RowGradients):
     """Rows of the cross term clipped and noised; the others, which see no record, clipped only."""
-
-    mechanism: BatchMechanism | ImageMechanism
 
     @abstractmethod
     def _clip(self, rows: Tensor) -> Tensor: ...

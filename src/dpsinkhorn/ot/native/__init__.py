@@ -24,42 +24,31 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dpsinkhorn.ot.costs import PixelCost
 
-_VERSION = 2  # of the functions and their arguments; that of kernels.c
+_VERSION = 4  # of the functions and their arguments; that of kernels.c
 _THREADED = 2**26  # sums of more terms than this are shared out to threads
 
 _ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
 _POINTS: list[type] = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
-_WITH_PLAN: list[type] = [_ADDRESS, *_POINTS]
 _TRANSPORT: list[type] = [*[_FLAG] * 2, *[_ADDRESS] * 4, *[_COUNT] * 3, _FLAG, *[_ADDRESS] * 6]
 _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "instructions": ([], _FLAG),
-    "state_size": ([_COUNT, _COUNT], _COUNT),
-    "state_start": ([_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _ADDRESS], None),
+    "state_size": ([_COUNT, _COUNT, _FLAG], _COUNT),
+    "state_start": ([_ADDRESS, _FLAG, *[_ADDRESS] * 4, _COUNT, _COUNT, _ADDRESS], None),
     "leave_out": ([_ADDRESS, _NUMBER], None),
     "evaluate": ([_ADDRESS, _NUMBER, _NUMBER, _ADDRESS], None),
     "keep": ([_ADDRESS], None),
-    "newton": ([_ADDRESS, _NUMBER, _ADDRESS], None),
+    "newton": ([_ADDRESS, _NUMBER, _NUMBER, _COUNT, _ADDRESS], None),
     "sinkhorn": ([_ADDRESS, _ADDRESS], None),
     "turn": ([_ADDRESS, _NUMBER], None),
-    "extend": ([_ADDRESS, _NUMBER], None),
-    "scaling_size": ([_COUNT, _COUNT], _COUNT),
-    "scaling_start": ([_ADDRESS] * 5 + [_COUNT, _COUNT, _ADDRESS], None),
-    "scaling_evaluate": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _ADDRESS], None),
-    "scaling_steps": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _COUNT, _COUNT, _ADDRESS], None),
-    "scaling_newton": ([_ADDRESS, _FLAG, _NUMBER, _NUMBER, _COUNT, _ADDRESS], None),
-    "plan": ([_ADDRESS] * 7 + [_COUNT, _COUNT, _NUMBER, _FLAG], None),
+    "scaling_steps": ([_ADDRESS, _NUMBER, _NUMBER, _COUNT, _COUNT, _ADDRESS], None),
+    "plan": ([*[_ADDRESS] * 7, _COUNT, _COUNT, _NUMBER, _FLAG], None),
     "range": ([_ADDRESS, _COUNT, _ADDRESS], None),
-    "finite_32": ([_ADDRESS, _COUNT], _FLAG),
-    "finite_64": ([_ADDRESS, _COUNT], _FLAG),
-    "pairwise_32": (_POINTS, None),
-    "pairwise_64": (_POINTS, None),
-    "finish_32": ([_ADDRESS] * 5 + [_COUNT] * 3, None),
-    "finish_64": ([_ADDRESS] * 5 + [_COUNT] * 3, None),
-    "centre_32": ([_ADDRESS] * 4 + [_COUNT] * 2 + [_FLAG], None),
-    "centre_64": ([_ADDRESS] * 4 + [_COUNT] * 2 + [_FLAG], None),
+    "finite": ([_FLAG, _ADDRESS, _COUNT], _FLAG),
+    "pairwise": ([_FLAG, *_POINTS], None),
+    "finish": ([_FLAG, *[_ADDRESS] * 5, *[_COUNT] * 3], None),
+    "centre": ([_FLAG, *[_ADDRESS] * 4, *[_COUNT] * 2, _FLAG], None),
+    "gradient": ([_FLAG, _ADDRESS, *_POINTS], _FLAG),
     "transport": (_TRANSPORT, _FLAG),
-    "gradient_32": (_WITH_PLAN, _FLAG),
-    "gradient_64": (_WITH_PLAN, _FLAG),
 }
 
 
@@ -124,8 +113,7 @@ def finite(array: Tensor) -> bool:
     """Whether all entries are finite."""
     if library is None or not readable(array):
         return bool(torch.isfinite(array).all())
-    function = library.finite_32 if array.dtype == torch.float32 else library.finite_64
-    return bool(function(array.data_ptr(), array.numel()))
+    return bool(library.finite(_single(array), array.data_ptr(), array.numel()))
 
 
 def value_range(array: Tensor) -> tuple[float, float] | None:
@@ -148,7 +136,7 @@ def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularizati
     assert f.shape == a.shape == costs.shape[:-1]
     assert g.shape == b.shape == (*costs.shape[:-2], m)
     scratch, out = vectors[0].new_empty(m), torch.empty_like(costs)
-    single, size = costs.dtype == torch.float32, costs.element_size()
+    single, size = _single(costs), costs.element_size()
     at_costs, at_out = costs.data_ptr(), out.data_ptr()
     at = [v.data_ptr() for v in vectors]
     for k in range(costs.shape[:-2].numel()):
@@ -163,19 +151,8 @@ def pairwise(x: Tensor, y: Tensor, cost: PixelCost) -> Tensor | None:
     """Costs ``(..., n, m)`` of clouds ``(..., n, d)``, ``(..., m, d)``."""
     if library is None or not _sound(x, y):
         return None
-    function = library.pairwise_32 if x.dtype == torch.float32 else library.pairwise_64
-    x, y = x.contiguous(), y.contiguous()
-    (n, d), m = x.shape[-2:], y.shape[-2]
-    out = x.new_empty(*x.shape[:-1], m)
-    start_x, start_y, start_out, size = x.data_ptr(), y.data_ptr(), out.data_ptr(), x.element_size()
-
-    def rows(k: int, first: int, last: int) -> None:
-        function(
-            start_x + (k * n + first) * d * size, start_y + k * m * d * size,
-            start_out + (k * n + first) * m * size, last - first, m, d, cost.squared, cost.absolute,
-        )  # fmt: skip
-
-    _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
+    out = x.new_empty(*x.shape[:-1], y.shape[-2])
+    _by_rows(library.pairwise, x.contiguous(), y.contiguous(), cost, out)
     return out
 
 
@@ -183,11 +160,10 @@ def centre(x: Tensor, around: Tensor | None = None) -> tuple[Tensor, Tensor, Ten
     """``x - c``, ``(n, d)``, with its squared lengths, and c: ``around``, or the mean of x."""
     if library is None or x.ndim != 2 or not readable(x) or _tracked(x):
         return None
-    function = library.centre_32 if x.dtype == torch.float32 else library.centre_64
     out, squares = torch.empty_like(x), x.new_empty(len(x))
     point = x.new_empty(x.shape[1]) if around is None else around.contiguous()
     at = [array.data_ptr() for array in (x, out, point, squares)]
-    function(*at, *x.shape, around is None)
+    library.centre(_single(x), *at, *x.shape, around is None)
     return out, squares, point
 
 
@@ -196,8 +172,7 @@ def finish(x: Tensor, y: Tensor, squares: tuple[Tensor, Tensor], products: Tenso
     arrays = (x, y, *squares, products)
     if library is None or x.ndim != 2 or not all(map(readable, arrays)) or _tracked(*arrays):
         return False
-    function = library.finish_32 if x.dtype == torch.float32 else library.finish_64
-    function(*(array.data_ptr() for array in arrays), len(x), len(y), x.shape[1])
+    library.finish(_single(x), *(array.data_ptr() for array in arrays), len(x), len(y), x.shape[1])
     return True
 
 
@@ -205,43 +180,34 @@ def gradient(x: Tensor, y: Tensor, plan: Tensor, cost: PixelCost) -> Tensor | No
     """Gradient in x of the costs of :func:`pairwise` under a plan ``(..., n, m)``, of the shape of ``x``."""
     if library is None or not _sound(x, y, plan):
         return None
-    function = library.gradient_32 if x.dtype == torch.float32 else library.gradient_64
-    x, y, plan = x.contiguous(), y.contiguous(), plan.contiguous()
-    (n, d), m = x.shape[-2:], y.shape[-2]
+    x = x.contiguous()
     out = torch.empty_like(x)
-    starts = [tensor.data_ptr() for tensor in (x, y, plan, out)]
-    size = x.element_size()
-
-    def rows(k: int, first: int, last: int) -> None:
-        at = k * n + first
-        failed = function(
-            starts[0] + at * d * size, starts[1] + k * m * d * size, starts[2] + at * m * size,
-            starts[3] + at * d * size, last - first, m, d, cost.squared, cost.absolute,
-        )  # fmt: skip
-        if failed:
-            raise MemoryError
-
-    _share_out(rows, x.shape[:-2].numel(), n, terms=x.numel() * m)
+    _by_rows(library.gradient, x, y.contiguous(), cost, plan.contiguous(), out)
     return out
 
 
-def _share_out(rows: Callable[[int, int, int], None], batch: int, n: int, terms: int) -> None:
-    """Call ``rows(k, first, last)`` for all rows of all clouds of a batch, by threads where it pays."""
-    threads = torch.get_num_threads() if terms > _THREADED else 1
+def _by_rows(function: Callable[..., Any], x: Tensor, y: Tensor, cost: PixelCost, *others: Tensor) -> None:
+    """Call a function for all x, and the rows of others that belong to them, by threads where it pays."""
+    (n, d), m = x.shape[-2:], y.shape[-2]
+    single, size, batch = _single(x), x.element_size(), x.shape[:-2].numel()
+    at_y, starts = y.data_ptr(), [(each.data_ptr(), each.shape[-1] * size) for each in (x, *others)]
+
+    def rows(k: int, first: int, last: int) -> None:
+        own, *rest = (start + (k * n + first) * row for start, row in starts)
+        all_y = at_y + k * m * d * size
+        if function(single, own, all_y, *rest, last - first, m, d, cost.squared, cost.absolute):
+            raise MemoryError
+
+    threads = torch.get_num_threads() if x.numel() * m > _THREADED else 1
+    parts = min(n, 4 * threads) if threads > 1 else 1
+    shares = [(k, n * part // parts, n * (part + 1) // parts) for k in range(batch) for part in range(parts)]
     if threads == 1:
-        for k in range(batch):
-            rows(k, 0, n)
+        for share in shares:
+            rows(*share)
         return
-    parts = min(n, 4 * threads)
-    bounds = [n * part // parts for part in range(parts + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        done = [
-            pool.submit(rows, k, bounds[part], bounds[part + 1])
-            for k in range(batch)
-            for part in range(parts)
-        ]
-        for one in done:
-            one.result()
+        for done in [pool.submit(rows, *share) for share in shares]:
+            done.result()
 
 
 def readable(array: Tensor) -> bool:
@@ -258,6 +224,10 @@ def _on_cpu(array: Tensor) -> bool:
         and not array.is_neg()
         and torch._C._functorch.peek_interpreter_stack() is None
     )
+
+
+def _single(array: Tensor) -> bool:
+    return array.dtype == torch.float32
 
 
 def _tracked(*tensors: Tensor) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,35 +21,28 @@ PATIENCE = 15
 _SWEEPS_PART, _LEAST_SWEEPS, _MOST_SWEEPS = 6, 20, 100
 
 
-class _HeldInC(ABC):
+class _HeldInC:
     """What the two iterates below have in common."""
 
-    def __init__(
-        self,
-        library: native.Library,
-        dual: SemiDual,
-        size: Callable[..., int],
-        start: Callable[..., object],
-        *arrays: Tensor,
-    ) -> None:
+    def __init__(self, library: native.Library, dual: SemiDual, costs: Tensor, kernel: Tensor | None) -> None:
         self._library, self._dual = library, dual
-        self._arrays = *arrays, dual.a.contiguous(), dual.b.contiguous()
-        self._block = torch.empty(size(dual.rows, dual.columns), dtype=torch.float64)
+        self._arrays = costs, kernel, dual.a.contiguous(), dual.b.contiguous()
+        size = library.state_size(dual.rows, dual.columns, kernel is None)
+        self._block = torch.empty(size, dtype=torch.float64)
         self._places, self._out = (ctypes.c_int64 * 5)(), (ctypes.c_double * 3)()
         self._state, self._out_at = self._block.data_ptr(), ctypes.addressof(self._out)
-        addresses = [array.data_ptr() for array in self._arrays]
-        start(self._state, *addresses, dual.rows, dual.columns, ctypes.addressof(self._places))
+        addresses = [None if array is None else array.data_ptr() for array in self._arrays]
+        single, places = costs.dtype == torch.float32, ctypes.addressof(self._places)
+        library.state_start(self._state, single, *addresses, dual.rows, dual.columns, places)
         self._trial = self._kept = (0.0, 2.0)  # value and error
-
-    @abstractmethod
-    def _evaluate(self, step: float, regularization: float) -> None:
-        """Go to the trial point, and leave its value and error in `_out`."""
+        self._left_out = 0.0  # columns of at most this weight are
 
     def stand(self, g: Tensor) -> None:
         self._view(0, self._dual.columns).copy_(g)
 
     def evaluate(self, steps: list[float], regularization: float) -> tuple[list[float], list[float]]:
-        self._evaluate(steps[0], regularization)
+        self._regularization = regularization
+        self._library.evaluate(self._state, steps[0], regularization, self._out_at)
         value, error, _ = self._out
         self._trial = value, error
         return [value], [error]
@@ -71,6 +63,11 @@ class _HeldInC(ABC):
     def turn(self, factors: list[float], taken: list[bool]) -> None:
         if taken[0]:
             self._library.turn(self._state, factors[0])
+
+    def extend(self, regularization: float) -> None:
+        if self._dual.least_weight <= self._left_out:
+            self._dual.leave_out(self._left_out)
+            self.stand(self._dual.extend(self.f, self.g, regularization))
 
     @property
     def g(self) -> Tensor:
@@ -106,23 +103,18 @@ class NativeIterate(_HeldInC):
     """As :class:`dpsinkhorn.ot.iterate.TorchIterate`, of one small problem, in float64."""
 
     def __init__(self, library: native.Library, dual: SemiDual, costs: Tensor) -> None:
-        super().__init__(library, dual, library.state_size, library.state_start, costs)
+        super().__init__(library, dual, costs, None)
 
     def leave_out(self, weight: float) -> None:
+        self._left_out = weight
         self._library.leave_out(self._state, weight)
 
     def scale(self, regularization: float, target: float, limit: int) -> int:  # noqa: ARG002
         return 0
 
-    def _evaluate(self, step: float, regularization: float) -> None:
-        self._library.evaluate(self._state, step, regularization, self._out_at)
-
     def newton(self, ridge: list[float], accuracy: float) -> Direction:  # noqa: ARG002
-        self._library.newton(self._state, ridge[0], self._out_at)
+        self._library.newton(self._state, ridge[0], 0.0, 0, self._out_at)
         return [self._out[0]], [self._out[1] != 0.0]
-
-    def extend(self, regularization: float) -> None:
-        self._library.extend(self._state, regularization)
 
 
 class ScalingIterate(_HeldInC):
@@ -137,11 +129,9 @@ class ScalingIterate(_HeldInC):
     def __init__(
         self, library: native.Library, dual: SemiDual, costs: Tensor, successor: Callable[[], Iterate]
     ) -> None:
-        kernel = torch.empty_like(costs)
-        super().__init__(library, dual, library.scaling_size, library.scaling_start, costs, kernel)
+        super().__init__(library, dual, costs, torch.empty_like(costs))
         self._successor = successor
-        self._single = costs.dtype == torch.float32
-        self._weight = self._regularization = 0.0
+        self._weight = 0.0
         self._sweeps = min(max(dual.columns // _SWEEPS_PART, _LEAST_SWEEPS), _MOST_SWEEPS)
 
     def leave_out(self, weight: float) -> None:
@@ -149,23 +139,15 @@ class ScalingIterate(_HeldInC):
 
     def scale(self, regularization: float, target: float, limit: int) -> int:
         self._regularization = regularization
-        self._library.scaling_steps(
-            self._state, self._single, regularization, target, limit, PATIENCE, self._out_at
-        )
+        self._library.scaling_steps(self._state, regularization, target, limit, PATIENCE, self._out_at)
         value, error, points = self._out
         self._trial = value, error
         self.keep([True])
         return int(points)
 
-    def _evaluate(self, step: float, regularization: float) -> None:
-        self._regularization = regularization
-        self._library.scaling_evaluate(self._state, self._single, step, regularization, self._out_at)
-
     def newton(self, ridge: list[float], accuracy: float) -> Direction | Iterate:
         accuracy = min(0.1, max(1e-6, accuracy))
-        self._library.scaling_newton(
-            self._state, self._single, ridge[0], accuracy, self._sweeps, self._out_at
-        )
+        self._library.newton(self._state, ridge[0], accuracy, self._sweeps, self._out_at)
         if self._out[1]:
             return [self._out[0]], [True]
         successor = self._successor()
@@ -174,8 +156,3 @@ class ScalingIterate(_HeldInC):
         successor.evaluate([0.0], self._regularization)
         successor.keep([True])
         return successor
-
-    def extend(self, regularization: float) -> None:
-        if self._dual.least_weight <= 0.0:
-            self._dual.leave_out(0.0)
-            self.stand(self._dual.extend(self.f, self.g, regularization))

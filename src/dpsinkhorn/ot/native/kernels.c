@@ -6,17 +6,17 @@
  */
 
 #include <float.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tgmath.h> /* fabs and copysign of either type */
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
 
-#define VERSION 2
+#define VERSION 4
 
 #define LN2 0.69314718055994531
 #define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
@@ -26,6 +26,7 @@
 #define CANCELLED 0.0625         /* less than this part of |x|^2 + |y|^2 left is computed pair by pair */
 #define FEW 32                   /* dimensions up to which points y are laid side by side, */
 #define WIDTH 64                 /*   so many at a time */
+#define ROWS 16                  /* points x whose gradient is formed together */
 #define TILE_BYTES 26000         /* of points y that a sweep over x goes through at a time */
 
 /* Where the ascent of one problem stands: rows x columns costs, the variable g on the columns. Rows and
@@ -43,13 +44,26 @@ typedef struct {
     uint8_t *left_out;
     /* Of a problem in the kernel domain (scaling.h) instead of costs, kernel and matrix: */
     int64_t row_stride;
+    int32_t single;
     const void *outer_costs; /* rows x columns, in the type REAL, of the caller */
     void *outer_kernel;
     double *absorbed, *top, scale; /* what the kernel was formed around */
     void *v, *image, *part;        /* vectors over columns, in the type REAL */
 } State;
 
+/* Of the type that points.h and scaling.h are included for: */
+#define REAL_EPS (REAL_IS_FLOAT ? (REAL)FLT_EPSILON : (REAL)DBL_EPSILON)
+#define REAL_REACH (REAL_IS_FLOAT ? 30.0 : 200.0)         /* how far from its point a kernel is used, in powers of 2 */
+#define REAL_LARGEST (REAL_IS_FLOAT ? 0x1p30 : 0x1p200) /* entry of v */
+
 #define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
+
+/* log2 of weights, which are often equal. */
+static void logs(const double *weights, int64_t count, double *out)
+{
+    for (int64_t j = 0; j < count; j++)
+        out[j] = j && weights[j] == weights[j - 1] ? out[j - 1] : log2(weights[j]);
+}
 
 #define NAME(f) f##_plain
 #include "loops.h"
@@ -84,6 +98,9 @@ typedef struct {
 #else
 #define BEST(f) f##_plain
 #endif
+
+/* A function of points or costs in float32 (`single`) or float64. */
+#define EITHER(f, ...) (single ? BEST(f##_32)(__VA_ARGS__) : BEST(f##_64)(__VA_ARGS__))
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -133,52 +150,8 @@ static double *take(double *block, int64_t *at, int64_t count)
     return part;
 }
 
-static int64_t lay_out(State *s, double *block, int64_t n, int64_t m)
-{
-    const int64_t w = (m + 7) / 8 * 8;
-    int64_t at = STATE_NUMBERS;
-    s->rows = n, s->columns = m, s->stride = w;
-    s->costs = take(block, &at, n * w), s->a = take(block, &at, n), s->b = take(block, &at, w);
-    s->g = take(block, &at, w), s->f = take(block, &at, n);
-    s->trial_g = take(block, &at, w), s->trial_f = take(block, &at, n);
-    s->shifted = take(block, &at, w), s->marginal = take(block, &at, w), s->residual = take(block, &at, w);
-    s->total = take(block, &at, n), s->kernel = take(block, &at, n * w);
-    s->log2_b = take(block, &at, w), s->proposal = take(block, &at, w), s->direction = take(block, &at, w);
-    s->matrix = take(block, &at, m * w), s->scratch = take(block, &at, 4 * w);
-    s->index = (int32_t *)take(block, &at, w / 2);
-    s->left_out = (uint8_t *)take(block, &at, w / 8);
-    return at;
-}
-
-/* Numbers (float64) in the block of a problem's state. */
-EXPORT int64_t dps_state_size(int64_t n, int64_t m)
-{
-    State s;
-    return lay_out(&s, NULL, n, m);
-}
-
-/* Start at g = 0. where: places of g, f, the residual and the new direction in the block. */
-EXPORT void dps_state_start(double *block, const double *costs, const double *a, const double *b, int64_t n,
-                            int64_t m, int64_t *where)
-{
-    State *s = (State *)block;
-    const int64_t w = (lay_out(s, block, n, m), s->stride);
-    double *columns[] = {s->b, s->g, s->log2_b, s->proposal, s->direction};
-    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
-        memset(columns[k], 0, (size_t)w * sizeof(double));
-    memset(s->f, 0, (size_t)n * sizeof(double));
-    memcpy(s->a, a, (size_t)n * sizeof(double));
-    memcpy(s->b, b, (size_t)m * sizeof(double));
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(s->costs + i * w, costs + i * m, (size_t)m * sizeof(double));
-        for (int64_t j = m; j < w; j++)
-            s->costs[i * w + j] = INFINITY;
-    }
-    where[0] = s->g - block, where[1] = s->f - block;
-    where[2] = s->residual - block, where[3] = s->proposal - block;
-}
-
-static int64_t lay_out_scaling(State *s, double *block, int64_t n, int64_t m)
+/* With room for costs, kernel and Newton's matrix, or without. */
+static int64_t lay_out(State *s, double *block, int64_t n, int64_t m, int32_t matrices)
 {
     const int64_t w = (m + 7) / 8 * 8;
     int64_t at = STATE_NUMBERS;
@@ -190,33 +163,42 @@ static int64_t lay_out_scaling(State *s, double *block, int64_t n, int64_t m)
     s->shifted = take(block, &at, w), s->marginal = take(block, &at, w), s->residual = take(block, &at, w);
     s->total = take(block, &at, n), s->log2_b = take(block, &at, w);
     s->proposal = take(block, &at, w), s->direction = take(block, &at, w);
-    s->scratch = take(block, &at, 3 * w), s->absorbed = take(block, &at, w);
+    s->scratch = take(block, &at, 4 * w), s->absorbed = take(block, &at, w);
     s->top = take(block, &at, 3 * s->row_stride); /* and two more vectors over rows */
     s->v = take(block, &at, w), s->image = take(block, &at, w), s->part = take(block, &at, w);
     s->left_out = (uint8_t *)take(block, &at, w / 8);
+    if (matrices) {
+        s->costs = take(block, &at, n * w), s->kernel = take(block, &at, n * w);
+        s->matrix = take(block, &at, m * w), s->index = (int32_t *)take(block, &at, w / 2);
+    }
     return at;
 }
 
-EXPORT int64_t dps_scaling_size(int64_t n, int64_t m)
+/* Numbers (float64) in the block of a problem's state. */
+EXPORT int64_t dps_state_size(int64_t n, int64_t m, int32_t matrices)
 {
     State s;
-    return lay_out_scaling(&s, NULL, n, m);
+    return lay_out(&s, NULL, n, m, matrices);
 }
 
-/* As dps_state_start, for costs and a kernel that stay with the caller, in float32 or float64. */
-EXPORT void dps_scaling_start(double *block, const void *costs, void *kernel, const double *a, const double *b,
-                              int64_t n, int64_t m, int64_t *where)
+/* Start at g = 0. In the kernel domain costs and a kernel, in float32 or float64, stay with the caller; else the
+ * kernel is NULL and the costs, in float64, are copied. where: places of g, f, the residual, the new direction and
+ * the trial g in the block. */
+EXPORT void dps_state_start(double *block, int32_t single, const void *costs, void *kernel, const double *a,
+                            const double *b, int64_t n, int64_t m, int64_t *where)
 {
     State *s = (State *)block;
-    lay_out_scaling(s, block, n, m);
-    memset(block + STATE_NUMBERS, 0, (size_t)(dps_scaling_size(n, m) - STATE_NUMBERS) * sizeof(double));
+    lay_out(s, block, n, m, !kernel);
+    memset(block + STATE_NUMBERS, 0, (size_t)(dps_state_size(n, m, 0) - STATE_NUMBERS) * sizeof(double));
     memcpy(s->a, a, (size_t)n * sizeof(double));
     memcpy(s->b, b, (size_t)m * sizeof(double));
-    s->outer_costs = costs, s->outer_kernel = kernel;
-    for (int64_t j = 0; j < m; j++) {
-        s->left_out[j] = s->b[j] <= 0.0;
-        s->log2_b[j] = log2(s->b[j]);
-    }
+    s->outer_costs = costs, s->outer_kernel = kernel, s->single = single;
+    for (int64_t i = 0; !kernel && i < n; i++)
+        for (int64_t j = 0; j < s->stride; j++)
+            s->costs[i * s->stride + j] = j < m ? ((const double *)costs)[i * m + j] : INFINITY;
+    logs(b, m, s->log2_b);
+    for (int64_t j = 0; j < m; j++)
+        s->left_out[j] = b[j] <= 0.0;
     where[0] = s->g - block, where[1] = s->f - block;
     where[2] = s->residual - block, where[3] = s->proposal - block, where[4] = s->trial_g - block;
 }
@@ -224,43 +206,35 @@ EXPORT void dps_scaling_start(double *block, const void *costs, void *kernel, co
 /* Leave columns of at most this weight out. */
 EXPORT void dps_leave_out(State *s, double weight)
 {
+    logs(s->b, s->columns, s->log2_b);
     for (int64_t j = 0; j < s->columns; j++) {
         s->left_out[j] = s->b[j] <= weight;
-        s->log2_b[j] = s->left_out[j] ? -INFINITY : log2(s->b[j]);
+        s->log2_b[j] = s->left_out[j] ? -INFINITY : s->log2_b[j];
     }
 }
 
 /* out: value, error. */
 EXPORT void dps_evaluate(State *s, double step, double regularization, double *out)
 {
+    const int32_t single = s->single;
     const unsigned before = subnormals_off();
-    BEST(evaluate)(s, step, regularization, out);
-    subnormals_back(before);
-}
-
-/* The same in the kernel domain. */
-EXPORT void dps_scaling_evaluate(State *s, int32_t single, double step, double regularization, double *out)
-{
-    const unsigned before = subnormals_off();
-    for (int64_t j = 0; j < s->columns; j++)
+    for (int64_t j = 0; j < s->stride; j++)
         s->trial_g[j] = s->g[j] + step * s->direction[j];
-    if (single)
-        BEST(point_32)(s, regularization, out);
+    if (s->outer_kernel)
+        EITHER(point, s, regularization, out);
     else
-        BEST(point_64)(s, regularization, out);
+        BEST(evaluate)(s, regularization, out);
     subnormals_back(before);
 }
 
-/* Steps of Sinkhorn from g. out: value and error of the last point, number of points. */
-EXPORT void dps_scaling_steps(State *s, int32_t single, double regularization, double target, int64_t limit,
-                              int64_t patience, double *out)
+/* Steps of Sinkhorn from g, in the kernel domain. out: value and error of the last point, number of points. */
+EXPORT void dps_scaling_steps(State *s, double regularization, double target, int64_t limit, int64_t patience,
+                              double *out)
 {
+    const int32_t single = s->single;
     const unsigned before = subnormals_off();
     memcpy(s->trial_g, s->g, (size_t)s->columns * sizeof(double));
-    if (single)
-        BEST(scale_32)(s, regularization, target, limit, patience, out);
-    else
-        BEST(scale_64)(s, regularization, target, limit, patience, out);
+    EITHER(scale, s, regularization, target, limit, patience, out);
     subnormals_back(before);
 }
 
@@ -279,23 +253,15 @@ static double length(const State *s)
     return most;
 }
 
-/* out: slope, whether there is a solution, length. */
-EXPORT void dps_newton(State *s, double ridge, double *out)
+/* out: slope, whether there is a solution, length. Accuracy and limit are for the kernel domain. */
+EXPORT void dps_newton(State *s, double ridge, double accuracy, int64_t limit, double *out)
 {
+    const int32_t single = s->single;
     const unsigned before = subnormals_off();
-    BEST(newton)(s, ridge, out);
-    subnormals_back(before);
-    out[2] = length(s);
-}
-
-/* The same in the kernel domain, by conjugate gradients. */
-EXPORT void dps_scaling_newton(State *s, int32_t single, double ridge, double accuracy, int64_t limit, double *out)
-{
-    const unsigned before = subnormals_off();
-    if (single)
-        BEST(conjugate_32)(s, ridge, accuracy, limit, out);
+    if (s->outer_kernel)
+        EITHER(conjugate, s, ridge, accuracy, limit, out);
     else
-        BEST(conjugate_64)(s, ridge, accuracy, limit, out);
+        BEST(newton)(s, ridge, out);
     subnormals_back(before);
     out[2] = length(s);
 }
@@ -319,113 +285,46 @@ EXPORT void dps_turn(State *s, double factor)
         s->direction[j] = factor * s->proposal[j];
 }
 
-/* Columns left out get the transform of f, as the others have it. */
-EXPORT void dps_extend(State *s, double regularization)
-{
-    for (int64_t j = 0; j < s->columns; j++) {
-        double top = -INFINITY, total = 0.0;
-        if (!s->left_out[j])
-            continue;
-        for (int pass = 0; pass < 2; pass++) {
-            for (int64_t i = 0; i < s->rows; i++) {
-                const double cost = s->costs[i * s->stride + j];
-                const double exponent = (s->f[i] - cost) / regularization + log(s->a[i]);
-                if (pass)
-                    total += exp(exponent - top);
-                else
-                    top = exponent > top ? exponent : top;
-            }
-        }
-        s->g[j] = -regularization * (top + log(total));
-    }
-}
-
 EXPORT void dps_plan(const void *costs, const double *f, const double *g, const double *a, const double *b,
                      double *scratch, void *out, int64_t n, int64_t m, double regularization, int32_t single)
 {
     const double scale = 1.0 / (regularization * LN2);
-    if (single)
-        BEST(plan_32)(costs, f, g, a, b, scratch, out, n, m, scale);
-    else
-        BEST(plan_64)(costs, f, g, a, b, scratch, out, n, m, scale);
+    EITHER(plan, costs, f, g, a, b, scratch, out, n, m, scale);
 }
 
-/* Least and greatest of count > 0 finite numbers; of others, some that are not finite. */
-EXPORT void dps_range(const double *values, int64_t count, double *out)
+EXPORT void dps_range(const double *values, int64_t count, double *out) { BEST(range_64)(values, count, out); }
+
+EXPORT int32_t dps_finite(int32_t single, const void *values, int64_t count) { return EITHER(finite, values, count); }
+
+EXPORT void dps_pairwise(int32_t single, const void *x, const void *y, void *out, int64_t n, int64_t m, int64_t d,
+                         int32_t squared, double l1_weight)
 {
-    double low = values[0], high = values[0], odd = 0.0;
-#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : odd)
-    for (int64_t i = 0; i < count; i++) {
-        low = values[i] < low ? values[i] : low;
-        high = values[i] > high ? values[i] : high;
-        odd += values[i] - values[i]; /* 0, or NaN where the value is NaN or infinite */
-    }
-    out[0] = low + odd, out[1] = high + odd;
+    EITHER(pairwise, x, y, out, n, m, d, squared, l1_weight);
 }
 
-EXPORT int32_t dps_finite_32(const uint32_t *values, int64_t count) { return BEST(finite_32)(values, count); }
-
-EXPORT int32_t dps_finite_64(const uint64_t *values, int64_t count) { return BEST(finite_64)(values, count); }
-
-EXPORT void dps_pairwise_32(const float *x, const float *y, float *out, int64_t n, int64_t m, int64_t d,
-                            int32_t squared, double l1_weight)
+EXPORT void dps_finish(int32_t single, const void *x, const void *y, const void *x_squares, const void *y_squares,
+                       void *costs, int64_t n, int64_t m, int64_t d)
 {
-    BEST(pairwise_32)(x, y, out, n, m, d, squared, l1_weight);
-}
-
-EXPORT void dps_pairwise_64(const double *x, const double *y, double *out, int64_t n, int64_t m, int64_t d,
-                            int32_t squared, double l1_weight)
-{
-    BEST(pairwise_64)(x, y, out, n, m, d, squared, l1_weight);
-}
-
-EXPORT void dps_finish_32(const float *x, const float *y, const float *x_squares, const float *y_squares,
-                          float *costs, int64_t n, int64_t m, int64_t d)
-{
-    BEST(finish_32)(x, y, x_squares, y_squares, costs, n, m, d);
-}
-
-EXPORT void dps_finish_64(const double *x, const double *y, const double *x_squares, const double *y_squares,
-                          double *costs, int64_t n, int64_t m, int64_t d)
-{
-    BEST(finish_64)(x, y, x_squares, y_squares, costs, n, m, d);
+    EITHER(finish, x, y, x_squares, y_squares, costs, n, m, d);
 }
 
 /* Returns 0, or 1 where there is no memory for a row. */
-EXPORT int32_t dps_gradient_32(const float *x, const float *y, const float *plan, float *out, int64_t n,
-                               int64_t m, int64_t d, int32_t squared, double l1_weight)
+EXPORT int32_t dps_gradient(int32_t single, const void *x, const void *y, const void *plan, void *out, int64_t n,
+                            int64_t m, int64_t d, int32_t squared, double l1_weight)
 {
     int32_t *index = malloc((size_t)(m + 4) * sizeof *index);
-    float *weight = malloc((size_t)(m + 4) * sizeof *weight);
+    void *weight = malloc((size_t)(m + 4) * sizeof(double));
     const int32_t failed = !index || !weight;
     if (!failed)
-        BEST(gradient_32)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
+        EITHER(gradient, x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
     free(index), free(weight);
     return failed;
 }
 
-EXPORT int32_t dps_gradient_64(const double *x, const double *y, const double *plan, double *out, int64_t n,
-                               int64_t m, int64_t d, int32_t squared, double l1_weight)
+EXPORT void dps_centre(int32_t single, const void *x, void *y, void *centre, void *squares, int64_t n, int64_t d,
+                       int32_t mean)
 {
-    int32_t *index = malloc((size_t)(m + 4) * sizeof *index);
-    double *weight = malloc((size_t)(m + 4) * sizeof *weight);
-    const int32_t failed = !index || !weight;
-    if (!failed)
-        BEST(gradient_64)(x, y, plan, out, n, m, d, squared, l1_weight, index, weight);
-    free(index), free(weight);
-    return failed;
-}
-
-EXPORT void dps_centre_32(const float *x, float *y, float *centre, float *squares, int64_t n, int64_t d,
-                          int32_t mean)
-{
-    BEST(centre_32)(x, y, centre, squares, n, d, mean);
-}
-
-EXPORT void dps_centre_64(const double *x, double *y, double *centre, double *squares, int64_t n, int64_t d,
-                          int32_t mean)
-{
-    BEST(centre_64)(x, y, centre, squares, n, d, mean);
+    EITHER(centre, x, y, centre, squares, n, d, mean);
 }
 
 /* A small problem, from points to gradients, in the order of the solver's loop (ascent.py), as far as the
@@ -438,10 +337,10 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
 {
     const double l1_weight = settings[0], regularization = settings[1];
     const size_t pairs = (size_t)(n * m), size = single ? sizeof(float) : sizeof(double);
-    const int64_t state = dps_scaling_size(n, m);
-    double *block = malloc(((size_t)state + 4 * pairs) * sizeof *block), ends[3], low = INFINITY, high = -low;
+    const int64_t state = dps_state_size(n, m, 0);
+    double *block = malloc(((size_t)state + 4 * pairs) * sizeof *block), ends[3];
     double *costs = block + state, *kernel = costs + pairs, *plan = kernel + pairs, *turned = plan + pairs;
-    double spent = 0.0, stage;
+    double spent = 0.0, stage, width;
     int64_t where[5];
     int32_t failed = 1;
     State *s = (State *)block;
@@ -449,25 +348,23 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
         return 1;
     if (!d)
         memcpy(wide ? plan : costs, x, pairs * size);
-    else if (single)
-        BEST(pairwise_32)(x, y, (float *)(wide ? plan : costs), n, m, d, squared, l1_weight);
     else
-        BEST(pairwise_64)(x, y, costs, n, m, d, squared, l1_weight);
+        dps_pairwise(single, x, y, wide ? plan : costs, n, m, d, squared, l1_weight);
     for (size_t k = 0; wide && k < pairs; k++)
         costs[k] = ((float *)plan)[k];
-    for (size_t k = 0; k < pairs; k++) {
-        const double cost = single && !wide ? ((float *)costs)[k] : costs[k];
-        low = cost < low ? cost : low, high = cost > high ? cost : high;
-        spent += cost - cost; /* NaN where one is not finite */
-    }
-    if (spent == 0.0 && high - low <= settings[9] * regularization && high <= settings[10] * regularization &&
-        high - low >= settings[11] * regularization) {
-        dps_scaling_start(block, costs, kernel, a, b, n, m, where);
-        for (stage = settings[3] * (high - low);; stage *= settings[4]) {
+    if (single && !wide)
+        BEST(range_32)((float *)costs, n * m, ends);
+    else
+        BEST(range_64)(costs, n * m, ends);
+    width = ends[1] - ends[0]; /* NaN where a cost is not finite */
+    if (width <= settings[9] * regularization && ends[1] <= settings[10] * regularization &&
+        width >= settings[11] * regularization) {
+        dps_state_start(block, single && !wide, costs, kernel, a, b, n, m, where);
+        for (stage = settings[3] * width;; stage *= settings[4]) {
             const int last = !(stage > regularization);
             const double target = last ? settings[2] : settings[5];
             const double limit = settings[7] - spent - (last ? 0.0 : 1.0);
-            dps_scaling_steps(s, single && !wide, last ? regularization : stage, target,
+            dps_scaling_steps(s, last ? regularization : stage, target,
                               (int64_t)(last || limit < settings[6] ? limit : settings[6]), (int64_t)settings[8], ends);
             spent += ends[2];
             dps_keep(s);
@@ -489,13 +386,8 @@ EXPORT int32_t dps_transport(int32_t single, int32_t wide, const void *x, const 
         for (int64_t i = 0; in_y && i < n; i++)
             for (int64_t j = 0; j < m; j++)
                 memcpy((char *)turned + size * (size_t)(j * n + i), (char *)plan + size * (size_t)(i * m + j), size);
-        if (single) {
-            failed |= in_x && dps_gradient_32(x, y, (float *)plan, in_x, n, m, d, squared, l1_weight);
-            failed |= in_y && dps_gradient_32(y, x, (float *)turned, in_y, m, n, d, squared, l1_weight);
-        } else {
-            failed |= in_x && dps_gradient_64(x, y, plan, in_x, n, m, d, squared, l1_weight);
-            failed |= in_y && dps_gradient_64(y, x, turned, in_y, m, n, d, squared, l1_weight);
-        }
+        failed |= in_x && dps_gradient(single, x, y, plan, in_x, n, m, d, squared, l1_weight);
+        failed |= in_y && dps_gradient(single, y, x, turned, in_y, m, n, d, squared, l1_weight);
     }
     free(block);
     return failed;

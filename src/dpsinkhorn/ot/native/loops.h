@@ -35,8 +35,23 @@ static inline double NAME(power_of_two)(double x)
     return x < LEAST_EXPONENT ? 0.0 : p;
 }
 
-/* The semi-dual at g + step * direction: value and L1 error of the column marginal into out. */
-static void NAME(evaluate)(State *s, double step, double regularization, double *out)
+/* log2 of a positive, normal x; NaN of any other. */
+static inline double NAME(log_of_two)(double x)
+{
+    int64_t bits, exponent;
+    double m, s, p = 1.0 / 21.0;
+    memcpy(&bits, &x, sizeof bits);
+    exponent = (bits - 0x3fe6a09e667f3bcd) >> 52; /* so that m is from the root of 1/2 to the root of 2 */
+    bits -= exponent << 52;
+    memcpy(&m, &bits, sizeof m);
+    s = (m - 1.0) / (m + 1.0); /* log m = 2 (s + s^3 / 3 + s^5 / 5 + ...) */
+    for (double k = 19.0; k > 0.0; k -= 2.0)
+        p = p * (s * s) + 1.0 / k;
+    return x >= DBL_MIN && x <= DBL_MAX ? (double)exponent + 2.0 / LN2 * s * p : NAN;
+}
+
+/* The semi-dual at trial_g: value and L1 error of the column marginal into out. */
+static void NAME(evaluate)(State *s, double regularization, double *out)
 {
     const int64_t n = s->rows, stride = s->stride;
     const double scale = 1.0 / (regularization * LN2);
@@ -46,7 +61,6 @@ static void NAME(evaluate)(State *s, double step, double regularization, double 
 
 #pragma omp simd
     for (int64_t j = 0; j < stride; j++) {
-        trial[j] = s->g[j] + step * s->direction[j];
         shifted[j] = trial[j] * scale + s->log2_b[j];
         marginal[j] = 0.0;
     }
@@ -221,12 +235,25 @@ static void NAME(substitute)(const double *restrict matrix, double *restrict x, 
     }
 }
 
+/* Takes its weighted mean from a proposal, which is 0 for columns left out; returns its slope. */
+static double NAME(centre_proposal)(State *s)
+{
+    double *restrict d = s->proposal, mean = 0.0, slope = 0.0;
+#pragma omp simd reduction(+ : mean)
+    for (int64_t j = 0; j < s->columns; j++)
+        mean += s->b[j] * d[j];
+    for (int64_t j = 0; j < s->columns; j++) {
+        d[j] = s->left_out[j] ? 0.0 : d[j] - mean;
+        slope += s->residual[j] * d[j];
+    }
+    return slope;
+}
+
 /* Newton's direction of the last evaluated point, in units of λ: its slope and whether it was solved. */
 static void NAME(newton)(State *s, double ridge, double *out)
 {
     const int64_t m = s->columns, stride = s->stride;
     double *restrict d = s->proposal;
-    double mean = 0.0, slope = 0.0;
     memset(s->matrix, 0, (size_t)(m * stride) * sizeof(double));
     if (NAME(count_products)(s) * 8 < (double)(s->rows * m * m / 2))
         NAME(subtract_gram_sparse)(s);
@@ -241,14 +268,7 @@ static void NAME(newton)(State *s, double ridge, double *out)
     if (out[1] == 0.0)
         return;
     NAME(substitute)(s->matrix, d, m, stride);
-#pragma omp simd reduction(+ : mean)
-    for (int64_t j = 0; j < m; j++)
-        mean += s->b[j] * d[j];
-    for (int64_t j = 0; j < m; j++) {
-        d[j] = s->left_out[j] ? 0.0 : d[j] - mean;
-        slope += s->residual[j] * d[j];
-    }
-    out[0] = slope;
+    out[0] = NAME(centre_proposal)(s);
 }
 
 static int NAME(finite_32)(const uint32_t *restrict bits, int64_t count)
@@ -271,38 +291,18 @@ static int NAME(finite_64)(const uint64_t *restrict bits, int64_t count)
 
 #define REAL float
 #define REAL_IS_FLOAT 1
-#define REAL_REACH 30.0
-#define REAL_LARGEST 0x1p30
 #define REAL_NAME(f) NAME(f##_32)
-#define REAL_ABS fabsf
-#define REAL_COPYSIGN copysignf
-#define REAL_EPS FLT_EPSILON
 #include "points.h"
 #include "scaling.h"
 #undef REAL
 #undef REAL_IS_FLOAT
-#undef REAL_REACH
-#undef REAL_LARGEST
 #undef REAL_NAME
-#undef REAL_ABS
-#undef REAL_COPYSIGN
-#undef REAL_EPS
 
 #define REAL double
 #define REAL_IS_FLOAT 0
-#define REAL_REACH 200.0
-#define REAL_LARGEST 0x1p200
 #define REAL_NAME(f) NAME(f##_64)
-#define REAL_ABS fabs
-#define REAL_COPYSIGN copysign
-#define REAL_EPS DBL_EPSILON
 #include "points.h"
 #include "scaling.h"
 #undef REAL
 #undef REAL_IS_FLOAT
-#undef REAL_REACH
-#undef REAL_LARGEST
 #undef REAL_NAME
-#undef REAL_ABS
-#undef REAL_COPYSIGN
-#undef REAL_EPS

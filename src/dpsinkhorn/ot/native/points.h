@@ -2,31 +2,25 @@
  * set. Distances are sums of differences, so nothing cancels; at most STRETCH terms are added up in the type
  * itself, and these sums are added in float64. */
 
-/* Squared and absolute distances of one x to four y over one stretch of the dimensions. */
+/* Absolute, and perhaps squared, distances of one x to four y over one stretch of the dimensions. */
 static inline void REAL_NAME(add_distances)(const REAL *restrict x, const REAL *const *y, int64_t length,
-                                            int squared, int absolute, double *restrict squares,
+                                            int squared, double *restrict squares,
                                             double *restrict sums)
 {
     const REAL *restrict y0 = y[0], *restrict y1 = y[1], *restrict y2 = y[2], *restrict y3 = y[3];
     REAL q0 = 0, q1 = 0, q2 = 0, q3 = 0, s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    if (squared && absolute) {
+    if (squared) {
 #pragma omp simd reduction(+ : q0, q1, q2, q3, s0, s1, s2, s3)
         for (int64_t k = 0; k < length; k++) {
             const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
             q0 += d0 * d0, q1 += d1 * d1, q2 += d2 * d2, q3 += d3 * d3;
-            s0 += REAL_ABS(d0), s1 += REAL_ABS(d1), s2 += REAL_ABS(d2), s3 += REAL_ABS(d3);
-        }
-    } else if (squared) {
-#pragma omp simd reduction(+ : q0, q1, q2, q3)
-        for (int64_t k = 0; k < length; k++) {
-            const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
-            q0 += d0 * d0, q1 += d1 * d1, q2 += d2 * d2, q3 += d3 * d3;
+            s0 += fabs(d0), s1 += fabs(d1), s2 += fabs(d2), s3 += fabs(d3);
         }
     } else {
 #pragma omp simd reduction(+ : s0, s1, s2, s3)
         for (int64_t k = 0; k < length; k++) {
             const REAL d0 = x[k] - y0[k], d1 = x[k] - y1[k], d2 = x[k] - y2[k], d3 = x[k] - y3[k];
-            s0 += REAL_ABS(d0), s1 += REAL_ABS(d1), s2 += REAL_ABS(d2), s3 += REAL_ABS(d3);
+            s0 += fabs(d0), s1 += fabs(d1), s2 += fabs(d2), s3 += fabs(d3);
         }
     }
     squares[0] += q0, squares[1] += q1, squares[2] += q2, squares[3] += q3;
@@ -97,7 +91,7 @@ static void REAL_NAME(pairwise_flat)(const REAL *x, const REAL *y, REAL *out, in
 #pragma omp simd
                 for (int64_t j = 0; j < WIDTH; j++) {
                     const REAL away = from - turned[k * WIDTH + j];
-                    costs[j] += twice * away * away + up * REAL_ABS(away);
+                    costs[j] += twice * away * away + up * fabs(away);
                 }
             }
             memcpy(out + i * m + tile, costs, (size_t)width * sizeof *out);
@@ -132,7 +126,7 @@ static void REAL_NAME(pairwise)(const REAL *x, const REAL *y, REAL *out, int64_t
                     for (int64_t k = 0; k < 4; k++)
                         rows[k] = y + (j + (k < width ? k : 0)) * d + at;
                     REAL_NAME(add_distances)
-                    (x + i * d + at, rows, length, squared, l1_weight != 0.0, squares, sums);
+                    (x + i * d + at, rows, length, squared, squares, sums);
                 }
                 for (int64_t k = 0; k < width; k++)
                     out[i * m + j + k] = (REAL)(squares[k] + l1_weight * sums[k]);
@@ -230,51 +224,59 @@ static int REAL_NAME(is_dense)(const REAL *plan, int64_t count)
     return many * 4 > count;
 }
 
-/* The gradient of squared distances for four rows: their masses times x - z, less the plan times y - z, for z
- * the first of the four x, so that little cancels wherever they lie. */
-static void REAL_NAME(gradient_dense)(const REAL *x, const REAL *y, const REAL *plan, REAL *out, int64_t m,
-                                      int64_t d)
+/* The gradient of squared distances for up to ROWS rows, in fours: their masses times x - z, less the plan times
+ * y - z, for z the first x of the four, so that little cancels wherever they lie. */
+static void REAL_NAME(gradient_dense)(const REAL *x, const REAL *y, const REAL *plan, REAL *out, int64_t n,
+                                      int64_t m, int64_t d)
 {
-    double masses[4] = {0};
-    for (int64_t j = 0; j < m; j++)
-        for (int64_t r = 0; r < 4; r++)
-            masses[r] += plan[r * m + j];
+    double masses[ROWS] = {0};
+    for (int64_t r = 0; r < n; r++) {
+        double mass = 0.0;
+#pragma omp simd reduction(+ : mass)
+        for (int64_t j = 0; j < m; j++)
+            mass += plan[r * m + j];
+        masses[r] = mass;
+    }
     for (int64_t at = 0; at < d; at += STRETCH) {
         const int64_t length = at + STRETCH < d ? STRETCH : d - at;
-        const REAL *restrict z = x + at;
-        double sums[4][STRETCH] = {{0}};
-        for (int64_t first = 0; first < m; first += 32) {
+        double sums[ROWS][STRETCH] = {{0}};
+        for (int64_t first = 0; first < m; first += 32) { /* these y stay in the cache */
             const int64_t last = first + 32 < m ? first + 32 : m;
-            REAL part[4][STRETCH] = {{0}}, w[4][4];
-            for (int64_t j = first; j < last; j += 4) {
-                const REAL *restrict y0 = y + j * d + at;
-                const REAL *restrict y1 = j + 1 < last ? y0 + d : y0, *restrict y2 = j + 2 < last ? y0 + 2 * d : y0;
-                const REAL *restrict y3 = j + 3 < last ? y0 + 3 * d : y0;
-                for (int64_t r = 0; r < 4; r++)
-                    for (int64_t k = 0; k < 4; k++)
-                        w[r][k] = j + k < last ? plan[r * m + j + k] : 0;
+            for (int64_t i = 0; i < n; i += 4) {
+                const REAL *restrict z = x + i * d + at;
+                REAL part[4][STRETCH] = {{0}}, w[4][4];
+                for (int64_t j = first; j < last; j += 4) {
+                    const REAL *restrict y0 = y + j * d + at;
+                    const REAL *restrict y1 = j + 1 < last ? y0 + d : y0, *restrict y2 = j + 2 < last ? y0 + 2 * d : y0;
+                    const REAL *restrict y3 = j + 3 < last ? y0 + 3 * d : y0;
+                    for (int64_t r = 0; r < 4; r++)
+                        for (int64_t k = 0; k < 4; k++)
+                            w[r][k] = i + r < n && j + k < last ? plan[(i + r) * m + j + k] : 0;
 #pragma omp simd
-                for (int64_t k = 0; k < length; k++) {
-                    const REAL d0 = y0[k] - z[k], d1 = y1[k] - z[k], d2 = y2[k] - z[k], d3 = y3[k] - z[k];
-                    part[0][k] += (w[0][0] * d0 + w[0][1] * d1) + (w[0][2] * d2 + w[0][3] * d3);
-                    part[1][k] += (w[1][0] * d0 + w[1][1] * d1) + (w[1][2] * d2 + w[1][3] * d3);
-                    part[2][k] += (w[2][0] * d0 + w[2][1] * d1) + (w[2][2] * d2 + w[2][3] * d3);
-                    part[3][k] += (w[3][0] * d0 + w[3][1] * d1) + (w[3][2] * d2 + w[3][3] * d3);
+                    for (int64_t k = 0; k < length; k++) {
+                        const REAL d0 = y0[k] - z[k], d1 = y1[k] - z[k], d2 = y2[k] - z[k], d3 = y3[k] - z[k];
+                        part[0][k] += (w[0][0] * d0 + w[0][1] * d1) + (w[0][2] * d2 + w[0][3] * d3);
+                        part[1][k] += (w[1][0] * d0 + w[1][1] * d1) + (w[1][2] * d2 + w[1][3] * d3);
+                        part[2][k] += (w[2][0] * d0 + w[2][1] * d1) + (w[2][2] * d2 + w[2][3] * d3);
+                        part[3][k] += (w[3][0] * d0 + w[3][1] * d1) + (w[3][2] * d2 + w[3][3] * d3);
+                    }
                 }
-            }
-            for (int64_t r = 0; r < 4; r++)
+                for (int64_t r = 0; r < 4; r++)
 #pragma omp simd
-                for (int64_t k = 0; k < length; k++)
-                    sums[r][k] += part[r][k];
+                    for (int64_t k = 0; k < length; k++)
+                        sums[i + r][k] += part[r][k];
+            }
         }
-        for (int64_t r = 0; r < 4; r++)
+        for (int64_t i = 0; i < n; i++) {
+            const REAL *z = x + i / 4 * 4 * d + at;
 #pragma omp simd
             for (int64_t k = 0; k < length; k++)
-                out[r * d + at + k] = (REAL)(2.0 * (masses[r] * (x[r * d + at + k] - z[k]) - sums[r][k]));
+                out[i * d + at + k] = (REAL)(2.0 * (masses[i] * (x[i * d + at + k] - z[k]) - sums[i][k]));
+        }
     }
 }
 
-#define SLOPE(v) (twice * (v) + ((v) != 0 ? REAL_COPYSIGN(up, (v)) : 0))
+#define SLOPE(v) (twice * (v) + ((v) != 0 ? copysign(up, (v)) : 0))
 
 /* out[i] = sum_j plan[i, j] (2 squared (x_i - y_j) + l1_weight sign(x_i - y_j)), with sign(0) = 0, over the
  * entries of the plan that are not below the rounding of their row's sum. index and weight hold m + 4 each. */
@@ -291,9 +293,10 @@ static void REAL_NAME(gradient)(const REAL *x, const REAL *y, const REAL *plan, 
         double total = 0.0;
         REAL floor;
         int64_t count = 0;
-        if (l1_weight == 0.0 && i + 4 <= n && REAL_NAME(is_dense)(plan + i * m, 4 * m)) {
-            REAL_NAME(gradient_dense)(x + i * d, y, plan + i * m, out + i * d, m, d);
-            i += 3;
+        const int64_t several = i + ROWS < n ? ROWS : n - i;
+        if (l1_weight == 0.0 && i % ROWS == 0 && REAL_NAME(is_dense)(plan + i * m, several * m)) {
+            REAL_NAME(gradient_dense)(x + i * d, y, plan + i * m, out + i * d, several, m, d);
+            i += several - 1;
             continue;
         }
         for (int64_t j = 0; j < m; j++)

@@ -29,12 +29,26 @@ static inline float REAL_NAME(power)(double exponent)
 static inline double REAL_NAME(power)(double exponent) { return NAME(power_of_two)(exponent); }
 #endif
 
+/* Least and greatest of count > 0 finite numbers; of others, some that are not finite. */
+static void REAL_NAME(range)(const REAL *restrict values, int64_t count, double *out)
+{
+    REAL low = values[0], high = values[0], odd = 0;
+#pragma omp simd reduction(min : low) reduction(max : high) reduction(+ : odd)
+    for (int64_t i = 0; i < count; i++) {
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+        odd += values[i] - values[i]; /* 0, or NaN where the value is NaN or infinite */
+    }
+    out[0] = low + odd, out[1] = high + odd;
+}
+
 /* Entries of the plan, exp((f + g - C) / λ) a b^T. */
 static void REAL_NAME(plan)(const REAL *costs, const double *f, const double *g, const double *a,
                             const double *b, double *scratch, REAL *out, int64_t n, int64_t m, double scale)
 {
+    logs(b, m, scratch);
     for (int64_t j = 0; j < m; j++)
-        scratch[j] = g[j] * scale + log2(b[j]);
+        scratch[j] += g[j] * scale;
     for (int64_t i = 0; i < n; i++) {
         const REAL *restrict row = costs + i * m;
         REAL *restrict plan = out + i * m;
@@ -114,33 +128,55 @@ static void REAL_NAME(sweep)(State *s, const REAL *restrict v, const double *wei
     }
 }
 
+/* Row sums, marginal and residual at v; returns the error. */
+static double REAL_NAME(marginals)(State *s)
+{
+    const REAL *restrict v = s->v;
+    double *restrict marginal = s->marginal, *restrict residual = s->residual, error = 0.0;
+    REAL_NAME(sweep)(s, v, NULL, s->total, marginal);
+#pragma omp simd reduction(+ : error)
+    for (int64_t j = 0; j < s->columns; j++) {
+        marginal[j] *= v[j];
+        residual[j] = s->b[j] - marginal[j];
+        error += fabs(residual[j]);
+    }
+    return error;
+}
+
+/* f at the point whose row sums are known; returns the value there. */
+static double REAL_NAME(value)(State *s, double scale)
+{
+    double *restrict f = s->trial_f, value = 0.0;
+#pragma omp simd reduction(+ : value)
+    for (int64_t i = 0; i < s->rows; i++) {
+        f[i] = -(NAME(log_of_two)(s->total[i]) + s->top[i]) / scale;
+        value += s->a[i] * f[i];
+    }
+#pragma omp simd reduction(+ : value)
+    for (int64_t j = 0; j < s->columns; j++)
+        value += s->b[j] * s->trial_g[j];
+    return value;
+}
+
 /* The semi-dual at trial_g: f, marginal, residual; value and error into out. */
 static void REAL_NAME(point)(State *s, double regularization, double *out)
 {
-    const int64_t n = s->rows, m = s->columns;
+    const int64_t m = s->columns;
     const double scale = 1.0 / (regularization * LN2);
-    REAL *restrict v = s->v;
-    double value = 0.0, error = 0.0, farthest = s->scale == scale ? 0.0 : INFINITY;
-    for (int64_t j = 0; j < m && farthest <= REAL_REACH; j++) {
+    REAL *v = s->v;
+    double farthest = s->scale == scale ? 0.0 : INFINITY;
+#pragma omp simd reduction(max : farthest)
+    for (int64_t j = 0; j < m; j++) {
         const double away = fabs(s->trial_g[j] - s->absorbed[j]) * scale;
         farthest = away > farthest ? away : farthest;
     }
     if (!(farthest <= REAL_REACH))
         REAL_NAME(absorb)(s, s->trial_g, scale);
+#pragma omp simd
     for (int64_t j = 0; j < m; j++)
-        v[j] = (REAL)exp2((s->trial_g[j] - s->absorbed[j]) * scale);
-    REAL_NAME(sweep)(s, v, NULL, s->total, s->marginal);
-    for (int64_t i = 0; i < n; i++) {
-        s->trial_f[i] = -(log2(s->total[i]) + s->top[i]) / scale;
-        value += s->a[i] * s->trial_f[i];
-    }
-    for (int64_t j = 0; j < m; j++) {
-        s->marginal[j] *= v[j];
-        s->residual[j] = s->b[j] - s->marginal[j];
-        value += s->b[j] * s->trial_g[j];
-        error += fabs(s->residual[j]);
-    }
-    out[0] = value, out[1] = error;
+        v[j] = (REAL)NAME(power_of_two)((s->trial_g[j] - s->absorbed[j]) * scale);
+    out[1] = REAL_NAME(marginals)(s);
+    out[0] = REAL_NAME(value)(s, scale);
 }
 
 /* Sinkhorn's steps from trial_g until the error is at most target, as long as the rate measured over four of
@@ -148,50 +184,41 @@ static void REAL_NAME(point)(State *s, double regularization, double *out)
 static void REAL_NAME(scale)(State *s, double regularization, double target, int64_t limit, int64_t patience,
                              double *out)
 {
-    const int64_t n = s->rows, m = s->columns;
-    const double scale = 1.0 / (regularization * LN2);
-    REAL *restrict v = s->v, *restrict next = s->image;
+    const int64_t m = s->columns;
+    const double scale = 1.0 / (regularization * LN2), *b = s->b, *marginal = s->marginal;
+    REAL *v = s->v, *next = s->image;
+    double *g = s->trial_g, *ratios = s->proposal;
     double errors[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
     int64_t count = 1;
     REAL_NAME(point)(s, regularization, out);
     while (count < limit && (count == 1 || out[1] > target)) {
         const double rate = pow(out[1] / errors[count % 4], 0.25);
-        double farthest = 0.0;
+        double least = 1.0, most = 1.0;
         errors[count % 4] = out[1];
         if (count > 6 && !(out[1] * pow(rate, (double)patience) < target))
             break;
+#pragma omp simd reduction(min : least) reduction(max : most)
         for (int64_t j = 0; j < m; j++) {
-            const double ratio = s->marginal[j] > 0.0 && !s->left_out[j] ? s->b[j] / s->marginal[j] : 1.0;
-            const double size = (next[j] = (REAL)(v[j] * ratio)) > 1 ? next[j] : 1.0 / next[j];
-            farthest = size > farthest ? size : farthest;
-            s->proposal[j] = ratio;
+            ratios[j] = marginal[j] > 0.0 ? b[j] / marginal[j] : 1.0; /* of a column left out it is 0 */
+            next[j] = (REAL)(v[j] * ratios[j]);
+            least = next[j] < least ? next[j] : least;
+            most = next[j] > most ? next[j] : most;
         }
         count++;
-        if (farthest > REAL_LARGEST) { /* the potentials take it in */
+        if (most > REAL_LARGEST || least < 1 / REAL_LARGEST) { /* the potentials take it in */
             for (int64_t j = 0; j < m; j++)
-                s->trial_g[j] = s->absorbed[j] + (log2(v[j]) + log2(s->proposal[j])) / scale;
+                g[j] = s->absorbed[j] + (log2((double)v[j]) + log2(ratios[j])) / scale;
             s->scale = 0.0;
             REAL_NAME(point)(s, regularization, out);
             continue;
         }
         memcpy(v, next, (size_t)m * sizeof *v);
-        REAL_NAME(sweep)(s, v, NULL, s->total, s->marginal);
-        out[1] = 0.0;
-        for (int64_t j = 0; j < m; j++) {
-            s->marginal[j] *= v[j];
-            s->residual[j] = s->b[j] - s->marginal[j];
-            out[1] += fabs(s->residual[j]);
-        }
+        out[1] = REAL_NAME(marginals)(s);
     }
-    out[0] = 0.0, out[2] = (double)count;
-    for (int64_t j = 0; j < m; j++) {
-        s->trial_g[j] = s->absorbed[j] + log2(v[j]) / scale;
-        out[0] += s->b[j] * s->trial_g[j];
-    }
-    for (int64_t i = 0; i < n; i++) {
-        s->trial_f[i] = -(log2(s->total[i]) + s->top[i]) / scale;
-        out[0] += s->a[i] * s->trial_f[i];
-    }
+#pragma omp simd
+    for (int64_t j = 0; j < m; j++)
+        g[j] = s->absorbed[j] + NAME(log_of_two)(v[j]) / scale;
+    out[0] = REAL_NAME(value)(s, scale), out[2] = (double)count;
 }
 
 /* Newton's direction at the trial point, in units of λ, by conjugate gradients with the column marginal as
@@ -204,7 +231,7 @@ static void REAL_NAME(conjugate)(State *s, double ridge, double accuracy, int64_
     double *restrict d = s->proposal, *restrict rest = s->scratch, *restrict search = rest + s->stride;
     double *restrict product = search + s->stride, *restrict weights = s->top + s->row_stride;
     double *restrict sums = weights + s->row_stride;
-    double energy = 0.0, goal, mean = 0.0, slope = 0.0;
+    double energy = 0.0, goal;
     for (int64_t i = 0; i < n; i++)
         weights[i] = s->a[i] / (s->total[i] * s->total[i]);
     for (int64_t j = 0; j < m; j++) {
@@ -238,11 +265,5 @@ static void REAL_NAME(conjugate)(State *s, double ridge, double accuracy, int64_
             search[j] = left / energy * search[j] + (s->marginal[j] > DBL_MIN ? rest[j] / s->marginal[j] : 0.0);
         energy = left;
     }
-    for (int64_t j = 0; j < m; j++)
-        mean += s->b[j] * d[j];
-    for (int64_t j = 0; j < m; j++) {
-        d[j] = s->left_out[j] ? 0.0 : d[j] - mean;
-        slope += s->residual[j] * d[j];
-    }
-    out[0] = slope;
+    out[0] = NAME(centre_proposal)(s);
 }

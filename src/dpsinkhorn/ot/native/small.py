@@ -22,7 +22,15 @@ from dpsinkhorn.ot.problem import Problem, check_gradient
 # up to which it is solved in float64; and the range of the costs over λ from which on the kernel domain will
 # not do. A batch of costs of its own may have so many pairs in all.
 _PAIRS, _TERMS, WIDE, _SPREAD, _ALL_PAIRS = 2**16, 2**21, 2**12, 500.0, 2**22
-_NARROW = 32  # rows so few beside the columns stay rows: loops over short ones take longer
+_NARROW = 32
+
+
+def narrow(n: int, m: int) -> bool:
+    """Whether rows are so few beside the columns that they stay rows.
+
+    Loops over short rows take longer, and Newton's system has no more than n different eigenvalues anyway.
+    """
+    return n <= _NARROW and m >= 8 * n and n * m <= _PAIRS
 
 
 class Small(NamedTuple):
@@ -50,7 +58,7 @@ def transport(
         return None
     if not (native.readable(problem.x) and native.readable(problem.y)):
         return None
-    if n < m and not (n <= _NARROW and m >= 8 * n):  # the variable lives on the smaller side
+    if n < m and not narrow(n, m):  # the variable lives on the smaller side
         found = transport(
             problem.flipped(), regularization, tolerance=tolerance, max_iterations=max_iterations,
             wrt_x=wrt_y, wrt_y=wrt_x,

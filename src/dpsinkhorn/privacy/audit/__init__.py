@@ -12,14 +12,16 @@ bound says, and does not, is in docs/audit.md.
 """
 
 from dpsinkhorn.errors import AuditError
-from dpsinkhorn.privacy.audit.f_dp import (
+from dpsinkhorn.privacy.audit.one_run import (
+    OneRunBound,
     TradeOff,
     curve_p_value,
     f_dp_bound,
     f_dp_gaussian_bound,
+    one_run_bound,
+    p_value,
     pair_p_value,
 )
-from dpsinkhorn.privacy.audit.one_run import OneRunBound, one_run_bound, p_value
 from dpsinkhorn.privacy.audit.replay import (
     Outcome,
     Recorder,

@@ -105,7 +105,8 @@ class Recording:
                 continue
             open_parts.append(entry)
             first, numbers = open_parts[0].query, sum(part.values.numel() for part in open_parts)
-            if numbers > first.together or not _belongs(first, entry.query):
+            kinds = {(each.noise, each.multiplier, each.together) for each in (first, entry.query)}
+            if numbers > first.together or len(kinds) > 1:  # they are no parts of one release
                 raise ReplayDivergedError(_incomplete(first, numbers - entry.values.numel()))
             if numbers == first.together:
                 found.append(_Release(first, sample, tuple(open_parts)))
@@ -118,15 +119,10 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Which units of privacy a data set shares with its neighbour.
+    """Which units of privacy a data set shares with its neighbour."""
 
-    Attributes:
-        places: ``(units of D,)``, the unit of D' that each unit of D is, or -1 where D' has none.
-        units: how many D' has.
-    """
-
-    places: Tensor
-    units: int
+    places: Tensor  # (units of D,), the unit of D' that each unit of D is, or -1 where D' has none
+    units: int  # how many D' has
 
     @classmethod
     def all_and(cls, units: int, more: int = 0) -> Shared:
@@ -158,16 +154,13 @@ class Recorder(ObservedNoise):
     """
 
     def __init__(self, source: NoiseSource) -> None:
-        self._source = source
+        super().__init__(source)
         self._entries: list[_Entry] = []
 
     @property
     def recording(self) -> Recording:
         """What passed so far."""
         return Recording(tuple(self._entries))
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
         self._entries.append(_bits(arguments))
@@ -190,7 +183,8 @@ class Replayer(ObservedNoise):
     """
 
     def __init__(self, recording: Recording, source: NoiseSource, shared: Shared, turn: int = 0) -> None:
-        self._recording, self._source, self._shared = recording, source, shared
+        super().__init__(source)
+        self._recording, self._shared = recording, shared
         self._next = 0
         samples = [entry for entry in recording.entries if isinstance(entry, _Sample) and entry.rate < 1]
         samples.sort(key=lambda sample: -len(sample.taken))  # among many records a change shows most
@@ -203,9 +197,6 @@ class Replayer(ObservedNoise):
         """The neighbour's private values, one by one."""
         self.differences: tuple[str, ...] = ()
         """What is wrong beside a move that is too large, once it is finished: one line each."""
-
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        return self._source.words(count, device=device)
 
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:
         entry, now = self._entry(), _bits(arguments)
@@ -339,12 +330,6 @@ def _move(first: Query, parts: Iterable[tuple[_Answer, Tensor]]) -> float:
     """How far the parts of a release moved together, over the sensitivities that are claimed of them."""
     scaled = torch.cat([(now - part.values).flatten() / part.query.sensitivity for part, now in parts])
     return float(torch.linalg.vector_norm(scaled, ord=1 if first.noise == "laplace" else 2))
-
-
-def _belongs(first: Query, other: Query) -> bool:
-    """Whether two requests can be parts of one release."""
-    ours, theirs = ((query.noise, query.multiplier, query.together) for query in (first, other))
-    return ours == theirs
 
 
 def _incomplete(query: Query, numbers: int) -> str:

@@ -37,7 +37,6 @@ class WordSource(Protocol):
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return `count` uniform words as signed int64."""
-        ...
 
 
 @dataclass(frozen=True)

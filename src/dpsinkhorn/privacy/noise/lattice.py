@@ -34,21 +34,14 @@ _UP = 1 + 2.0**-40  # more than all rounding errors in computing a scale
 
 @dataclass(frozen=True)
 class Query:
-    """What noise was asked for: all of it must be public.
+    """What noise was asked for: all of it must be public."""
 
-    Attributes:
-        noise: `gaussian`, where the sensitivity is in Euclidean norm, or `laplace`, where it is in L1.
-        shape: of the values.
-        sensitivity: what one unit moves the values by, at most.
-        multiplier: noise over sensitivity.
-        together: how many numbers, these among them, are released under one bound and one charge.
-    """
-
+    # `gaussian`, where the sensitivity is in Euclidean norm, or `laplace`, where it is in L1
     noise: Literal["gaussian", "laplace"]
-    shape: tuple[int, ...]
-    sensitivity: float
-    multiplier: float
-    together: int
+    shape: tuple[int, ...]  # of the values
+    sensitivity: float  # what one unit moves the values by, at most
+    multiplier: float  # noise over sensitivity
+    together: int  # how many numbers, these among them, are released under one bound and one charge
 
 
 class ObservedNoise(ABC):
@@ -57,9 +50,8 @@ class ObservedNoise(ABC):
     secure = False
     description = "Noise that is recorded at the barrier, for an audit: not for release."
 
-    @abstractmethod
-    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
-        """Return `count` uniform 64-bit words as signed int64."""
+    def __init__(self, source: NoiseSource) -> None:
+        self.words = source.words
 
     @abstractmethod
     def public(self, arguments: dict[str, Tensor | float | None]) -> None:

@@ -20,21 +20,13 @@ _MOST = 10_000  # all are weighed against each other
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """Made-up records, or persons, and which of them are in the data.
+    """Made-up records, or persons, and which of them are in the data."""
 
-    Attributes:
-        points: ``(records, d)``, as a step sees them, in [-1, 1].
-        labels: ``(records,)``; ``None`` where there are no classes.
-        owners: ``(records,)``, the canary that each record belongs to: itself, or a person.
-        included: ``(m,)`` truth values, one for each canary.
-        data: the data set to train on: the records that were there, and those of the included canaries.
-    """
-
-    points: Tensor
-    labels: Tensor | None
-    owners: Tensor
-    included: npt.NDArray[np.bool_]
-    data: Dataset
+    points: Tensor  # (records, d), as a step sees them, in [-1, 1]
+    labels: Tensor | None  # (records,); None where there are no classes
+    owners: Tensor  # (records,), the canary that each record belongs to: itself, or a person
+    included: npt.NDArray[np.bool_]  # (m,) truth values, one for each canary
+    data: Dataset  # the data set to train on: the records that were there, and those of the included canaries
 
     @property
     def records_of_each(self) -> int:

@@ -18,15 +18,7 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms import find_mechanism, private_names
 from dpsinkhorn.mechanisms.shared.base import WorstCase
-from dpsinkhorn.privacy import (
-    Charge,
-    ImageMechanism,
-    Mechanism,
-    SecureNoise,
-    SeededNoise,
-    epsilon,
-    published_epsilon,
-)
+from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, epsilon, published_epsilon
 from dpsinkhorn.privacy.audit import AuditError, PairBound, sampled_gaussian_bound, threshold_bound
 from dpsinkhorn.privacy.noise import NoiseSource
 
@@ -72,7 +64,8 @@ class StepSetting:
     @property
     def charge(self) -> Charge:
         """What a ledger would be charged."""
-        return self._released.sampled(self.sampling_rate, self.steps)
+        charge: Charge = self.worst_case.mechanism.sampled(self.sampling_rate, self.steps)
+        return charge
 
     def claimed(self, delta: float) -> float:
         """The ε that our accountant proves."""
@@ -80,14 +73,10 @@ class StepSetting:
 
     def published(self, delta: float) -> float | None:
         """**Not a guarantee**: the ε that the paper's own count gives, for `image`."""
-        if not isinstance(self._released, ImageMechanism):
+        mechanism = self.worst_case.mechanism
+        if not isinstance(mechanism, ImageMechanism):
             return None
-        return published_epsilon(self._released, self.sampling_rate, self.steps, delta)
-
-    @property
-    def _released(self) -> Mechanism:
-        mechanism: Mechanism = self.worst_case.mechanism
-        return mechanism
+        return published_epsilon(mechanism, self.sampling_rate, self.steps, delta)
 
 
 class StepGame:

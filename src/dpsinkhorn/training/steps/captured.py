@@ -14,8 +14,7 @@ from torch import Tensor
 
 from dpsinkhorn.generators import draw_latents
 from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Sample, pulled_back
-from dpsinkhorn.mechanisms.shared.fixed import Drawn, FixedStep
-from dpsinkhorn.mechanisms.shared.steps import Steps
+from dpsinkhorn.mechanisms.shared.steps import Drawn, FixedStep, Steps
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.plan import Plan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from dpsinkhorn.mechanisms.shared.base import Barrier, GradientBarrier
-from dpsinkhorn.mechanisms.shared.fixed import Setting
-from dpsinkhorn.mechanisms.shared.steps import Steps
+from dpsinkhorn.mechanisms.shared.steps import Setting, Steps
 from dpsinkhorn.privacy.noise import announce
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import Drawable

@@ -16,10 +16,8 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.privacy.audit import AuditError
 from dpsinkhorn.training.auditing.canaries import Canaries
 from dpsinkhorn.training.auditing.observers.evidence import Observer
-from dpsinkhorn.training.auditing.observers.flow import FlowObserver
-from dpsinkhorn.training.auditing.observers.moments import MomentsObserver
-from dpsinkhorn.training.auditing.observers.record import RecordObserver
 from dpsinkhorn.training.auditing.observers.sinkhorn import SinkhornObserver
+from dpsinkhorn.training.auditing.observers.sums import FlowObserver, MomentsObserver, RecordObserver
 from dpsinkhorn.training.auditing.observers.systems import (
     DiscriminatorObserver,
     EmbeddingsObserver,

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dpsinkhorn.mechanisms.shared.base import Barrier, Sample
-from dpsinkhorn.mechanisms.shared.pairs import measure, on_grid
-from dpsinkhorn.mechanisms.shared.shares import softmax
+from dpsinkhorn.mechanisms.shared.base import Barrier, GradientBarrier, Sample
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import measure, softmax
 from dpsinkhorn.ot.costs import PixelCost
 
 _LEAST_VARIANCE = 1e-9
@@ -63,6 +63,17 @@ class Observer(Barrier):
         """Return a score for each canary from all steps so far."""
         scores: Tensor = self._evidence.scores()
         return scores
+
+
+class GradientObserver(Observer, GradientBarrier):
+    """Stands in the place of a mechanism of gradient descent."""
+
+    def __init__(self, watched: Any) -> None:
+        self.mechanism, self.resampled_learn = watched.mechanism, watched.resampled_learn
+        self._watched = watched
+
+    def resampled(self, generated: int) -> int:
+        return int(self._watched.resampled(generated))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,17 +12,18 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.batch import Batch
 from dpsinkhorn.mechanisms.image import Image
 from dpsinkhorn.mechanisms.parameter import Parameter
-from dpsinkhorn.mechanisms.shared.base import GradientBarrier, Parameters, Sample
-from dpsinkhorn.mechanisms.shared.pairs import on_grid, pixel_cost
+from dpsinkhorn.mechanisms.shared.base import Parameters, Sample
+from dpsinkhorn.mechanisms.shared.clipping import on_grid
+from dpsinkhorn.mechanisms.shared.shares import pixel_cost
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.auditing.observers.evidence import Observer, Units, rows_of, shares_of
+from dpsinkhorn.training.auditing.observers.evidence import GradientObserver, Units, rows_of, shares_of
 
 _EXPECTED_FROM = 512  # records that the expected gradient is computed from
 _NUMBERS = 2**22  # of shares at a time
 
 
-class SinkhornObserver(Observer, GradientBarrier):
+class SinkhornObserver(GradientObserver):
     """Stands in the place of a barrier of the Sinkhorn loss, which does all the work, and looks on.
 
     The released gradient, less that of other records, is multiplied with each canary's
@@ -33,9 +34,7 @@ class SinkhornObserver(Observer, GradientBarrier):
 
     def __init__(self, watched: Batch | Image | Parameter, canaries: Sample, others: Sample) -> None:
         assert canaries.groups is not None
-        self.mechanism = watched.mechanism
-        self.resampled_learn = watched.resampled_learn
-        self._watched = watched
+        super().__init__(watched)
         self._cost = pixel_cost(watched.cost)
         self._others = _some(others)
         self._scores = torch.zeros(int(canaries.groups.max()) + 1, dtype=torch.float64)
@@ -44,15 +43,12 @@ class SinkhornObserver(Observer, GradientBarrier):
             for kind in range(max(1, watched.classes))
         ]
 
-    def resampled(self, generated: int) -> int:
-        return self._watched.resampled(generated)
-
     def scores(self) -> Tensor:
         """Return a score for each canary from all steps so far."""
         return self._scores
 
     def gradient(self, points: Tensor, labels: Tensor | None, sample: Sample, noise: NoiseSource) -> Tensor:
-        released = self._watched.gradient(points, labels, sample, noise).to(points.dtype)
+        released: Tensor = self._watched.gradient(points, labels, sample, noise).to(points.dtype)
         expected = self._watched.clipped(points.detach(), labels, self._others)
         self._score(points, labels, released[: len(expected)].double() - expected)
         return released

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.datalens import Votes
-from dpsinkhorn.mechanisms.dp_cgan import Discriminator
+from dpsinkhorn.mechanisms.dp_cgan import Critic, Discriminator
 from dpsinkhorn.mechanisms.dp_merf import COUNT_SENSITIVITY, EMBEDDING_SENSITIVITY, Embeddings, MeanEmbeddings
 from dpsinkhorn.mechanisms.g_pate import Ballots
 from dpsinkhorn.mechanisms.gs_wgan import SecretCritic
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.critics import Critic
-from dpsinkhorn.mechanisms.shared.part_critics import PartCritics, part_of
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
-from dpsinkhorn.mechanisms.shared.taught import CriticSteps, TaughtMechanism
+from dpsinkhorn.mechanisms.shared.taught import CriticSteps, PartCritics, TaughtMechanism, part_of
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import Evidence, Observer, SampledRows, rows_of
 
@@ -198,4 +196,4 @@ class EmbeddingsObserver(Observer, MeanEmbeddings):
     def _measured(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Return vectors and counts side by side, in standard deviations of their noise."""
         parts = [sums / (EMBEDDING_SENSITIVITY * self.length), counts[:, None] / COUNT_SENSITIVITY]
-        return torch.cat(parts, dim=1) / self.mechanism.noise_std
+        return torch.cat(parts, dim=1) / float(self.mechanism.noise_std)
