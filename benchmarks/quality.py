@@ -90,8 +90,10 @@ def main() -> None:
     lines = [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
     for source in arguments.data:
         name, _, path = source.rpartition("=")
-        training, test = chosen(splits(path, arguments), arguments.records)
-        for wanted in trainings(name or path, arguments):
+        both = chosen(splits(path, arguments.holdout), arguments.records)
+        training, test = (shrunk(each, arguments.shrink) for each in both)
+        named = (name or path) + (f"-by-{arguments.shrink}" if arguments.shrink > 1 else "")
+        for wanted in trainings(named, arguments):
             for line in figures(wanted, training, test, {each["key"] for each in lines}, arguments):
                 lines.append(line)
                 with book.open("a", encoding="utf-8") as file:
@@ -103,20 +105,20 @@ def main() -> None:
 # ---- data
 
 
-def splits(path: str, arguments: Namespace) -> tuple[Dataset, Dataset]:
+def splits(path: str, holdout: bool) -> tuple[Dataset, Dataset]:
     """The images to train on, and those to test on."""
     first, _, second = path.partition(",")
     training = load_dataset(first) if second else load_dataset(first, split="train")
-    if arguments.shrink > 1:
-        training = shrunk(training, arguments.shrink)
-    if not arguments.holdout:
+    if not holdout:
         return training, load_dataset(second) if second else load_dataset(first, split="test")
     held = np.arange(training.records) // 2 % 6 == 5  # some sets are sorted by class
     return part(training, ~held), part(training, held)
 
 
 def shrunk(data: Dataset, factor: int) -> Dataset:
-    """Grey images whose pixels are means of blocks, 28 x 28 being a multiple of their side."""
+    """Grey images whose pixels are means of blocks of so many a side."""
+    if factor == 1:
+        return data
     images = images_of(data)
     n, height, width = images.shape
     blocks = images.reshape(n, height // factor, factor, width // factor, factor).mean((2, 4))
