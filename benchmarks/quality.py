@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--vary", action="store_true", help="as the release varies images, not plain")
     parser.add_argument("--holdout", action="store_true")
     parser.add_argument("--records", type=int, help="train on so many of the records, chosen at random")
+    parser.add_argument("--shrink", type=int, default=1, help="images to means of blocks of so many pixels")
     parser.add_argument("--run", type=Path, help="measure this finished run's release; nothing is trained")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--unfinished", action="store_true", help="measure what the time cut short, as it is")
@@ -89,8 +90,10 @@ def main() -> None:
     lines = [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
     for source in arguments.data:
         name, _, path = source.rpartition("=")
-        training, test = chosen(splits(path, arguments.holdout), arguments.records)
-        for wanted in trainings(name or path, arguments):
+        both = chosen(splits(path, arguments.holdout), arguments.records)
+        training, test = (shrunk(each, arguments.shrink) for each in both)
+        named = (name or path) + (f"-by-{arguments.shrink}" if arguments.shrink > 1 else "")
+        for wanted in trainings(named, arguments):
             for line in figures(wanted, training, test, {each["key"] for each in lines}, arguments):
                 lines.append(line)
                 with book.open("a", encoding="utf-8") as file:
@@ -110,6 +113,16 @@ def splits(path: str, holdout: bool) -> tuple[Dataset, Dataset]:
         return training, load_dataset(second) if second else load_dataset(first, split="test")
     held = np.arange(training.records) // 2 % 6 == 5  # some sets are sorted by class
     return part(training, ~held), part(training, held)
+
+
+def shrunk(data: Dataset, factor: int) -> Dataset:
+    """Grey images whose pixels are means of blocks of so many a side."""
+    if factor == 1:
+        return data
+    images = images_of(data)
+    n, height, width = images.shape
+    blocks = images.reshape(n, height // factor, factor, width // factor, factor).mean((2, 4))
+    return from_arrays(blocks.round().astype(np.uint8), data.labels, classes=data.classes)
 
 
 def part(data: Dataset, rows: NDArray[np.bool_]) -> Dataset:

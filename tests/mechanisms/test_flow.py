@@ -157,6 +157,16 @@ class TestSums:
         if clip < 1:
             assert float(alone.norm()) > 0.999 * clip
 
+    def test_of_the_classes_a_record_moves_its_own_alone(self, network, draws):
+        sample, built = sample_of(9), Flow(terms())
+        names = [name for name, _ in network.named_parameters()]
+        rows = torch.split(
+            built.clipped_rows(network, sample, draws), [each.numel() for each in network.parameters()], dim=1
+        )
+        columns = rows[names.index("network.kinds.weight")].view(9, -1, CLASSES)
+        own = torch.nn.functional.one_hot(sample.labels, CLASSES).bool()
+        assert torch.equal(columns.abs().sum(1) > 0, own)
+
     def test_an_empty_sample_and_labels_of_no_class_add_nothing(self, network, draws):
         built, sample = Flow(terms()), sample_of(6)
         nothing = torch.zeros(network.config.parameters, dtype=torch.float64)

@@ -216,6 +216,7 @@ class TestFlowSizes:
         recipe = choose_recipe(known, recipe="flow", epsilon=epsilon)
         assert recipe.generator["channels"] == channels
         assert (recipe.privacy.batch, recipe.privacy.steps, recipe.flow.draws) == (records // 4, 100, 8)
+        assert (recipe.flow.updates, recipe.flow.update_rate) == (2000, 4e-3)  # of a small network
         plan = make_plan(recipe, known, budget_epsilon=epsilon)
         noise = plan.noise_multiplier * math.sqrt(plan.generator_config.parameters) / (records // 4)
         assert noise < 0.5 or channels == 16

@@ -60,8 +60,9 @@ class Velocity(nn.Module):
         channels, width = config.channels, 2 * config.channels
         pixels = 4 * config.image_shape[0]  # of a block of 2 x 2, which the network works on
         self.time = nn.Linear(2 * _FREQUENCIES, width)
-        self.label = nn.Linear(max(1, config.classes), width, bias=False)
         self.condition = nn.Linear(width, width)
+        self.kinds = nn.Linear(max(1, config.classes), width, bias=False)
+        nn.init.normal_(self.kinds.weight)  # as loud as the time from the start, or it is learnt last
         self.first = nn.Conv2d(pixels, channels, 3, padding=1)
         self.down = nn.ModuleList([_Block(channels, channels, width) for _ in range(2)])
         self.middle = nn.ModuleList(
@@ -73,6 +74,7 @@ class Velocity(nn.Module):
         )
         self.last = nn.Conv2d(channels, pixels, 3, padding=1)
         _silence(self.last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor, times: Tensor, labels: Tensor | None) -> Tensor:
         """Return the velocity (n, channels, height, width) of points at times (n,), of classes (n,)."""
@@ -98,10 +100,11 @@ class Velocity(nn.Module):
         if labels is None:
             labels = torch.zeros(len(times), dtype=torch.int64, device=times.device)
         dtype = self.condition.weight.dtype
-        classes = torch.arange(self.label.in_features, device=times.device)
+        classes = torch.arange(self.kinds.in_features, device=times.device)
         kinds = (labels.unsqueeze(1) == classes).to(dtype)  # one_hot would wait for the device
-        hidden = self.time(torch.cat([angles.sin(), angles.cos()], 1).to(dtype)) + self.label(kinds)
-        return functional.silu(self.condition(functional.silu(hidden)))
+        moment = self.time(torch.cat([angles.sin(), angles.cos()], 1).to(dtype))
+        told: Tensor = functional.silu(self.condition(functional.silu(moment))) + self.kinds(kinds)
+        return told
 
 
 class _Block(nn.Module):

@@ -9,7 +9,7 @@ whole. Sketch and steps have one budget: docs/proofs/flow.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ _LEAST_CHUNK = 32  # units that go through the network together; fewer take othe
 _BYTES = 40  # of a channel of a pixel of a draw, as measured
 _MEMORY_SHARE = 8  # an eighth of the memory is for them
 _MOST_IMAGES = 2**15  # that go through together: a launch takes 65,535 along one dimension
-_UPDATE_BATCH, _BATCHES_AT_ONCE = 512, 16  # samples of the sketch in an update, and drawn together
+_UPDATE_BATCH, _BATCHES_AT_ONCE = 256, 16  # samples of the sketch in an update, and drawn together
 _LEAST_SKETCH_STEPS = 4
 _LARGEST_LOSS = 50.0  # 1/σ²: above it the weight of a step overflows
 
@@ -61,6 +61,7 @@ class Flow(TrainingMechanism):
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self._engine: RecordGradients | None = None
+        self._precision = torch.float32
         self._moments = Moments(_terms_of_sketch(terms))
 
     @classmethod
@@ -99,14 +100,11 @@ class Flow(TrainingMechanism):
         config = FlowConfig(image_shape=(1, 1, 1), classes=0, channels=4)
         built = cls(one_pixel(noise_multiplier, generator=config, flow=FlowSettings(draws=1)))
         network, draws = FlowGenerator(config), StepDraws((1, 1, 1), 1, torch.Generator().manual_seed(0))
-
-        def release(sample: Sample, noise: NoiseSource) -> Tensor:
-            return built.released(network, sample, draws, noise)
-
-        def clipped(sample: Sample) -> Tensor:
-            return built.clipped(network, sample, draws)
-
-        return WorstCase.of_record(built.mechanism, clipped, release)
+        return WorstCase.of_record(
+            built.mechanism,
+            lambda sample: built.clipped(network, sample, draws),
+            lambda sample, noise: built.released(network, sample, draws, noise),
+        )
 
     @classmethod
     def audit_settings(cls, records: int) -> dict[str, dict[str, Any]]:
@@ -118,13 +116,15 @@ class Flow(TrainingMechanism):
         }
 
     def check_device(self, learner: NetworkLearner) -> None:
-        self._gradients(_network(learner), reduced=learner.reduced).check_places()
+        self._precision = torch.bfloat16 if learner.reduced else torch.float32
+        self._gradients(_network(learner)).check_places()
 
     def prepare(self, learner: NetworkLearner, records: AllRecords) -> None:
         """Fit the sketch, as `moments` does."""
         assert learner.companion is not None
         steps = self.terms.flow.sketch_steps
-        fitted = _Fitted(learner.companion, learner.device, learner.random, learner.noise)
+        parameters = list(learner.companion.parameters())
+        fitted = _Fitted(learner.companion, parameters, learner.device, learner.random, learner.noise)
         MomentSteps(fitted, records, self._moments, horizon=steps).take(steps)
 
     @property
@@ -135,53 +135,40 @@ class Flow(TrainingMechanism):
         return _FlowSteps(learner, records, self, horizon=horizon)
 
     def released(
-        self,
-        network: FlowGenerator,
-        sample: Sample,
-        draws: StepDraws,
-        noise: NoiseSource,
-        *,
-        reduced: bool = False,
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, noise: NoiseSource
     ) -> Tensor:
         """Return the noised sum, (P,), in the order of the parameters."""
-        return self.noised(self.clipped(network, sample, draws, reduced=reduced), noise)
+        return self.noised(self.clipped(network, sample, draws), noise)
 
-    def clipped(
-        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
-    ) -> Tensor:
+    def clipped(self, network: FlowGenerator, sample: Sample, draws: StepDraws) -> Tensor:
         """Return what is noised, (P,), in float64. Private: for audits."""
+        gradients = self._gradients(network)
         if sample.others is None:
-            return self._gradients(network, reduced=reduced).clipped_sum(*self._inputs(sample, draws))
-        self._gradients(network, reduced=reduced)
-        weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
-        return self.sum_of_gradients(sample, weights, draws.state, reduced)
+            return gradients.clipped_sum(*self._inputs(sample, draws))
+        return self.sum_of_gradients(sample, _flat(network.parameters()), draws.state)
 
     @over_ranks
-    def sum_of_gradients(self, sample: Sample, weights: Tensor, random: Tensor, reduced: bool) -> Tensor:
+    def sum_of_gradients(self, sample: Sample, weights: Tensor, random: Tensor) -> Tensor:
         """The same, of this rank's records, for a network of these weights, and random numbers of a step."""
         assert self._engine is not None  # since the device was checked
-        network, settings = self._engine.network, self.terms.flow
-        parameters = list(network.parameters())
-        parts = torch.split(weights, [parameter.numel() for parameter in parameters])
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.detach().copy_(part.view_as(parameter))
+        network = self._engine.network
+        for parameter, part in zip(network.parameters(), _parts(weights, network.parameters()), strict=True):
+            parameter.detach().copy_(part)
         generator = torch.Generator(sample.points.device)
         generator.set_state(random.cpu())
-        draws = StepDraws(self.terms.facts.image_shape, settings.draws, generator)
-        return self.clipped(network, replace(sample, others=None), draws, reduced=reduced)
+        draws = StepDraws(self.terms.facts.image_shape, self.terms.flow.draws, generator)
+        return self.clipped(network, replace(sample, others=None), draws)
 
-    def clipped_rows(
-        self, network: FlowGenerator, sample: Sample, draws: StepDraws, *, reduced: bool = False
-    ) -> Tensor:
+    def clipped_rows(self, network: FlowGenerator, sample: Sample, draws: StepDraws) -> Tensor:
         """Return what each unit adds to that, (b, P). Private: for audits."""
-        return self._gradients(network, reduced=reduced).clipped_rows(*self._inputs(sample, draws))
+        return self._gradients(network).clipped_rows(*self._inputs(sample, draws))
 
     def _inputs(self, sample: Sample, draws: StepDraws) -> tuple[Tensor, Tensor | None, Drawn, Tensor]:
         known = _known(sample, self.terms.facts.classes)
         images = torch.nan_to_num(known.points, nan=0.0).clamp(-1, 1)
         return images.view(-1, *self.terms.facts.image_shape), known.labels, draws(known), draws.noises
 
-    def _gradients(self, network: FlowGenerator, *, reduced: bool) -> RecordGradients:
+    def _gradients(self, network: FlowGenerator) -> RecordGradients:
         if self._engine is None or self._engine.network is not network:
             self._engine = RecordGradients(
                 network,
@@ -189,7 +176,7 @@ class Flow(TrainingMechanism):
                 self.terms.largest_sample,
                 draws=self.terms.flow.draws,
                 chunk=self._chunk(network),
-                precision=torch.bfloat16 if reduced else torch.float32,
+                precision=self._precision,
             )
         return self._engine
 
@@ -232,15 +219,10 @@ class _FlowSteps(Steps):
         for _ in range(count):
             sample = self._records.draw(self._terms.sampling_rate, learner.noise)
             draws = StepDraws(facts.image_shape, self._terms.flow.draws, learner.random)
-            announce(
-                learner.noise, weights=torch.cat([each.detach().flatten() for each in learner.parameters])
-            )
-            noised = barrier.released(network, sample, draws, learner.noise, reduced=learner.reduced)
+            announce(learner.noise, weights=_flat(learner.parameters))
+            noised = barrier.released(network, sample, draws, learner.noise)
             noised /= self._terms.sampling_rate * facts.units
-            parts = torch.split(noised.float(), [parameter.numel() for parameter in learner.parameters])
-            gradients = [
-                part.view_as(parameter) for part, parameter in zip(parts, learner.parameters, strict=True)
-            ]
+            gradients = _parts(noised.float(), learner.parameters)
             learner.update(learner.rate_at(learner.step, self._horizon), gradients)
             learner.step += 1
 
@@ -278,16 +260,23 @@ class _Fitted:
     """A mixture in the hands of `MomentSteps`."""
 
     generator: nn.Module
+    parameters: Sequence[nn.Parameter]
     device: torch.device
     random: torch.Generator
     noise: NoiseSource
     step: int = 0
     gradients: list[Tensor] = field(default_factory=list)
 
-    @property
-    def parameters(self) -> Sequence[nn.Parameter]:
-        """What is fitted."""
-        return list(self.generator.parameters())
+
+def _flat(parameters: Iterable[Tensor]) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in parameters])
+
+
+def _parts(numbers: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Undo `_flat`."""
+    shapes = [each.shape for each in parameters]
+    parts = torch.split(numbers, [shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _network(learner: NetworkLearner) -> FlowGenerator:

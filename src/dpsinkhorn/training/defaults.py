@@ -24,7 +24,8 @@ _LARGEST_SIDE = 32  # of grey images that were compared on a GPU
 _BATCH = 4096  # of a flow, where there are enough records
 # With fewer: a flow's channels by epsilon times the records, few steps, and a rate and average to match.
 _NUMBERS_OF_A_CHANNEL, _CHANNELS = 3000.0, (16, 64)
-_FEW_STEPS, _FEW_DRAWS = 100, 8
+_FEW_STEPS = 100
+_LEARNING_OF_FEW = {"draws": 8, "updates": 2000, "update_rate": 4e-3}  # from the records, and from the sketch
 _OPTIMIZER_OF_FEW = {"learning_rate": 2e-3, "warm_up": 10, "ema": 0.95}
 # Of epsilon times the records of a class, as a part of the variance, a sketch gets this much.
 _SKETCH_WEIGHT, _LARGEST_SHARE = 1200.0, 0.5
@@ -126,7 +127,7 @@ def _flow_sizes(facts: Facts, weight: float) -> dict[str, dict[str, Any]]:
         "privacy": {"batch": batch, "steps": _FEW_STEPS},
         "generator": {"channels": min(most, max(fewest, channels))},
         "optimizer": _OPTIMIZER_OF_FEW,
-        "flow": {**flow, "draws": _FEW_DRAWS},
+        "flow": {**flow, **_LEARNING_OF_FEW},
     }
 
 

@@ -72,7 +72,6 @@ class RecordGradients:
         precision: torch.dtype = torch.float32,
     ) -> None:
         self.network, self._draws, self._chunk, self._precision = flow, draws, chunk, precision
-        self._layers = [part for part in flow.modules() if isinstance(part, Layer)]
         bits = _DIGITS - 1 - most_records.bit_length()
         self._step = 2.0 ** (math.frexp(clip)[1] - bits)  # a power of two: else its multiples would round
         numbers = flow.config.parameters
@@ -116,14 +115,13 @@ class RecordGradients:
     ) -> Iterator[tuple[_Gradients, Tensor]]:
         """Hand out gradients chunk by chunk, and what they are to be multiplied by: 0 where no unit is."""
         places = torch.arange(self._chunk, device=images.device)
+        if labels is None:
+            labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         for begin in range(0, len(drawn.rows), self._chunk):
             units = (begin + places).clamp(max=len(drawn.rows) - 1)
             rows = drawn.rows[units]
             found = self._gradients(
-                images[rows],
-                None if labels is None else labels[rows],
-                drawn.times[units],
-                noises[drawn.noises[units]],
+                images[rows], labels[rows], drawn.times[units], noises[drawn.noises[units]]
             )
             factors = (self._bound / found.squares.sqrt()).clamp_(max=1.0)
             factors *= begin + places < len(drawn.rows)
@@ -139,7 +137,6 @@ class RecordGradients:
             random = torch.Generator(next(self.network.parameters()).device).manual_seed(seed)
             twin = copy.copy(self)
             twin.network = copy.deepcopy(self.network)
-            twin._layers = [part for part in twin.network.modules() if isinstance(part, Layer)]
             for parameter in twin.network.parameters():
                 drawn = torch.randn(parameter.shape, generator=random, device=random.device)
                 parameter.detach().copy_(drawn / math.sqrt(parameter[0].numel()))
@@ -153,8 +150,7 @@ class RecordGradients:
         labels = torch.randint(max(1, config.classes), shape[:2], generator=random, device=device)
 
         def parts(images: Tensor, rows: Tensor) -> list[Tensor]:
-            kinds = labels[rows] if config.classes else None
-            found = self._gradients(images[rows], kinds, times[rows], noises[rows])
+            found = self._gradients(images[rows], labels[rows], times[rows], noises[rows])
             return [found.squares, *found.parts.values()]
 
         every, half = torch.arange(self._chunk, device=device), self._chunk // 2
@@ -171,23 +167,19 @@ class RecordGradients:
                     "(OMP_NUM_THREADS=1), or by another mechanism"
                 )
 
-    def _gradients(self, images: Tensor, labels: Tensor | None, times: Tensor, noises: Tensor) -> _Gradients:
+    def _gradients(self, images: Tensor, labels: Tensor, times: Tensor, noises: Tensor) -> _Gradients:
         weights = {
             name: parameter.detach().to(self._precision)
             for name, parameter in self.network.network.named_parameters()
         }
 
-        def velocity(*given: Tensor | None) -> Tensor:
+        def velocity(*given: Tensor) -> Tensor:
             found: Tensor = torch.func.functional_call(self.network.network, weights, given)
             return found
 
         with torch.enable_grad(), self._watched() as seen:
             losses = flow_loss(
-                velocity,
-                images.flatten(0, 1),
-                None if labels is None else labels.flatten(),
-                times.flatten(),
-                noises.flatten(0, 1),
+                velocity, images.flatten(0, 1), labels.flatten(), times.flatten(), noises.flatten(0, 1)
             )
             slopes = torch.autograd.grad(losses.sum() / self._draws, [output for _, output in seen.values()])
         parts: dict[Tensor, Tensor] = {}
@@ -213,8 +205,9 @@ class RecordGradients:
             seen[layer] = inputs[0], output
 
         with ExitStack() as stack:
-            for layer in self._layers:
-                stack.callback(layer.register_forward_hook(keep).remove)
+            for layer in self.network.modules():
+                if isinstance(layer, Layer):
+                    stack.callback(layer.register_forward_hook(keep).remove)
             yield seen
 
 

@@ -135,7 +135,7 @@ class FlowSettings:
     sketch_clip: float = 7.0
     updates: int = 2000
     """Updates by samples of the sketch, before the first step; they cost no privacy."""
-    update_rate: float = 1e-3
+    update_rate: float = 2e-3
     """Learning rate of these updates at first; it falls to 0."""
     draws: int = 4
     """K, the times and noises that a record's loss is the mean of."""

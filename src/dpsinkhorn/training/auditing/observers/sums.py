@@ -202,20 +202,14 @@ class FlowObserver(Observer, Flow):
         self._evidence = SampledRows(canaries, others, persons=watched.terms.facts.grouped)
 
     def released(
-        self,
-        network: FlowGenerator,
-        sample: Sample,
-        draws: StepDraws,
-        noise: NoiseSource,
-        *,
-        reduced: bool = False,
+        self, network: FlowGenerator, sample: Sample, draws: StepDraws, noise: NoiseSource
     ) -> Tensor:
-        released = super().released(network, sample, draws, noise, reduced=reduced)
+        released = super().released(network, sample, draws, noise)
         self._evidence.look(
             released,
             self.terms.sampling_rate,
             self.mechanism.noise_std,
-            lambda records: self.clipped(network, records, draws, reduced=reduced),
-            lambda records: self.clipped_rows(network, records, draws, reduced=reduced),
+            lambda records: self.clipped(network, records, draws),
+            lambda records: self.clipped_rows(network, records, draws),
         )
         return released
