@@ -22,8 +22,7 @@ from dpsinkhorn.training.auditing.exactness import exact_outcomes
 from dpsinkhorn.training.auditing.hostile_files import FileCase, made_up_cases, own_cases
 from dpsinkhorn.training.auditing.neighbours import first_units, neighbours_by_class, worst_neighbours
 from dpsinkhorn.training.auditing.replay import TrainingReplay
-from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.plan import Plan, make_plan
 from dpsinkhorn.training.recipe import Recipe, load_recipe
 from dpsinkhorn.training.records import facts_of
 
