@@ -218,7 +218,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 _PREFIX = {"train": "train", "test": "(?:t10k|test)"}
 _NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")
 
-CIFAR_FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
+CIFAR_FILES = {"train": tuple(map("data_batch_{}.bin".format, range(1, 6))), "test": ("test_batch.bin",)}
 _ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 
@@ -298,7 +298,6 @@ def _idx_header(stream: Any, path: Path) -> tuple[np.dtype[Any], tuple[int, ...]
 
 
 def is_cifar(folder: Path) -> bool:
-    """Return whether a folder holds the files of the binary version."""
     return any((folder / name).is_file() for names in CIFAR_FILES.values() for name in names)
 
 

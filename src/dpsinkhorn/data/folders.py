@@ -17,7 +17,7 @@ from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
-_SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
+_SPLIT_NAMES = set().union(*_SPLITS.values())
 _OF_NO_INTEREST = ("thumbs.db", "desktop.ini")  # file managers leave them in any folder
 
 _PARTITION = {"train": "0", "valid": "1", "test": "2"}
@@ -101,7 +101,6 @@ def _is_picture(path: Path) -> bool:
 
 
 def _is_other(path: Path) -> bool:
-    """Return whether a file is passed over."""
     return not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST and path.is_file()
 
 
@@ -116,7 +115,6 @@ def _suffixes() -> str:
 
 
 def is_celeba(folder: Path) -> bool:
-    """Return whether a folder has CelebA's layout."""
     return _table(folder, "list_attr_celeba") is not None
 
 

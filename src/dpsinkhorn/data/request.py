@@ -49,7 +49,6 @@ class Request:
     """Those of other files, of whose persons this one may have none."""
 
     def decode(self, sources: Sequence[bytes | Path], names: Sequence[str]) -> Pixels:
-        """Decode pictures to the size and channels asked for."""
         return decode_all(sources, names, size=self.size, channels=self.channels, progress=self.progress)
 
     def refuse(self, name: str, *options: str, hint: str = "leave it out") -> None:
