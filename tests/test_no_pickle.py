@@ -15,7 +15,7 @@ from dpsinkhorn.release import load
 from support.releases import write_small_release
 
 ROOT = Path(dpsinkhorn.__file__).parent
-WEIGHTS = {ROOT / "evaluation" / "inception.py", ROOT / "evaluation" / "efficientnet.py"}
+WEIGHTS = {ROOT / "evaluation" / "features.py", ROOT / "evaluation" / "architectures.py"}
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 

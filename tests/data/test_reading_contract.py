@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpsinkhorn.data import DataError, from_arrays, load_dataset, number_classes
 from dpsinkhorn.transport import TransportError, read_points
@@ -98,19 +99,19 @@ class TestBreaks:
 
     def test_two_lines_for_one_picture(self, tmp_path):
         """CelebA's tables name their pictures: a second line must not take the place of the first."""
-        from dpsinkhorn.data.folders import list_celeba
-
         (tmp_path / "img_align_celeba").mkdir()
+        for name in ("a.jpg", "b.jpg"):
+            Image.new("RGB", (4, 4)).save(tmp_path / "img_align_celeba" / name)
         (tmp_path / "list_eval_partition.txt").write_text("a.jpg 0\nb.jpg 0\n")
         attributes = tmp_path / "list_attr_celeba.txt"
         attributes.write_text("2\nMale Young\na.jpg 1 1\nb.jpg -1 1\n")
-        assert list_celeba(tmp_path, "train", "Male", identities=False).labels == [1, 0]
+        assert load_dataset(tmp_path).labels.tolist() == [1, 0]
         attributes.write_text("2\nMale Young\na.jpg 1 1\nb.jpg -1 1\na.jpg -1 1\n")
         with pytest.raises(DataError, match="two lines for a"):
-            list_celeba(tmp_path, "train", "Male", identities=False)
+            load_dataset(tmp_path)
         (tmp_path / "list_eval_partition.txt").write_text("a.jpg 0\nb.jpg 0\nb.jpg 0\n")
         with pytest.raises(DataError, match="a picture twice"):
-            list_celeba(tmp_path, "train", None, identities=False)
+            load_dataset(tmp_path, unlabelled=True)
 
 
 class TestPoints:

@@ -30,10 +30,8 @@ SOURCE = Path(dpsinkhorn.__file__).parent
 # Expressions that may be rounded to the nearest: what a user typed, and what is no upper bound of an ε.
 NEAREST = {
     "cli/_transport.py": {"row.epsilon"},
-    "cli/_ledger.py": {"budget"},
     "privacy/calibration.py": {"self.budget"},
-    "training/planning.py": {"plan.budget_epsilon"},
-    "training/spending.py": {"plan.budget_epsilon", "budget"},
+    "training/plan.py": {"plan.budget_epsilon"},
     "transport/charging.py": {"self.begin.epsilon"},
     "transport/noisy.py": {"target", "_LARGEST_EPSILON"},
 }

@@ -30,13 +30,9 @@ def written(folder, config, **changes):
 
 class TestRoundTrip:
     def test_same_bits(self, tmp_path, config):
-        generator = trained(config)
-        write_release(
-            tmp_path / "r", generator, label_probabilities=None, privacy=statement(), releasable=True
-        )
-        release = load(tmp_path / "r")
+        release = written(tmp_path / "r", config)
         assert release.config == config
-        before, after = generator.state_dict(), release.generator.state_dict()
+        before, after = trained(config).state_dict(), release.generator.state_dict()
         assert list(before) == list(after)
         for name, value in before.items():
             assert value.dtype == after[name].dtype
@@ -194,9 +190,10 @@ class TestSample:
             load(release_folder).sample(**arguments)
         assert "\n" not in str(error.value)
 
-    def test_labels_without_classes(self, tmp_path):
+    @pytest.mark.parametrize("labels", [1, "one"])
+    def test_labels_without_classes(self, tmp_path, labels):
         with pytest.raises(ReleaseError, match="no classes"):
-            written(tmp_path / "r", CONFIGS["unconditional"]).sample(3, labels=1)
+            written(tmp_path / "r", CONFIGS["unconditional"]).sample(3, labels=labels)
 
     def test_to_uint8(self):
         values = torch.linspace(-1, 1, 256)
@@ -224,8 +221,6 @@ class TestModelCard:
     def test_what_it_says(self, release_folder):
         card = (release_folder / "README.md").read_text(encoding="utf-8")
         assert f"ε = {format_epsilon(EPSILON)}, δ = 1e-05" in card
-        assert float(format_epsilon(EPSILON)) >= EPSILON
-        assert float(format_epsilon(EPSILON)) == pytest.approx(EPSILON, rel=1e-3)
         assert "# Small digits\n" in card
         assert "(samples.png)" in card
         assert "add-or-remove-one" in card
@@ -301,11 +296,6 @@ class TestStatement:
     @pytest.mark.parametrize("value", [statement(), not_private(), statement(published_epsilon=float("inf"))])
     def test_json(self, value):
         assert type(value).from_json(json.loads(json.dumps(value.to_json(), allow_nan=False))) == value
-
-    def test_printed_epsilon_is_never_less(self):
-        for value in np.random.default_rng(0).lognormal(1, 3, 2000):
-            printed = float(format_epsilon(value))
-            assert value <= printed <= value * 1.0011
 
     def test_summary(self):
         assert statement().summary.startswith(f"ε = {format_epsilon(EPSILON)}, δ = 1e-05, for each record")
@@ -387,13 +377,6 @@ def test_a_name_that_no_class_has(release_folder):
 def test_classes_without_names(tmp_path):
     write_small_release(tmp_path / "r", class_names=[])
     with pytest.raises(ReleaseError, match=r"'one' is none of the classes, which have no names; .* 0 to 2"):
-        load(tmp_path / "r").sample(3, labels="one")
-
-
-def test_a_release_without_classes(tmp_path):
-    generator = trained(CONFIGS["unconditional"])
-    write_release(tmp_path / "r", generator, label_probabilities=None, privacy=statement())
-    with pytest.raises(ReleaseError, match="no classes"):
         load(tmp_path / "r").sample(3, labels="one")
 
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from dpsinkhorn.training import pace
-from dpsinkhorn.training.pace import Pace, Saving
+from dpsinkhorn.training import watching
 from dpsinkhorn.training.trainer import Block
+from dpsinkhorn.training.watching import Pace, Saving
 
 
 class Clock:
@@ -40,7 +40,7 @@ def block(step, *, horizon=10**9, seconds=1.0, steps=1):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(watching, "time", clock)
     return clock
 
 

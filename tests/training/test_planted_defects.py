@@ -22,12 +22,11 @@ from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, words
 from dpsinkhorn.privacy.noise.sources import key_stream
-from dpsinkhorn.training import account, pace, records
+from dpsinkhorn.training import account, records, steps, watching
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
 from dpsinkhorn.training.auditing.replay import first_units, worst_neighbours
 from dpsinkhorn.training.auditing.search import exact_outcomes
-from dpsinkhorn.training.steps import plain
 from support import moment_defects
 from support.defects import ROOT, charge_afterwards, failing, wrap
 
@@ -201,7 +200,7 @@ def persons_with_anyone(patch: pytest.MonkeyPatch) -> None:
 
 def fixed_shapes_always(patch: pytest.MonkeyPatch) -> None:
     """Samples that find no room tell of the number of records, though that is not public."""
-    patch.setattr(plain, "_may_show_sizes", lambda _plan: True)
+    patch.setattr(steps, "_may_show_sizes", lambda _plan: True)
 
 
 def replay_of_what_is_not_known(patch: pytest.MonkeyPatch) -> None:
@@ -215,7 +214,7 @@ def epsilon_of_the_last_look(patch: pytest.MonkeyPatch) -> None:
             self.spent = found
         return found
 
-    wrap(patch, pace.Pace, "look", look)
+    wrap(patch, watching.Pace, "look", look)
 
 
 def published_accounting(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dpsinkhorn.training import Recipe, TrainingError, load_recipe, recipe_names
-from dpsinkhorn.training.plan import Facts, Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.plan import Facts, Plan, make_plan
 
 # The papers' tables: Δ, σ of Algorithm 1, batch, T, p, m, λ, learning rate, δ. None: not stated.
 PAPERS = {

@@ -10,7 +10,7 @@ import torch
 
 from dpsinkhorn import load
 from dpsinkhorn.data import from_arrays
-from dpsinkhorn.training import Run, Saving, pace
+from dpsinkhorn.training import Run, Saving, watching
 from dpsinkhorn.training.state import TrainingState
 from support.runs import (
     AT_THE_END,
@@ -78,7 +78,7 @@ class TestReplay:
 
     @pytest.mark.usefixtures("small_blocks")
     def test_pictures_and_statistics_leave_training_alone(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(pace, "_REST", 0)  # as many pictures as may be
+        monkeypatch.setattr(watching, "_REST", 0)  # as many pictures as may be
         plan = tiny_plan(DATA)
         finished(tmp_path / "with", plan, DATA, saving=Saving(checkpoint_seconds=0.0, picture_steps=1))
         finished(tmp_path / "without", plan, DATA, saving=AT_THE_END)

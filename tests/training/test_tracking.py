@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from dpsinkhorn.training import TrainingError, log_to
-from dpsinkhorn.training.run import Progress
+from dpsinkhorn.training import Progress, TrainingError, log_to
 from dpsinkhorn.training.trainer import Block
 
 NOW = Progress(Block(step=40, horizon=100, seconds=2.5, steps=8, gradient_norm=7.7), 1.25, 48, 1e-5)

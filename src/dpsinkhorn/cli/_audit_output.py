@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,11 +15,16 @@ from dpsinkhorn.cli._shared import print_json, printable
 from dpsinkhorn.cli.data import DataOptions
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
+    import numpy as np
+    import numpy.typing as npt
+    from matplotlib.figure import Figure
+
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.privacy.audit import OneRunBound, Replayed
     from dpsinkhorn.training.auditing import RunAudit, StepAudit
 
 _CLOUD = 30  # points of either side
+_BINS = 60  # of a histogram of scores
 _SHOWN = 20  # violations that the table is followed by; --json has them all
 
 
@@ -35,7 +39,7 @@ class AuditResult:
     sentence: str
     values: dict[str, Any]
     """For `--json`."""
-    draw: Callable[[Path], None]
+    figure: Callable[[], Figure]
 
 
 def result_of_step(found: StepAudit, *, published: bool) -> AuditResult:
@@ -74,12 +78,11 @@ def result_of_step(found: StepAudit, *, published: bool) -> AuditResult:
         "what the real code releases."
     )
     claimed = theirs if published and theirs is not None else found.claimed
-    draw = partial(_draw_step, found)
-    return AuditResult("Audit of single steps", claimed, found.bound, rows, sentence, values, draw)
+    figure = partial(_figure_of_step, found)
+    return AuditResult("Audit of single steps", claimed, found.bound, rows, sentence, values, figure)
 
 
 def result_of_run(found: RunAudit) -> AuditResult:
-    """An audit of a training."""
     from dpsinkhorn.privacy import format_epsilon
 
     plan, included = found.plan, int(found.included.sum())
@@ -121,17 +124,14 @@ def result_of_run(found: RunAudit) -> AuditResult:
         f"Made-up {plan.facts.unit}s were put into the data by coin flips, and guessed at by one who knows "
         "all other records. Nothing was released; keep this output with the data."
     )
-    draw = partial(_draw_run, found)
-    return AuditResult("Audit of one training", found.claimed, found.bound, rows, sentence, values, draw)
+    figure = partial(_figure_of_run, found)
+    return AuditResult("Audit of one training", found.claimed, found.bound, rows, sentence, values, figure)
 
 
-def _draw_step(found: StepAudit, path: Path) -> None:
-    from dpsinkhorn.cli._plots import draw_audit
-
+def _figure_of_step(found: StepAudit) -> Figure:
     steps = "1 step" if found.setting.steps == 1 else f"{found.setting.steps} steps"
     claims = {"claimed": found.claimed, "published (no guarantee)": found.published}
-    draw_audit(
-        path,
+    return _figure(
         title=f"{found.setting.mechanism}: {steps}, {len(found.present):,} repetitions",
         scores={"without the record": found.absent, "with the record": found.present},
         bounds={"by threshold": found.threshold.epsilon, found.gaussian.assumption: found.gaussian.epsilon},
@@ -141,15 +141,12 @@ def _draw_step(found: StepAudit, path: Path) -> None:
     )
 
 
-def _draw_run(found: RunAudit, path: Path) -> None:
-    from dpsinkhorn.cli._plots import draw_audit
-
+def _figure_of_run(found: RunAudit) -> Figure:
     bounds = {
         name.replace(", ", ",\n").replace(" of ", "\nof "): bound.epsilon
         for name, bound in _bounds(found).items()
     }
-    draw_audit(
-        path,
+    return _figure(
         title=f"one training of {found.plan.steps} steps, {len(found.included):,} canaries; not private",
         scores={
             "canaries left out": found.step_scores[~found.included],
@@ -160,6 +157,41 @@ def _draw_run(found: RunAudit, path: Path) -> None:
         delta=found.plan.delta,
         counted="canaries",
     )
+
+
+def _figure(
+    *,
+    title: str,
+    scores: Mapping[str, npt.NDArray[np.float64]],
+    bounds: Mapping[str, float],
+    claims: Mapping[str, float],
+    delta: float,
+    counted: str,
+) -> Figure:
+    """The scores of both worlds, and the bounds as bars below the lines of what is claimed."""
+    import numpy as np
+    from matplotlib.figure import Figure  # slow to load
+
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    # the outermost scores would leave everything else in one bin
+    low, high = np.quantile(np.concatenate(list(scores.values())), [0.002, 0.998])
+    bins = np.linspace(low, max(high, low + 1e-9), _BINS)
+    for name, values in scores.items():
+        left.hist(np.clip(values, low, high), bins=bins.tolist(), alpha=0.55, label=name)
+    left.set(xlabel="score", ylabel=counted, yscale="log")
+    left.legend(fontsize="small")
+    names = [name.replace(" on ", "\non ") for name in bounds]
+    bars = right.bar(names, list(bounds.values()), width=0.5, color="tab:green")
+    right.bar_label(bars, fmt="%.3g", padding=2)
+    for (name, value), style in zip(claims.items(), ("-", "--"), strict=False):
+        right.axhline(value, linestyle=style, color="tab:red", label=f"{name}: {value:.4g}")
+    top = 1.15 * max(*bounds.values(), *claims.values())
+    right.set(ylim=(0, top), ylabel=f"epsilon at delta = {delta:g}")
+    right.set_title("lower bounds, and what is claimed", fontsize="medium")
+    right.legend(fontsize="small")
+    left.set_title(title, fontsize="medium")
+    return figure
 
 
 def _bounds(found: RunAudit) -> dict[str, OneRunBound]:

@@ -27,13 +27,17 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as
 
 if TYPE_CHECKING:  # it loads PyTorch, which --help can do without
+    from matplotlib.figure import Figure
+
     from dpsinkhorn.training import Progress as RunProgress
 
 BAD_INPUT = 2
+_LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
 
 
@@ -87,12 +91,24 @@ def warn(message: str) -> None:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One JSON object on stdout. Infinite numbers become null, since JSON has none."""
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in result.items()
-    }
-    print(json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False))
+    print(json_text(result))
+
+
+def json_text(result: Mapping[str, Any]) -> str:
+    """Return an object as JSON. Infinite numbers become null, since JSON has none.
+
+    >>> json_text({"runs": [{"epsilon": math.inf}]}).split()
+    ['{', '"runs":', '[', '{', '"epsilon":', 'null', '}', ']', '}']
+    """
+    return json.dumps(_finite(result), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str | None]], sentences: Sequence[str]) -> None:
@@ -130,9 +146,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def draw_plot(path: Path, draw: Callable[[Path], None]) -> None:
+def draw_plot(path: Path, figure: Figure) -> None:
     with failing_as(BadInputError, f"cannot write --plot {path}", "; name another file"):
-        draw(path)
+        figure.savefig(path, dpi=150)
 
 
 def check_plot_path(path: Path | None) -> None:
@@ -155,9 +171,63 @@ def check_file(path: Path, suffix: str, option: str, *, force: bool = True) -> N
 
 # ---- options
 
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names with commas between, such as `cat, dog`."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def parse_numbers(text: str, option: str, like: str = "") -> tuple[float, ...]:
+    """Numbers with commas between; `like` has as many as there must be."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or (like and len(found) != like.count(",") + 1):
+        wanted = f"two numbers like {like}" if like else "numbers with commas between"
+        raise BadInputError(f"{option} must be {wanted}, not {text}")
+    return found
+
+
+def check_share(value: float, option: str, usual: str) -> None:
+    if not 0 < value < 1:
+        raise BadInputError(f"{option} must be between 0 and 1, not {value:g}; {usual} is usual")
+
+
+def check_count(value: int, flag: str) -> None:
+    if not 1 <= value <= _LARGEST_COUNT:
+        raise BadInputError(f"{flag} must be from 1 to 10^18, not {value}")
+
+
+def parse_rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
+    """The sampling rate, from a number, a fraction, or a batch size and a number of records."""
+    if records is not None:
+        check_count(records, "--records")
+    if rate is not None:
+        if batch_size is not None:
+            raise BadInputError("give --sampling-rate or --batch-size, not both")
+        top, slash, bottom = rate.partition("/")
+        try:
+            return float(top) / float(bottom) if slash else float(rate)
+        except (ValueError, ZeroDivisionError):
+            raise BadInputError(
+                f"--sampling-rate must be a number like 0.01 or a fraction like 1/1200, not {rate}"
+            ) from None
+    if batch_size is not None:
+        if records is None:
+            raise BadInputError("--batch-size needs --records, the number of private records")
+        if not 0 < batch_size <= records:
+            raise BadInputError(
+                f"--batch-size must be above 0 and at most --records {records}, not {batch_size:g}"
+            )
+        return batch_size / records
+    return None
+
+
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+DeviceOption = Annotated[str | None, "cpu or cuda; by default the GPU where there is one."]
 ReleaseArgument = Annotated[
     Path, typer.Argument(help="A release, or the folder of a run.", show_default=False)
 ]
@@ -216,20 +286,24 @@ def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...,
 @contextmanager
 def bar_of_trainings(
     *, quiet: bool
-) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], None]]]:
-    """Show what is done, of how many, and the step of the one in training."""
+) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], bool]]]:
+    """Show what is done, of how many, and the step of the one in training, which Ctrl-C stops."""
     from dpsinkhorn.privacy import format_epsilon
 
     detail = TextColumn("{task.fields[detail]}")
-    with bars(BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn(), quiet=quiet) as progress:
+    columns = BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn()
+    with bars(*columns, quiet=quiet) as progress, stop_on_interrupt() as stop:
         task = progress.add_task("", total=None, detail="")
 
         def show(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total, detail="")
 
-        def step(now: RunProgress) -> None:
-            block = now.block
-            spent = format_epsilon(now.epsilon)
+        def watch(now: RunProgress) -> bool:
+            block, spent = now.block, format_epsilon(now.epsilon)
             progress.update(task, detail=f"step {block.step} of {block.horizon}, ε {spent}")
+            return stop.asked
 
-        yield show, step
+        try:
+            yield show, watch
+        except KeyboardInterrupt:
+            raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     import torch
 
     from dpsinkhorn.data import Dataset
-    from dpsinkhorn.training import Plan, Run
-    from dpsinkhorn.training.run import Progress
+    from dpsinkhorn.training import Plan, Progress, Run
     from dpsinkhorn.training.shared_ledger import SharedBudget
 
 _MANY_STEPS = 1000
@@ -183,20 +183,18 @@ def show_progress(run: Run, *, quiet: bool) -> Iterator[Callable[[Progress], Non
     if quiet:
         yield lambda _: None
         return
-    from dpsinkhorn.training.watching import progress_bar, spent_of
+    from dpsinkhorn.training.watching import progress_bar
 
     console = Console(stderr=True)
-    with progress_bar(console, hidden=not console.is_terminal) as bar:
-        shown = time.monotonic()
-        allowed = ""
+    with progress_bar(console, partial(_allowed, run), hidden=not console.is_terminal) as bar:
+        shown, begun = time.monotonic(), False
 
         def show(now: Progress) -> None:
-            nonlocal shown, allowed
-            if not allowed:  # only now is it known that the ledger is whole
-                allowed = _allowed(run)
+            nonlocal shown, begun
+            spent = bar(now)
+            if not begun:
                 _tell_lost(run, now, console)
-            spent = spent_of(now.epsilon, allowed)
-            bar(now, spent)
+            begun = True
             if not console.is_terminal and time.monotonic() - shown > _LINE_SECONDS:  # into a file, say
                 shown = time.monotonic()
                 print(f"step {now.block.step:,} of {now.block.horizon:,}, ε ≤ {spent}", file=sys.stderr)

@@ -9,12 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsinkhorn.cli._shared import BadInputError, check_file, print_json, print_table, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    check_file,
+    parse_names,
+    parse_numbers,
+    print_json,
+    print_table,
+    warn,
+)
 from dpsinkhorn.files import failing_as, new_file
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
-    from dpsinkhorn.ot import Cost
-    from dpsinkhorn.privacy.noise import NoiseSource
     from dpsinkhorn.transport import NoisyPotentials, PrivateCost, PrivateTest, Tradeoff
 
 _SEEDED = "made with a seed, which whoever knows it can undo: not for release"
@@ -24,44 +30,21 @@ def read(x: Path, y: Path, support: Path | None, columns: list[str] | None) -> t
     """The points of both files, of these columns or of all, coordinates in one order; and of the support."""
     from dpsinkhorn.transport import read_together
 
-    names = [name.strip() for part in columns or () for name in part.split(",")]
+    names = [name for part in columns or () for name in parse_names(part)]
     first, second, *rest = read_together([x, y] if support is None else [x, y, support], names)
     return first, second, rest[0] if rest else None
 
 
 def keywords(asked: Any, **changed: Any) -> dict[str, Any]:
     """Options by their names, but for those that a function takes in another form."""
-    given = {name: value for name, value in vars(asked).items() if name not in ("l1_weight", "output")}
-    return {**given, "cost": cost_of(asked.cost, asked.l1_weight), **changed}
-
-
-def cost_of(name: str, l1_weight: float) -> Cost:
     from dpsinkhorn.ot import as_cost
 
-    if not 0 <= l1_weight < float("inf"):
-        raise BadInputError(f"--l1-weight must be a number from 0 upwards, not {l1_weight}")
-    return as_cost(name, l1_weight=l1_weight)
-
-
-def parse_epsilons(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise BadInputError(f"--epsilons must be numbers with commas between, not {text}") from error
-
-
-def parse_point(text: str | None) -> list[float] | None:
-    try:
-        return None if text is None else [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise BadInputError(f"--center must be numbers with commas between, not {text}") from error
-
-
-def noise_of(seed: int | None) -> NoiseSource | None:
-    """Noise that replays where there is a seed; None for the default, which is for release."""
-    from dpsinkhorn.privacy import SeededNoise
-
-    return None if seed is None else SeededNoise(seed)
+    given = {name: value for name, value in vars(asked).items() if name not in ("l1_weight", "output")}
+    if not 0 <= asked.l1_weight < float("inf"):
+        raise BadInputError(f"--l1-weight must be a number from 0 upwards, not {asked.l1_weight}")
+    if (center := given.get("center")) is not None:
+        given["center"] = parse_numbers(center, "--center")
+    return {**given, "cost": as_cost(asked.cost, l1_weight=asked.l1_weight), **changed}
 
 
 @contextmanager

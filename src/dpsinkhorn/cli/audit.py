@@ -15,7 +15,9 @@ from dpsinkhorn.cli._shared import (
     JsonOption,
     bars,
     check_plot_path,
+    check_share,
     draw_plot,
+    parse_rate,
     print_json,
     print_table,
     takes_options,
@@ -28,7 +30,6 @@ from dpsinkhorn.cli.privacy import (
     RateOption,
     RowsOption,
     StepsOption,
-    parse_rate,
 )
 from dpsinkhorn.mechanisms import find_mechanism
 
@@ -39,8 +40,6 @@ _COUNT = 1000  # of repetitions, or of canaries, unless another is given
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """All options of `dpsinkhorn audit`."""
-
     mechanism: Annotated[
         PrivateMechanism | None, "Where clipping and noise stand. [default: record; for replay all]"
     ] = None
@@ -71,12 +70,8 @@ class AuditOptions:
         """Refuse what has no meaning for the game, or no sense."""
         if self.game != "replay":
             check_plot_path(self.plot)
-            if not 0 < self.delta < 1:
-                raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
-            if not 0 < self.confidence < 1:
-                raise BadInputError(
-                    f"--confidence must be between 0 and 1, not {self.confidence:g}; 0.95 is usual"
-                )
+            check_share(self.delta, "--delta", "1e-5")
+            check_share(self.confidence, "--confidence", "0.95")
         given = {**vars(self), **self.reading.given(), "claim": None if self.claim == "sound" else self.claim}
         for name in _MEANINGLESS[self.game]:
             if given.get(name) is not None:
@@ -177,7 +172,7 @@ def _common(asked: AuditOptions, progress: Progress, task: TaskID) -> dict[str, 
 def _report(result: AuditResult, as_json: bool, plot: Path | None) -> None:
     exceeded = result.bound > result.claimed
     if plot is not None:
-        draw_plot(plot, result.draw)
+        draw_plot(plot, result.figure())
     if as_json:
         print_json({**result.values, "exceeds_claim": exceeded})
     else:

@@ -11,12 +11,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DeviceOption,
     JsonOption,
-    StoppedError,
     bar_of_trainings,
+    parse_names,
     print_json,
     takes_options,
     warn,
@@ -26,7 +26,6 @@ from dpsinkhorn.files import failing_as, replace_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Comparison
-    from dpsinkhorn.training import Progress as RunProgress
 
 ProtocolName = Literal["quick", "paper", "authors"]
 
@@ -50,7 +49,7 @@ def compare(
         int | None, typer.Option(min=1, help="Generated images of each method to measure.")
     ] = None,
     seed: Annotated[int | None, "Trainings replay, and are not for release."] = None,
-    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
+    device: DeviceOption = None,
     reading: DataOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,36 +76,28 @@ def compare(
     part: SplitName = "test" if test_data is None or has_parts(test_data) else "train"
     test = reading.load(test_data or data, split=part, quiet=as_json)
     public = data in KNOWN and (test_data is None or test_data in KNOWN)
-    try:
-        with failing_as(BadInputError, f"cannot write into {out}"):
-            out.mkdir(parents=True, exist_ok=True)
-            with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
-
-                def watch(now: RunProgress) -> bool:
-                    step(now)
-                    return stop.asked
-
-                found = run(
-                    training,
-                    test,
-                    out,
-                    epsilon=epsilon,
-                    delta=delta,
-                    methods=None if methods is None else [name.strip() for name in methods.split(",")],
-                    longest=60 * longest,
-                    protocol=protocol,
-                    count=count,
-                    seed=seed,
-                    device=place,
-                    public=public,
-                    progress=show,
-                    watch=watch,
-                )
-            table, page = out / "comparison.json", out / "comparison.html"
-            replace_file(table, (json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
-            write_comparison(page, found.to_json(), found.grids)
-    except KeyboardInterrupt:
-        raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
+    with failing_as(BadInputError, f"cannot write into {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        with bar_of_trainings(quiet=as_json) as (show, watch):
+            found = run(
+                training,
+                test,
+                out,
+                epsilon=epsilon,
+                delta=delta,
+                methods=None if methods is None else parse_names(methods),
+                longest=60 * longest,
+                protocol=protocol,
+                count=count,
+                seed=seed,
+                device=place,
+                public=public,
+                progress=show,
+                watch=watch,
+            )
+        table, page = out / "comparison.json", out / "comparison.html"
+        replace_file(table, (json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n").encode())
+        write_comparison(page, found.to_json(), found.grids)
     if found.used_before:
         warn(found.used_before)
     if as_json:

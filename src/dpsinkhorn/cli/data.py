@@ -30,6 +30,8 @@ from dpsinkhorn.cli._shared import (
     JsonOption,
     bars,
     group,
+    parse_names,
+    parse_numbers,
     print_json,
     print_table,
     printable,
@@ -85,9 +87,9 @@ class DataOptions:
         """Return the options that were given, as `load_dataset` takes them."""
         parsers: dict[str, Callable[[str], Any]] = {
             "classes": parse_classes,
-            "class_names": lambda text: tuple(name.strip() for name in text.split(",")),
+            "class_names": parse_names,
             "size": parse_size,
-            "value_range": parse_range,
+            "value_range": lambda text: parse_numbers(text, "--value-range", "0,4095"),
         }
         return {
             name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
@@ -123,7 +125,7 @@ def parse_classes(text: str) -> int | tuple[str, ...]:
     try:
         return int(text)
     except ValueError:
-        return tuple(name.strip() for name in text.split(","))
+        return parse_names(text)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -139,19 +141,6 @@ def parse_size(text: str) -> tuple[int, int]:
     if len(sides) not in (1, 2):
         raise BadInputError(f"--size must be like 32 or 32x48 (height x width), not {text}")
     return sides[0], sides[-1]
-
-
-def parse_range(text: str) -> tuple[float, float]:
-    """`0,4095`: the lowest and the highest value that a pixel can have.
-
-    >>> parse_range("0,4095")
-    (0.0, 4095.0)
-    """
-    try:
-        low, high = (float(value) for value in text.split(","))
-    except ValueError:
-        raise BadInputError(f"--value-range must be two numbers like 0,4095, not {text}") from None
-    return low, high
 
 
 @app.command("list")

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpsinkhorn.cli._evaluate_output import progress_bars, show_evaluation
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DeviceOption,
     JsonOption,
     ReleaseArgument,
     check_file,
+    json_text,
+    parse_names,
     print_json,
     printable,
     takes_options,
     warn,
 )
-from dpsinkhorn.cli._trained_from import TrainedFrom, trained_from
 from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as, new_file
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # they load PyTorch, which --help can do without
 ProtocolName = Literal["quick", "paper", "authors", "dpimagebench"]
 FeaturesName = Literal["auto", "inception", "efficientnet-lite0", "cnn"]
 
+_MOST = 0.5  # of the images: a few may be alike by chance
 _PAIRS = 25  # in the picture of neighbours
 _SHOWN = 20  # classes in a message
 _LONG_NAME = 200  # letters of a class name in a release, at most
@@ -82,7 +84,7 @@ def evaluate(
         "the report; CURATOR-ONLY is added to its name.",
     ] = None,
     seed: Annotated[int, "The same seed gives the same figures."] = 0,
-    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
+    device: DeviceOption = None,
     reading: DataOptions,
     force: Annotated[bool, "Replace what --output, --neighbours and --beside name."] = False,
     as_json: JsonOption = False,
@@ -114,13 +116,13 @@ def evaluate(
         release = load(folder)
         picture, both = _check_outputs(folder, output, neighbours, beside, force)
         chosen = find_protocol(protocol)
-        parts = chosen.parts if only is None else [name.strip() for name in only.split(",")]
+        parts = chosen.parts if only is None else parse_names(only)
         count, sets = chosen.count if count is None else count, chosen.sets if sets is None else sets
         check_parts(parts, sets, chosen)
         if vary and not release.config.variation:
             raise BadInputError("this release has no variation of its own; leave out --vary")
         test, training, part = _real_images(data, split, train_data, reading, as_json)
-        source = trained_from(folder, quiet=as_json)
+        source = _trained_from(folder, quiet=as_json)
         _check_classes(release, test, data, reading, source)
         if picture is not None and training is None:
             raise BadInputError("--neighbours needs the training images; name them by --train-data")
@@ -163,7 +165,7 @@ def evaluate(
     found = {
         "release": str(folder),
         "title": release.title,
-        "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,
+        "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "count": count,
         "seed": seed,
@@ -174,7 +176,8 @@ def evaluate(
         "trained_on": trained_on,
     }
     if output is not None:
-        _write(output, found)
+        with failing_as(BadInputError, f"cannot write {output}"), new_file(output) as draft:
+            draft.write_text(json_text(found) + "\n", "utf-8")
     if as_json:
         print_json(found)
         return
@@ -228,7 +231,7 @@ def _real_images(
 
 
 def _check_classes(
-    release: Release, test: Dataset, data: str, reading: DataOptions, source: TrainedFrom | None
+    release: Release, test: Dataset, data: str, reading: DataOptions, source: _TrainedFrom | None
 ) -> None:
     """Refuse other classes, or the same in another order: every figure by class would be wrong.
 
@@ -277,6 +280,70 @@ def _listed(names: Sequence[str]) -> str:
     return printable(", ".join(names[:_SHOWN])) + more
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
-    with failing_as(BadInputError, f"cannot write {path}"), new_file(path) as draft:
-        draft.write_text(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n", "utf-8")
+# ---- what a run was trained on, as far as its folder tells
+
+
+def _trained_from(folder: Path, *, quiet: bool) -> _TrainedFrom | None:
+    """The data of a run, or of the run whose release this is; None where the folder does not tell."""
+    from dpsinkhorn.training import Run, TrainingError
+
+    whole = folder.resolve()
+    run = whole.parent if whole.name == "release" and not (whole / "run.json").exists() else whole
+    if not (run / "run.json").is_file():
+        return None
+    try:
+        source = Run.resume(run).settings["source"]
+    except TrainingError:  # the release is whole, and evaluated all the same
+        return None
+    return _TrainedFrom(source, quiet=quiet) if isinstance(source.get("data"), str) else None
+
+
+class _TrainedFrom:
+    """The source of a run's training images, which is read where there is no other way to know."""
+
+    def __init__(self, source: dict[str, Any], *, quiet: bool) -> None:
+        self._data: str = source["data"]
+        self._reading = DataOptions.of(source)
+        self._quiet = quiet
+
+    @cached_property
+    def dataset(self) -> Dataset | None:
+        """The training images, or None where they are there no more."""
+        try:
+            return self._reading.load(self._data, quiet=self._quiet)
+        except (DPSinkhornError, OSError, TypeError, ValueError, MemoryError):  # run.json may be edited
+            return None
+
+    def holds(self, data: str, part: str, image: str | None, test: Dataset) -> bool | None:
+        """Whether (most of) the images of a part of some data are among the training images."""
+        from dpsinkhorn.data import has_parts
+
+        if _place(data) == _place(self._data) and image == self._reading.image:
+            # an array named by --image is the same for every part
+            return part == "train" or image is not None or not has_parts(data)
+        if self.dataset is None:
+            return None
+        seen, found = set(_prints(self.dataset)), _prints(test)
+        return sum(one in seen for one in found) > _MOST * len(found)
+
+    def class_names(self, data: str, reading: DataOptions, test: Dataset) -> tuple[str, ...] | None:
+        """Names of the classes in the order of training, none for numbers; None where it cannot be known."""
+        from dpsinkhorn.data import KNOWN, has_parts
+
+        alike = all(getattr(reading, n) == getattr(self._reading, n) for n in ("image", "label", "classes"))
+        if alike and _place(data) == _place(self._data) and (data in KNOWN or not has_parts(data)):
+            return test.class_names
+        return None if self.dataset is None else self.dataset.class_names
+
+
+def _place(data: str) -> str:
+    from dpsinkhorn.data import KNOWN
+
+    return data if data in KNOWN else str(Path(data).expanduser().resolve())
+
+
+def _prints(data: Dataset) -> list[int]:
+    """A number for each image, the same for the same pixels."""
+    from dpsinkhorn.evaluation import images_of
+
+    return [hash(image.tobytes()) for image in images_of(data)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,12 @@ import typer
 from dpsinkhorn.cli._shared import (
     BadInputError,
     JsonOption,
+    check_count,
     check_plot_path,
+    check_share,
     draw_plot,
     group,
+    parse_rate,
     print_json,
     print_table,
     takes_options,
@@ -24,11 +26,13 @@ from dpsinkhorn.cli._shared import (
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names, private_names
 
 if TYPE_CHECKING:  # torch and the accountants are slow to import: `--help` does without
-    from dpsinkhorn.privacy import Calibration, Charge
+    from matplotlib.figure import Figure
+
+    from dpsinkhorn.privacy import Accountant, Calibration, Charge
 
 app = group("What training costs in privacy (epsilon), and what a budget allows (calibrate).")
 
-_LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
+_POINTS = 12  # of a plot
 
 
 AccountantName = Literal["pld", "rdp", "rdp-classic"]
@@ -88,16 +92,15 @@ class TrainingOptions:
                 f"--mechanism {self.mechanism} needs --rows, the number of generated images of a step"
             )
         rows = 1 if self.rows is None else self.rows
-        _check_count(rows, "--rows")
+        check_count(rows, "--rows")
         if not 1e-50 <= noise_multiplier <= 1e50:
             raise BadInputError(
                 f"--noise-multiplier must be a positive number (1e-50 to 1e50), not {noise_multiplier}"
             )
         if not 0 < sampling_rate <= 1:
             raise BadInputError(f"the sampling rate must be above 0 and at most 1, not {sampling_rate:g}")
-        _check_count(steps, "--steps")
-        if not 0 < self.delta < 1:
-            raise BadInputError(f"--delta must be between 0 and 1, not {self.delta:g}; 1e-5 is usual")
+        check_count(steps, "--steps")
+        check_share(self.delta, "--delta", "1e-5")
         check_plot_path(self.plot)
         return rows
 
@@ -160,36 +163,6 @@ def calibrate_command(
     _report(found, given)
 
 
-def _check_count(value: int, flag: str) -> None:
-    if not 1 <= value <= _LARGEST_COUNT:
-        raise BadInputError(f"{flag} must be from 1 to 10^18, not {value}")
-
-
-def parse_rate(rate: str | None, batch_size: float | None, records: int | None) -> float | None:
-    """The sampling rate, from a number, a fraction, or a batch size and a number of records."""
-    if records is not None:
-        _check_count(records, "--records")
-    if rate is not None:
-        if batch_size is not None:
-            raise BadInputError("give --sampling-rate or --batch-size, not both")
-        top, slash, bottom = rate.partition("/")
-        try:
-            return float(top) / float(bottom) if slash else float(rate)
-        except (ValueError, ZeroDivisionError):
-            raise BadInputError(
-                f"--sampling-rate must be a number like 0.01 or a fraction like 1/1200, not {rate}"
-            ) from None
-    if batch_size is not None:
-        if records is None:
-            raise BadInputError("--batch-size needs --records, the number of private records")
-        if not 0 < batch_size <= records:
-            raise BadInputError(
-                f"--batch-size must be above 0 and at most --records {records}, not {batch_size:g}"
-            )
-        return batch_size / records
-    return None
-
-
 def _report(found: Calibration, given: TrainingOptions) -> None:
     from dpsinkhorn.privacy import ImageMechanism, event_to_json, format_epsilon, meaning, published_epsilon
 
@@ -206,9 +179,7 @@ def _report(found: Calibration, given: TrainingOptions) -> None:
             "publishing a whole record picked at random would be allowed"
         )
     if plot is not None:
-        from dpsinkhorn.cli._plots import draw_epsilon_against_steps
-
-        draw_plot(plot, functools.partial(draw_epsilon_against_steps, found, given.mechanism))
+        draw_plot(plot, _epsilon_against_steps(found, given.mechanism))
     if given.as_json:
         result: dict[str, Any] = {
             "epsilon": found.epsilon,
@@ -252,6 +223,45 @@ def _report(found: Calibration, given: TrainingOptions) -> None:
         typer.echo(f"Drawn: {plot}")
 
 
+def _epsilon_against_steps(found: Calibration, mechanism: str) -> Figure:
+    """ε against the number of steps, up to the run's own, which is marked."""
+    import numpy as np
+    from matplotlib.figure import Figure  # slow to load
+
+    from dpsinkhorn.privacy import ImageMechanism, epsilon, format_epsilon, published_epsilon
+
+    first = max(1, found.steps // 1000)
+    counts = np.unique(np.geomspace(first, found.steps, _POINTS).round().astype(int)).tolist()
+    step = find_mechanism(mechanism).release_of_size(found.noise_multiplier, found.rows)
+    charges = [step.sampled(found.sampling_rate, count) for count in counts]
+    spent = [epsilon(charge, found.delta, found.accountant) for charge in charges]
+
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(counts, spent, marker=".", label=f"epsilon ({found.accountant})")
+    axes.margins(y=0.12)
+    axes.annotate(
+        format_epsilon(spent[-1], digits=3),
+        (float(counts[-1]), spent[-1]),
+        textcoords="offset points",
+        xytext=(-6, 6),
+        ha="right",
+    )
+    if isinstance(step, ImageMechanism) and find_mechanism(mechanism).clips_rows:
+        published = [published_epsilon(step, found.sampling_rate, count, found.delta) for count in counts]
+        axes.plot(counts, published, linestyle="--", label="as published (not a guarantee)")
+        axes.set_yscale("log")
+    axes.set(xscale="log", xlabel="steps", ylabel=f"epsilon at delta = {found.delta:g}")
+    axes.set_title(
+        f"{mechanism}: noise multiplier {found.noise_multiplier:.4g}, "
+        f"sampling rate {found.sampling_rate:.4g}",
+        fontsize="medium",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
 @app.command("ledger")
 @takes_options()
 def ledger_command(
@@ -267,6 +277,77 @@ def ledger_command(
 
         dpsinkhorn privacy ledger runs/digits
     """
-    from dpsinkhorn.cli._ledger import show_ledger
+    from dpsinkhorn.privacy import format_epsilon
 
-    show_ledger(file, accountant, as_json)
+    found = _read_ledger(file, accountant)
+    if as_json:
+        print_json(found)
+        return
+
+    def spent(epsilon: float) -> str:
+        return format_epsilon(epsilon) if math.isfinite(epsilon) else "infinite"
+
+    allowed, total, runs = found["budget_epsilon"], found["epsilon"], found["runs"]
+    mixed = len({run["adjacency"] for run in runs}) > 1
+    rows = [
+        ("ledger", found["ledger"]),
+        ("epsilon allowed", spent(allowed) if math.isfinite(allowed) else "no limit"),
+        ("epsilon spent", spent(total)),
+        ("delta", f"{found['delta']:g}"),
+        ("adjacency", found["adjacency"] or "-"),
+    ]
+    for run in runs:
+        charges = "1 charge" if run["steps"] == 1 else f"{run['steps']:,} charges"
+        under = f" under {run['adjacency']}" if mixed else ""
+        rows.append((f"run {run['name']}", f"{charges}, epsilon {spent(run['epsilon'])}{under}"))
+    sentences = [
+        f"Digest {found['digest']}",
+        "Noted elsewhere, as a release does, it shows up an older copy.",
+    ]
+    if mixed:
+        sentences.insert(
+            0,
+            "Epsilon spent is that of all runs together, under replace-one, where a run that counts "
+            "under add-or-remove-one costs more.",
+        )
+    elif total < sum(run["epsilon"] for run in runs) < math.inf:
+        sentences.insert(0, "Epsilon of several runs is that of all together, which is less than their sum.")
+    print_table("Ledger", rows, sentences)
+
+
+def _read_ledger(file: Path, accountant: Accountant) -> dict[str, Any]:
+    from dpsinkhorn.privacy import UnsupportedEventError, epsilon, read_ledger
+    from dpsinkhorn.training import Run
+
+    try:
+        path = Run.resume(file).ledger_path if file.is_dir() else file
+        statement = read_ledger(path)
+    except FileNotFoundError as error:
+        raise BadInputError(f"there is no ledger {file}") from error
+    except OSError as error:
+        raise BadInputError(f"cannot read the ledger {file}: {error.strerror}") from error
+    delta = statement.budget.delta
+
+    def spent(run: str | None = None) -> float:
+        return epsilon(statement.total(run), delta, accountant) if statement.spends else 0.0
+
+    def of_run(run: str, steps: int) -> dict[str, Any]:
+        adjacency = statement.total(run).adjacency.value
+        return {"name": run, "steps": steps, "epsilon": spent(run), "adjacency": adjacency}
+
+    steps = dict.fromkeys(statement.runs, 0)
+    for spend in statement.spends:
+        steps[spend.run] += spend.steps
+    try:
+        return {
+            "ledger": str(path),
+            "budget_epsilon": statement.budget.epsilon,
+            "delta": delta,
+            "epsilon": spent(),
+            "accountant": accountant,
+            "adjacency": statement.total().adjacency.value if statement.spends else None,
+            "runs": [of_run(run, count) for run, count in steps.items()],
+            "digest": statement.digest,
+        }
+    except UnsupportedEventError as error:
+        raise BadInputError(f"{error}; --accountant pld counts all that a ledger holds") from error

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, print_json, takes_options
+from dpsinkhorn.cli._shared import JsonOption, check_file, print_json, takes_options
 
 
 @takes_options()
@@ -44,9 +42,9 @@ def report(
     """
     from dpsinkhorn.report import check_output, write_report
 
-    target = check_output(folder, output)
-    if output is not None and os.path.lexists(target) and not force:
-        raise BadInputError(f"--output {output} exists already; name another, or add --force to replace it")
+    check_output(folder, output)
+    if output is not None:
+        check_file(output, ".html", "--output", force=force)
     written = write_report(
         folder,
         output=output,
@@ -66,7 +64,7 @@ def report(
                 "curator_page": None if beside is None else str(beside),
                 "finished": found.finished,
                 "releasable": found.releasable,
-                "epsilon": found.privacy.epsilon if math.isfinite(found.privacy.epsilon) else None,
+                "epsilon": found.privacy.epsilon,
                 "delta": found.privacy.delta,
                 "warnings": list(written.cautions),
             }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._shared import (
     BadInputError,
     JsonOption,
-    StoppedError,
     bar_of_trainings,
     print_json,
     takes_options,
 )
+from dpsinkhorn.files import failing_as
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without
     from dpsinkhorn.papers import Reproduction
-    from dpsinkhorn.training import Progress as RunProgress
 
 
 Version = Literal["first", "final"]
@@ -74,46 +71,33 @@ def reproduce(
     from dpsinkhorn.papers import reproduce as run
 
     place = choose_device(device, BadInputError)
-    try:
-        with bar_of_trainings(quiet=as_json) as (show, step), stop_on_interrupt() as stop:
-
-            def watch(now: RunProgress) -> bool:
-                step(now)
-                return stop.asked
-
-            found = [
-                run(
-                    item,
-                    out,
-                    version=each,
-                    scale=scale,
-                    data=_paths(data or []),
-                    seeds=_seeds(seeds),
-                    only=only,
-                    steps=steps,
-                    protocol=protocol,
-                    device=place,
-                    progress=show,
-                    watch=watch,
-                )
-                for each in _versions(item, version)
-            ]
-    except OSError as error:
-        raise BadInputError(f"cannot write into {out}: {error.strerror}") from error
-    except KeyboardInterrupt:
-        raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
+    usual: tuple[Version, ...] = ("first", "final") if item == "table1" else ("final",)
+    versions = usual if version is None else (version,)
+    trainings = bar_of_trainings(quiet=as_json)
+    with failing_as(BadInputError, f"cannot write into {out}"), trainings as (show, watch):
+        found = [
+            run(
+                item,
+                out,
+                version=each,
+                scale=scale,
+                data=_paths(data or []),
+                seeds=_seeds(seeds),
+                only=only,
+                steps=steps,
+                protocol=protocol,
+                device=place,
+                progress=show,
+                watch=watch,
+            )
+            for each in versions
+        ]
     if as_json:
-        versions = [_to_json(each) for each in found]
-        print_json({"item": item, "scale": scale, "protocol": protocol, "versions": versions})
+        parts = [_to_json(each) for each in found]
+        print_json({"item": item, "scale": scale, "protocol": protocol, "versions": parts})
     else:
         for each in found:
             _show(each)
-
-
-def _versions(item: Item, version: Version | None) -> tuple[Version, ...]:
-    if version is not None:
-        return (version,)
-    return ("first", "final") if item == "table1" else ("final",)
 
 
 def _paths(given: list[str]) -> dict[str, str]:
@@ -167,12 +151,7 @@ def _show(found: Reproduction) -> None:
 def _to_json(found: Reproduction) -> dict[str, Any]:
     return {
         "version": found.version,
-        "rows": [_finite(line.values()) for line in found.lines],
+        "rows": [line.values() for line in found.lines],
         "gradients": {name: [asdict(p) for p in points] for name, points in found.spreads.items()},
         "files": [str(path) for path in found.files],
     }
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: without privacy, ε is null, and so is it where nothing was run."""
-    return {name: None if value == math.inf else value for name, value in values.items()}

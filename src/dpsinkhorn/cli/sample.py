@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DeviceOption,
     JsonOption,
     ReleaseArgument,
     bars,
@@ -35,7 +36,7 @@ def sample(
     label: Annotated[str | None, "Only this class: its name or number; otherwise all."] = None,
     grid: Annotated[Path | None, "Draw a picture of some images into this .png file."] = None,
     seed: Annotated[int | None, "The same seed gives the same images; otherwise new ones."] = None,
-    device: Annotated[str | None, "cpu or cuda; by default the GPU where there is one."] = None,
+    device: DeviceOption = None,
     fast: Annotated[bool, "bfloat16: twice as fast on processors that have it; less exact."] = False,
     vary: Annotated[
         bool, "Add the release's random warp, sharpening and grain: for training classifiers."
@@ -52,7 +53,10 @@ def sample(
     from dpsinkhorn.release import ReleaseError, check_samples_path, grid_picture, load, write_samples
 
     try:
-        _check_grid(grid, output, force)
+        if grid is not None:
+            check_file(grid, ".png", "--grid", force=force)
+            if os.path.abspath(output) == os.path.abspath(grid.parent):
+                raise BadInputError(f"--grid {grid} lies in the folder of --output; put it elsewhere")
         check_samples_path(output, overwrite=force)
         release = load(folder)
         labels = None if label is None else _label(release, label)
@@ -90,14 +94,6 @@ def sample(
     except MemoryError as error:
         raise BadInputError(f"{count} images do not fit into memory; draw fewer at a time") from error
     _report(release, count, output, grid, seconds, vary, as_json)
-
-
-def _check_grid(grid: Path | None, output: Path, force: bool) -> None:
-    if grid is None:
-        return
-    check_file(grid, ".png", "--grid", force=force)
-    if os.path.abspath(output) == os.path.abspath(grid.parent):
-        raise BadInputError(f"--grid {grid} lies in the folder of --output; put it elsewhere")
 
 
 def _label(release: Release, text: str) -> int | str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, takes_options, warn
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, parse_rate, takes_options, warn
 from dpsinkhorn.cli._train_output import show_end, show_plan, show_progress, warn_about
 from dpsinkhorn.cli.data import DataOptions
-from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism, parse_rate
+from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
     import torch
@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.ranks import Ranks
     from dpsinkhorn.release import About
-    from dpsinkhorn.training import Plan, Request, Run
-    from dpsinkhorn.training.run import Progress
+    from dpsinkhorn.training import Plan, Progress, Request, Run
 
 # Options that a run may be resumed with; all others are settled when it begins.
 _ANY_TIME = (
@@ -277,14 +276,13 @@ def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str,
 
     All else is as it was when it began.
     """
-    from dpsinkhorn.training import Run, TrainingError
+    from dpsinkhorn.training import Run
     from dpsinkhorn.training.trainer import check_data
 
     run = Run.resume(_need(options.out, "--out, the folder of the run"))
     for flag in options.settled():
         raise BadInputError(f"{flag} was settled when the run began; leave it out, or begin another run")
-    if run.done:
-        raise TrainingError(f"{run.folder} is finished: its release is in {run.release_folder}")
+    run.check_open()
     source = {**run.settings["source"]}
     source["data"] = options.data or source.get("data")
     if not source["data"]:

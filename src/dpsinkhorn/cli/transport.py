@@ -15,6 +15,7 @@ from dpsinkhorn.cli._shared import (
     check_file,
     check_plot_path,
     group,
+    parse_numbers,
     takes_options,
     warn,
 )
@@ -64,7 +65,10 @@ class ReleaseOptions:
 
     def keywords(self) -> dict[str, Any]:
         """Return what functions of `dpsinkhorn.transport` take."""
-        return {"ledger": self.ledger, "budget": self.budget, "noise": shared.noise_of(self.seed)}
+        from dpsinkhorn.privacy import SeededNoise
+
+        noise = None if self.seed is None else SeededNoise(self.seed)
+        return {"ledger": self.ledger, "budget": self.budget, "noise": noise}
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,7 @@ def cost_command(x: XArgument, y: YArgument, asked: CostOptions, release: Releas
 
     with shared.one_line():
         first, second, support = shared.read(x, y, asked.support, release.columns)
-        options = shared.keywords(
-            asked, delta=asked.delta or 0.0, support=support, center=shared.parse_point(asked.center)
-        )
+        options = shared.keywords(asked, delta=asked.delta or 0.0, support=support)
         found = private_cost(first, second, **options, **release.keywords())
     shared.show_cost(found, release.as_json, confidence=asked.confidence, paired=asked.paired)
 
@@ -151,8 +153,7 @@ def two_sample_command(x: XArgument, y: YArgument, asked: TestOptions, release: 
 
     with shared.one_line():
         first, second, _ = shared.read(x, y, None, release.columns)
-        options = shared.keywords(asked, center=shared.parse_point(asked.center))
-        found = private_test(first, second, **options, **release.keywords())
+        found = private_test(first, second, **shared.keywords(asked), **release.keywords())
     shared.show_test(found, release.as_json, paired=asked.paired)
 
 
@@ -243,12 +244,11 @@ def tradeoff_command(
     check_plot_path(plot)
     if output is not None:
         check_file(output, ".csv", "--output")
-    values = shared.parse_epsilons(asked.epsilons)
+    values = parse_numbers(asked.epsilons, "--epsilons")
     warn("measured errors are not private: they are for the curator alone")
     with shared.one_line():
         first, second, support = shared.read(x, y, asked.support, columns)
-        center = shared.parse_point(asked.center)
-        options = shared.keywords(asked, epsilons=values, support=support, center=center)
+        options = shared.keywords(asked, epsilons=values, support=support)
         found = measure_tradeoff(first, second, **options)
         if output is not None:
             write_tradeoff(found, output)

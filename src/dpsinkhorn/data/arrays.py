@@ -1,15 +1,17 @@
-"""NumPy's own files: .npz with arrays by name, and .npy, memory-mapped. Pickled objects are refused."""
+"""Files of arrays: NumPy's .npz and .npy, MNIST's idx, and CIFAR-10. Pickled objects are refused."""
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import math
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -59,13 +61,24 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         with path.open("rb") as stream:
             shape, fortran, dtype = _npy_header(stream, path)
             start = stream.tell()
-        if math.prod(shape) == 0:
-            return np.empty(shape, dtype)
-        length = math.prod(shape) * dtype.itemsize
-        present = path.stat().st_size - start
-        if present < length:
-            raise DataError(f"{path} declares {length} bytes of values but holds {present}; write it again")
-        return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+        return _mapped(path, start, dtype, shape, "write it again", order="F" if fortran else "C")
+
+
+def _mapped(
+    path: Path,
+    start: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    hint: str,
+    *,
+    order: Literal["C", "F"] = "C",
+    whole: bool = False,
+) -> npt.NDArray[Any]:
+    """Map the values of a file from `start` on; as a `whole` file, it holds nothing after them."""
+    length, present = math.prod(shape) * dtype.itemsize, path.stat().st_size - start
+    if present < length or (whole and present > length):
+        raise DataError(f"{path} declares {length} bytes of values but holds {present}; {hint}")
+    return np.memmap(path, dtype, "r", start, shape, order) if length else np.empty(shape, dtype)
 
 
 def read_npz_set(path: Path, asked: Request) -> Content:
@@ -197,3 +210,109 @@ def _npy_header(stream: Any, path: Path) -> tuple[tuple[int, ...], bool, np.dtyp
     if dtype.itemsize == 0 or any(size < 0 for size in shape):
         raise DataError(f"{path} declares an impossible shape or type")
     return shape, fortran, dtype
+
+
+# ---- files of well-known sets
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_PREFIX = {"train": "train", "test": "(?:t10k|test)"}
+_NAME = re.compile(r"(images|labels)[-.]idx\d(-ubyte)?(\.gz)?$")
+
+CIFAR_FILES = {"train": tuple(map("data_batch_{}.bin".format, range(1, 6))), "test": ("test_batch.bin",)}
+_ROW = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
+
+
+def is_idx_name(name: str) -> bool:
+    """Return whether a file is called as MNIST's files are: train-images-idx3-ubyte.gz and the like."""
+    return _NAME.search(name) is not None
+
+
+def has_idx(folder: Path) -> bool:
+    """Return whether a folder holds such files."""
+    with failing_as(DataError, f"cannot read the folder {folder}"):
+        return any(is_idx_name(entry.name) for entry in folder.iterdir())
+
+
+def find_idx(folder: Path, split: str) -> Path | None:
+    """Return the file of images of a split in a folder of idx files; None where there is none."""
+    found = list_idx(folder, split)
+    plain = {path.name.removesuffix(".gz") for path in found}
+    if len(plain) > 1:
+        raise DataError(
+            f"{folder} holds several sets of idx files ({', '.join(sorted(plain))}); name one file"
+        )
+    return found[0] if found else None  # the unpacked one sorts first, and is the quicker to read
+
+
+def list_idx(folder: Path, split: str) -> list[Path]:
+    """Return all files of images of a split in a folder of idx files."""
+    if split not in _PREFIX:
+        return []
+    pattern = re.compile(rf"(?:.*-)?{_PREFIX[split]}-images[-.]idx\d-ubyte(\.gz)?")
+    return sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file())
+
+
+def labels_beside(images: Path) -> Path | None:
+    """Return the file of labels that belongs to a file of images, gzipped or not."""
+    stem = re.sub(r"images([-.])idx\d", r"labels\1idx1", images.name).removesuffix(".gz")
+    for name in (stem, stem + ".gz"):
+        path = images.with_name(name)
+        if path != images and path.is_file():
+            return path
+    return None
+
+
+def read_idx(path: Path) -> npt.NDArray[Any]:
+    """Read the array in an idx file. A plain file is memory-mapped, a gzipped one is read.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    >>> read_idx(file).tolist()
+    [7, 8, 9]
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            dtype, shape = _idx_header(stream, path)
+            length = math.prod(shape) * dtype.itemsize
+            check_fits(length, str(path))
+            if path.suffix != ".gz":
+                return _mapped(path, stream.tell(), dtype, shape, "fetch it again", whole=True)
+            values = stream.read(length + 1)  # one more, to notice values beyond the declared ones
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}; fetch it again") from error
+    if len(values) != length:
+        found = f"at least {len(values)}" if len(values) > length else str(len(values))
+        raise DataError(f"{path} declares {length} bytes of values but holds {found}; fetch it again")
+    return np.frombuffer(values, dtype=dtype).reshape(shape)
+
+
+def _idx_header(stream: Any, path: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    magic = stream.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= 4:
+        raise DataError(f"{path} is not an idx file: its first bytes are {magic.hex(' ') or 'missing'}")
+    sizes = stream.read(4 * magic[3])
+    if len(sizes) != 4 * magic[3]:
+        raise DataError(f"{path} ends within its header; fetch it again")
+    return np.dtype(_TYPES[magic[2]]), struct.unpack(f">{magic[3]}I", sizes)
+
+
+def is_cifar(folder: Path) -> bool:
+    return any((folder / name).is_file() for names in CIFAR_FILES.values() for name in names)
+
+
+def read_cifar(folder: Path, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read images (N, 32, 32, 3) and labels of a split."""
+    if split not in CIFAR_FILES:
+        raise DataError(f"CIFAR-10 has the splits train and test, not {split}")
+    parts = []
+    for name in CIFAR_FILES[split]:
+        path = folder / name
+        with failing_as(DataError, f"cannot read {path}"):
+            content = np.fromfile(path, np.uint8)
+        if content.size == 0 or content.size % _ROW:
+            raise DataError(f"{path} is {content.size} bytes long, no multiple of {_ROW}; fetch it again")
+        parts.append(content.reshape(-1, _ROW))
+    rows = np.concatenate(parts)
+    images = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return images, rows[:, 0]

@@ -109,7 +109,6 @@ def is_text(path: Path) -> bool:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of the columns, in their order."""
     try:
         if not is_text(path):
             return list(pyarrow.parquet.read_schema(path).names)

@@ -152,10 +152,6 @@ class Dataset:
             return ()
         return tuple(np.bincount(self.labels, minlength=self.classes).tolist())
 
-    def found_classes(self) -> set[int]:
-        """Return the labels that occur. Private: for the curator's eyes only."""
-        return set() if self.labels is None else set(np.unique(self.labels).tolist())
-
     def skipped_sentence(self) -> str:
         """Return what to say of files that are no pictures, to the curator.
 
@@ -259,8 +255,7 @@ def check_every_class(dataset: Dataset) -> None:
     """
     if dataset.classes_stated or dataset.labels is None:
         return
-    occurring = dataset.found_classes()
-    empty = [str(k) for k in range(dataset.classes) if k not in occurring]
+    empty = [str(k) for k, count in enumerate(dataset.found_counts()) if not count]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         some = f"classes {', '.join(empty[:5])}{more} have" if len(empty) > 1 else f"class {empty[0]} has"
@@ -268,7 +263,6 @@ def check_every_class(dataset: Dataset) -> None:
 
 
 def _four_axes(images: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return the images as (N, H, W, C)."""
     if hasattr(images, "toarray"):
         raise DataError("sparse images are not read; give a dense array: images.toarray()")
     array = images if isinstance(images, np.ndarray) else _one_array(images)

@@ -2,80 +2,74 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.labels import sorted_names
 from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, is_dicom
-from dpsinkhorn.data.request import Request
+from dpsinkhorn.data.request import Content, Request
 from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as
 
 _SPLITS = {"train": ("train",), "test": ("test",), "valid": ("valid", "val", "validation")}
-_SPLIT_NAMES = {name for names in _SPLITS.values() for name in names}
+_SPLIT_NAMES = set().union(*_SPLITS.values())
 _OF_NO_INTEREST = ("thumbs.db", "desktop.ini")  # file managers leave them in any folder
 
 _PARTITION = {"train": "0", "valid": "1", "test": "2"}
+_CELEBA_SIZE = (32, 32)  # as in the papers
+_CELEBA_LABEL = "Male"
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Pictures of a folder, in a fixed order; the labels are the names of their sub-folders."""
+def read_pictures(folder: Path, name: str, asked: Request) -> Dataset:
+    """Read the pictures under a folder. Sub-folders named train, test, val are splits; others are classes.
 
-    paths: list[Path]
-    labels: list[str] | None
-    classes: tuple[str, ...]  # all sub-folders, those without pictures too
-    skipped: tuple[tuple[str, int], ...] = ()  # kinds of files that are no pictures, and how many of each
-
-
-def list_pictures(folder: Path, asked: Request) -> Listing:
-    """The pictures under a folder. Sub-folders named train, test, val are splits; others are classes."""
+    Every sub-folder is a class, also one without pictures.
+    """
     folder = _split_folder(folder, asked)
     entries = _visible(folder)
-    classes = [entry for entry in entries if entry.is_dir()]
+    classes = sorted_names([entry.name for entry in entries if entry.is_dir()])
     loose = [entry for entry in entries if _is_picture(entry)]
-    others = [entry for entry in entries if _is_other(entry)]
-    if not classes:
-        if not loose:
-            hint = _dicom_hint(others) or "name a folder that does"
-            raise DataError(f"{folder} holds no pictures ({_suffixes()}) and no idx files; {hint}")
-        return Listing(loose, None, (), _kinds(others))
-    if loose:
+    if loose and classes:
         raise DataError(
-            f"{folder} holds both pictures ({loose[0].name}) and sub-folders ({classes[0].name}); keep "
+            f"{folder} holds both pictures ({loose[0].name}) and sub-folders ({classes[0]}); keep "
             "pictures in a sub-folder per class, or all in one folder"
         )
-    paths: list[Path] = []
-    labels: list[str] = []
-    for name in sorted_names([entry.name for entry in classes]):
-        files = _files_within(folder / name)
-        found = [file for file in files if _is_picture(file)]
-        others += [file for file in files if _is_other(file)]
-        paths += found
-        labels += [name] * len(found)
+    files = {each: _files_within(folder / each) for each in classes} or {"": entries}
+    paths = [(each, file) for each in files for file in files[each] if _is_picture(file)]
+    others = [file for file in itertools.chain(entries, *files.values()) if _is_other(file)]
+    skipped = _kinds(dict.fromkeys(others))
     if not paths:
-        hint = _dicom_hint(others)
-        raise DataError(
-            f"the data set is empty: no sub-folder of {folder} holds pictures ({_suffixes()})"
-            + (f"; {hint}" if hint else "")
-        )
-    return Listing(paths, labels, sorted_names([entry.name for entry in classes]), _kinds(others))
+        count = dict(skipped).get("DICOM", 0)
+        hint = f"DICOM files found: {count:,}. {DICOM_HINT}" if count else ""
+        if classes:
+            what = f"the data set is empty: no sub-folder of {folder} holds pictures ({_suffixes()})"
+            raise DataError(f"{what}; {hint}" if hint else what)
+        hint = hint or "name a folder that does"
+        raise DataError(f"{folder} holds no pictures ({_suffixes()}) and no idx files; {hint}")
+    pictures = asked.decode([path for _, path in paths], [str(path) for _, path in paths])
+    labels: list[Any] | None = [each for each, _ in paths] if classes else None
+    names: tuple[str, ...] = ()
+    if labels is not None and not asked.unlabelled and isinstance(asked.classes, (int, type(None))):
+        if all(each.isascii() and each.isdigit() and len(each) < 5 for each in classes):
+            asked = replace(asked, classes=asked.classes or int(classes[-1]) + 1)
+        else:
+            labels, names = [classes.index(text) for text in labels], classes
+    return asked.finish(Content(pictures, labels, class_names=names, skipped=skipped), name)
 
 
-def folder_has_parts(folder: Path) -> bool:
-    """Whether the sub-folders of a folder of pictures are parts (train, test, val), and not classes."""
-    return bool(_parts(folder))
-
-
-def _parts(folder: Path) -> set[str]:
+def folder_parts(folder: Path) -> set[str]:
+    """Return the sub-folders of a folder of pictures where they are parts (train, test, val), not classes."""
     folders = {entry.name for entry in _visible(folder) if entry.is_dir()}
     return folders if folders <= _SPLIT_NAMES else set()
 
 
 def _split_folder(folder: Path, asked: Request) -> Path:
-    folders = _parts(folder)
+    folders = folder_parts(folder)
     if not folders:
         if asked.split != "train":
             raise asked.no_part(folder, "folder", of="pictures")
@@ -87,14 +81,14 @@ def _split_folder(folder: Path, asked: Request) -> Path:
     raise DataError(f"{folder} has no {asked.split} part, only {only}; choose one by split (--split)")
 
 
-def _files_within(folder: Path) -> list[Path]:
+def _files_within(folder: Path) -> Sequence[Path]:
     entries = _visible(folder)
     nested = next((entry for entry in entries if entry.is_dir()), None)
     if nested is not None:
         raise DataError(
             f"the class folder {folder} holds a folder itself ({nested.name}); move its pictures up"
         )
-    return list(entries)
+    return entries
 
 
 def _visible(folder: Path) -> Sequence[Path]:
@@ -107,7 +101,6 @@ def _is_picture(path: Path) -> bool:
 
 
 def _is_other(path: Path) -> bool:
-    """Return whether a file is passed over."""
     return not _is_picture(path) and path.name.lower() not in _OF_NO_INTEREST and path.is_file()
 
 
@@ -117,60 +110,47 @@ def _kinds(files: Iterable[Path]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0])))
 
 
-def _dicom_hint(files: Sequence[Path]) -> str:
-    count = dict(_kinds(files)).get("DICOM", 0)
-    return f"DICOM files found: {count:,}. {DICOM_HINT}" if count else ""
-
-
 def _suffixes() -> str:
     return ", ".join(sorted(PICTURE_SUFFIXES))
 
 
-@dataclass(frozen=True)
-class CelebaListing:
-    """The pictures of a split; label 1 where the attribute holds, else 0; the person where asked for."""
-
-    paths: list[Path]
-    labels: list[int] | None
-    class_names: tuple[str, ...]
-    persons: list[str] | None
-
-
 def is_celeba(folder: Path) -> bool:
-    """Return whether a folder has CelebA's layout."""
     return _table(folder, "list_attr_celeba") is not None
 
 
-def list_celeba(folder: Path, split: str, attribute: str | None, identities: bool) -> CelebaListing:
-    """Return the pictures of a split with an attribute as label (None: unlabelled), and their persons.
+def read_celeba(folder: Path, name: str, asked: Request) -> Dataset:
+    """Read the pictures of a split: label 1 where the attribute holds, else 0; the person where asked for.
 
     Reads the original .txt tables, and the .csv ones of the copy on Kaggle.
     """
+    asked.refuse(name, "image")
+    if asked.groups not in (None, "identity"):
+        raise DataError(f"the groups of CelebA are called identity, not {asked.groups}")
+    attribute = None if asked.unlabelled else asked.label or _CELEBA_LABEL
     pictures = folder / "img_align_celeba"
     if (pictures / "img_align_celeba").is_dir():
         pictures = pictures / "img_align_celeba"
     if not pictures.is_dir():
         raise DataError(f"{folder} has no folder img_align_celeba with the pictures of CelebA")
-    if split not in _PARTITION:
-        raise DataError(f"CelebA has the splits train, valid and test, not {split}")
-    names = [
-        row[0] for row in _rows(_needed(folder, "list_eval_partition"), 2) if row[1] == _PARTITION[split]
-    ]
+    rows = _rows(_needed(folder, "list_eval_partition"), 2)
+    names = [row[0] for row in rows if row[1] == _PARTITION[asked.split]]
     if not names:
-        raise DataError(f"the data set is empty: {folder} lists no {split} pictures")
+        raise DataError(f"the data set is empty: {folder} lists no {asked.split} pictures")
     if len(set(names)) != len(names):
         raise DataError(f"list_eval_partition of {folder} lists a picture twice; leave one of the lines out")
-    for name in names:
-        if Path(name).name != name or name in ("", ".", ".."):
-            raise DataError(f"list_eval_partition of {folder} names {name!r}, which is no plain file name")
+    for each in names:
+        if Path(each).name != each or each in ("", ".", ".."):
+            raise DataError(f"list_eval_partition of {folder} names {each!r}, which is no plain file name")
     labels = None if attribute is None else _attribute(folder, attribute, names)
     persons = None
-    if identities:
+    if asked.groups is not None:
         rows = _rows(_needed(folder, "identity_CelebA"), 2)
         of = _by_picture(((row[0], row[1]) for row in rows), "identity_CelebA")
-        persons = [_look_up(of, name, "identity_CelebA") for name in names]
+        persons = [_look_up(of, each, "identity_CelebA") for each in names]
     class_names = () if attribute is None else (f"not {attribute}", attribute)
-    return CelebaListing([pictures / name for name in names], labels, class_names, persons)
+    asked = replace(asked, size=asked.size or _CELEBA_SIZE, channels=asked.channels or 3)
+    decoded = asked.decode([pictures / each for each in names], names)
+    return asked.finish(Content(decoded, labels, persons, class_names), name)
 
 
 def _attribute(folder: Path, attribute: str, names: list[str]) -> list[int]:

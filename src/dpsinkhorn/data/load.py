@@ -1,7 +1,4 @@
-"""`load_dataset`: a name or a path becomes a checked data set.
-
-A reader is imported when a source of its kind is read.
-"""
+"""`load_dataset`: a name or a path becomes a checked data set."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from dpsinkhorn import _checks
+from dpsinkhorn.data import arrays, folders
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
-from dpsinkhorn.data.pictures import DICOM_HINT, Progress, is_dicom, parse_size
-from dpsinkhorn.data.request import Content, Persons, Request, find_parts
+from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, Progress, is_dicom, parse_size
+from dpsinkhorn.data.request import Content, Persons, Request
 from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
+from dpsinkhorn.files import failing_as
 
 SPLITS = ("train", "test", "valid")
 """The names of parts of a data set."""
-_CELEBA_SIZE = (32, 32)  # as in the papers
-_CELEBA_LABEL = "Male"
 
 
 def load_dataset(
@@ -95,7 +92,7 @@ def load_parts(source: str | os.PathLike[str], *, split: str = "train", **option
     """
     path = Path(os.fspath(source)).expanduser()
     known = os.fspath(source) in KNOWN or not path.is_dir() or is_sharded(path)
-    parts = [] if known else find_parts(path, split)
+    parts = [] if known else _find_parts(path, split)
     persons = Persons()
     for part in parts:
         yield load_dataset(part, split=split, persons=persons, **options)
@@ -117,15 +114,13 @@ def has_parts(source: str | os.PathLike[str]) -> bool:
     >>> has_parts("digits"), has_parts("scans.csv")
     (True, False)
     """
-    from dpsinkhorn.data import arrays, folders, formats
-
     text = os.fspath(source)
     path = Path(text).expanduser()
     if text in KNOWN:
         return True
     if path.is_dir():
-        special = formats.has_idx(path) or formats.is_cifar(path) or folders.is_celeba(path)
-        return special or folders.folder_has_parts(path)
+        special = arrays.has_idx(path) or arrays.is_cifar(path) or folders.is_celeba(path)
+        return special or bool(folders.folder_parts(path))
     return path.suffix.lower() == ".npz" and arrays.npz_has_parts(path)
 
 
@@ -146,63 +141,69 @@ def _load_known(name: str, folder: Path | None, asked: Request) -> Dataset:
 
 
 def _load_folder(path: Path, name: str, asked: Request) -> Dataset:
-    from dpsinkhorn.data import folders, formats
-
     if is_sharded(path):
         settled = ("image", "label", "groups", "classes", "size", "channels", "value_range")
         asked.refuse(name, *settled, hint="it was settled when the shards were written")
         if asked.unlabelled or asked.class_names or asked.split != "train":
             raise DataError(f"{name} is a folder of shards: parts, labels and class names are settled there")
         return read_shards(path)
-    if formats.has_idx(path):
+    if arrays.has_idx(path):
         _refuse_parts(path, asked)
-        images = formats.find_idx(path, asked.split)
+        images = arrays.find_idx(path, asked.split)
         if images is None:
             raise DataError(
                 f"{path} has no idx file of {asked.split} images ({asked.split}-images-idx3-ubyte); "
                 "name another split (--split)"
             )
         return _load_idx(images, name, asked)
-    if formats.is_cifar(path):
+    if arrays.is_cifar(path):
         asked.refuse(name, "image", "label", "groups")
         return asked.finish(
-            Content(*formats.read_cifar(path, asked.split), class_names=KNOWN["cifar10"].class_names), name
+            Content(*arrays.read_cifar(path, asked.split), class_names=KNOWN["cifar10"].class_names), name
         )
     if folders.is_celeba(path):
-        return _load_celeba(path, name, asked)
+        return folders.read_celeba(path, name, asked)
     _refuse_parts(path, asked)
     asked.refuse(name, "image", "label", "groups", hint="write a table of paths, labels and persons instead")
-    listing = folders.list_pictures(path, asked)
-    pictures = asked.decode(listing.paths, [str(file) for file in listing.paths])
-    found = Content(pictures, listing.labels)
-    if listing.labels is not None and not asked.unlabelled and isinstance(asked.classes, (int, type(None))):
-        # every sub-folder is a class, also one without pictures
-        if all(each.isascii() and each.isdigit() and len(each) < 5 for each in listing.classes):
-            asked = replace(asked, classes=asked.classes or int(listing.classes[-1]) + 1)
-        else:
-            places = [listing.classes.index(text) for text in listing.labels]
-            found = Content(pictures, places, class_names=listing.classes)
-    return replace(asked.finish(found, name), skipped_files=listing.skipped)
+    return folders.read_pictures(path, name, asked)
 
 
 def _refuse_parts(path: Path, asked: Request) -> None:
-    if parts := find_parts(path, asked.split):
+    if parts := _find_parts(path, asked.split):
         raise DataError(
             f"{path} holds {len(parts)} files like {parts[0].name}; name one of them, or write them all as "
             f"shards first: dpsinkhorn data shard {path} --to SHARDS"
         )
 
 
-def _load_file(path: Path, asked: Request) -> Dataset:
-    from dpsinkhorn.data import formats
+_KINDS = (".parquet", ".npy", ".npz", ".tar", ".csv", ".tsv")
+_BESIDE = (".labels.npy", ".groups.npy")
 
+
+def _find_parts(folder: Path, split: str) -> list[Path]:
+    """Return the files of a folder whose records belong together, in the order of their names.
+
+    A folder that holds pictures, or folders, or files of several kinds, has none.
+    """
+    with failing_as(DataError, f"cannot read the folder {folder}"):
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    if any(entry.is_dir() or entry.suffix.lower() in PICTURE_SUFFIXES for entry in entries):
+        return []
+    if arrays.has_idx(folder):
+        several = arrays.list_idx(folder, split)
+        return several if len({path.name.removesuffix(".gz") for path in several}) > 1 else []
+    parts = [
+        entry for entry in entries if entry.suffix.lower() in _KINDS and not entry.name.endswith(_BESIDE)
+    ]
+    return parts if len({entry.suffix.lower() for entry in parts}) == 1 else []
+
+
+def _load_file(path: Path, asked: Request) -> Dataset:
     suffix = path.suffix.lower()
-    if formats.is_idx_name(path.name):
+    if arrays.is_idx_name(path.name):
         return _load_idx(path, path.name, asked)
     if suffix == ".npz":
-        from dpsinkhorn.data.arrays import read_npz_set
-
-        return asked.finish(read_npz_set(path, asked), path.name)
+        return asked.finish(arrays.read_npz_set(path, asked), path.name)
     if suffix not in (".npy", ".csv", ".tsv", ".parquet", ".tar"):
         if is_dicom(path):
             raise DataError(f"{path} is of no known type; {DICOM_HINT} in a folder per class")
@@ -213,10 +214,8 @@ def _load_file(path: Path, asked: Request) -> Dataset:
     if asked.split != "train":
         raise asked.no_part(path)
     if suffix == ".npy":
-        from dpsinkhorn.data.arrays import read_npy_set
-
         asked.refuse(path.name, "image")
-        return asked.finish(read_npy_set(path, asked.label, asked.groups), path.name)
+        return asked.finish(arrays.read_npy_set(path, asked.label, asked.groups), path.name)
     if suffix == ".tar":
         from dpsinkhorn.data.webdataset import read_tar
 
@@ -227,25 +226,10 @@ def _load_file(path: Path, asked: Request) -> Dataset:
 
 
 def _load_idx(path: Path, name: str, asked: Request) -> Dataset:
-    from dpsinkhorn.data.formats import labels_beside, read_idx
-
     asked.refuse(name, "image", "label", "groups", hint="write an .npz file with images, labels and groups")
-    images, beside = read_idx(path), labels_beside(path)
-    labels = None if beside is None or asked.unlabelled else read_idx(beside)
+    images, beside = arrays.read_idx(path), arrays.labels_beside(path)
+    labels = None if beside is None or asked.unlabelled else arrays.read_idx(beside)
     return asked.finish(Content(images, labels), name)
-
-
-def _load_celeba(path: Path, name: str, asked: Request) -> Dataset:
-    from dpsinkhorn.data.folders import list_celeba
-
-    asked.refuse(name, "image")
-    if asked.groups not in (None, "identity"):
-        raise DataError(f"the groups of CelebA are called identity, not {asked.groups}")
-    attribute = None if asked.unlabelled else asked.label or _CELEBA_LABEL
-    listing = list_celeba(path, asked.split, attribute, asked.groups is not None)
-    asked = replace(asked, size=asked.size or _CELEBA_SIZE, channels=asked.channels or 3)
-    pictures = asked.decode(listing.paths, [file.name for file in listing.paths])
-    return asked.finish(Content(pictures, listing.labels, listing.persons, listing.class_names), name)
 
 
 def _digits(split: str) -> Content:

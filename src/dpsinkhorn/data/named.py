@@ -10,13 +10,14 @@ import hashlib
 import http.client
 import importlib.util
 import os
+import shutil
 import sys
 import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import IO, Any, TypeAlias
 
 import platformdirs
 
+from dpsinkhorn.data import arrays
+from dpsinkhorn.data.folders import is_celeba
 from dpsinkhorn.errors import DataError, DownloadError
 from dpsinkhorn.files import new_file
 
@@ -95,24 +98,15 @@ def require_known(known: KnownDataset, folder: Path | None = None, split: str | 
     return found
 
 
-def advice(known: KnownDataset, folder: Path | None = None) -> str:
-    """Return what to do where a data set cannot be downloaded."""
-    base = data_folder() if folder is None else folder
-    return known.advice.format(folder=base / known.name)
-
-
 def _holds(known: KnownDataset, path: Path, split: str | None) -> bool:
     """Return whether a folder holds a split of a data set; None: all that belongs to it."""
-    from dpsinkhorn.data import formats
-    from dpsinkhorn.data.folders import is_celeba
-
     if known.name == "celeba":
         return is_celeba(path)
     splits = list(known.records) if split is None else [split]
     if known.name == "cifar10":
-        return all((path / name).is_file() for part in splits for name in formats.CIFAR_FILES.get(part, ()))
-    images = [formats.find_idx(path, part) for part in splits]
-    return all(file is not None and formats.labels_beside(file) is not None for file in images)
+        return all((path / name).is_file() for part in splits for name in arrays.CIFAR_FILES.get(part, ()))
+    images = [arrays.find_idx(path, part) for part in splits]
+    return all(file is not None and arrays.labels_beside(file) is not None for file in images)
 
 
 def _read_known() -> dict[str, KnownDataset]:
@@ -140,10 +134,9 @@ def get(name: str, folder: Path | None = None, *, progress: BytesProgress | None
 
     A set that is installed, by a package of the system for instance, is not fetched.
     """
-    known = KNOWN.get(name)
-    if known is None:
+    if name not in KNOWN:
         raise DataError(f"there is no data set named {name}; known are {', '.join(KNOWN)}")
-    return get_known(known, folder, progress=progress)
+    return get_known(KNOWN[name], folder, progress=progress)
 
 
 def get_known(
@@ -153,9 +146,10 @@ def get_known(
     found = find_known(known, folder)
     if found is not None:
         return found
-    if not known.files:
-        raise DownloadError(f"{known.name} has no automatic source: {advice(known, folder)}")
     target = (data_folder() if folder is None else folder) / known.name
+    advice = known.advice.format(folder=target)
+    if not known.files:
+        raise DownloadError(f"{known.name} has no automatic source: {advice}")
     try:
         target.mkdir(parents=True, exist_ok=True)
         for file in known.files:
@@ -167,7 +161,7 @@ def get_known(
         with contextlib.suppress(OSError):  # rmdir refuses folders that hold something
             target.rmdir()
             target.parent.rmdir()
-        raise DownloadError(f"{error}; {advice(known, folder)}") from error
+        raise DownloadError(f"{error}; {advice}") from error
     except OSError as error:
         raise DownloadError(
             f"cannot write to {target}: {error.strerror or error}; name another folder"
@@ -182,26 +176,22 @@ def download_file(file: RemoteFile, folder: Path, *, progress: BytesProgress | N
     """Fetch one file into a folder, unless it is there already. Every place is tried in turn."""
     path = folder / file.name
     if path.exists():
-        if _digest(path) != file.sha256:
+        with path.open("rb") as stream:
+            digest = hashlib.sha256()
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+        if digest.hexdigest() != file.sha256:
             raise DownloadError(f"{path} is there but is not the expected file; move it away")
         return path
     problems = []
     for url in file.urls:
-        problem = _try(url, file, path, progress)
-        if problem is None:
+        try:
+            with new_file(path) as draft, open(draft, "wb") as stream:
+                _fetch(url, file, stream, progress)
             return path
-        problems.append(problem)
+        except DownloadError as error:  # noqa: PERF203 - trouble with the disk, an OSError, ends it all
+            problems.append(str(error))
     raise DownloadError(f"cannot fetch {file.name}: {'; '.join(problems)}")
-
-
-def _try(url: str, file: RemoteFile, path: Path, progress: BytesProgress | None) -> str | None:
-    """Fetch from one place; what went wrong there, if anything. Trouble with the disk is an OSError."""
-    try:
-        with new_file(path) as draft, open(draft, "wb") as stream:
-            _fetch(url, file, stream, progress)
-    except DownloadError as error:
-        return str(error)
-    return None
 
 
 def _fetch(url: str, file: RemoteFile, stream: IO[bytes], progress: BytesProgress | None) -> None:
@@ -209,27 +199,30 @@ def _fetch(url: str, file: RemoteFile, stream: IO[bytes], progress: BytesProgres
     host = parts.hostname or url
     if parts.scheme != "https" and host not in ("localhost", "127.0.0.1", "::1"):
         raise DownloadError(f"{url} is not https")
-    digest = hashlib.sha256()
-    done = 0
-    with _open(url, host) as answer:
-        while block := _read(answer, host):
-            done += len(block)
-            if done > file.length:
-                raise DownloadError(f"{host} sent more than the {file.length} bytes of {file.name}")
-            digest.update(block)
-            stream.write(block)
-            if progress is not None:
-                progress(file.name, done, file.length)
+    digest, done = hashlib.sha256(), 0
+    for block in _blocks(url, host):
+        done += len(block)
+        if done > file.length:
+            raise DownloadError(f"{host} sent more than the {file.length} bytes of {file.name}")
+        digest.update(block)
+        stream.write(block)
+        if progress is not None:
+            progress(file.name, done, file.length)
     if done < file.length:
         raise DownloadError(f"{host} broke off after {done} of {file.length} bytes")
     if digest.hexdigest() != file.sha256:
         raise DownloadError(f"what {host} sent has the wrong checksum")
 
 
-def _open(url: str, host: str) -> http.client.HTTPResponse:
+def _blocks(url: str, host: str) -> Iterator[bytes]:
+    """Yield what a host sends; whatever goes wrong there ends in one line."""
     request = urllib.request.Request(url, headers={"User-Agent": "dpsinkhorn"})
+    trouble = "did not answer"
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            trouble = "broke off"
+            while block := answer.read(_BLOCK):
+                yield block
     except urllib.error.HTTPError as error:
         error.close()
         raise DownloadError(f"{host} answered {error.code} {error.reason}") from None
@@ -237,22 +230,13 @@ def _open(url: str, host: str) -> http.client.HTTPResponse:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise DownloadError(f"{host} cannot be reached ({reason})") from error
     except (OSError, http.client.HTTPException) as error:
-        raise DownloadError(f"{host} did not answer ({_reason(error)})") from error
-    return answer
-
-
-def _read(answer: http.client.HTTPResponse, host: str) -> bytes:
-    try:
-        return answer.read(_BLOCK)
-    except (OSError, http.client.HTTPException) as error:
-        raise DownloadError(f"{host} broke off ({_reason(error)})") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DownloadError(f"{host} {trouble} ({reason})") from error
 
 
 def _unpack_cifar(archive: Path, folder: Path) -> None:
     """The batches of CIFAR-10 and nothing else, whatever the archive holds."""
-    from dpsinkhorn.data.formats import CIFAR_FILES
-
-    wanted = {f"cifar-10-batches-bin/{name}" for names in CIFAR_FILES.values() for name in names}
+    wanted = {f"cifar-10-batches-bin/{name}" for names in arrays.CIFAR_FILES.values() for name in names}
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
@@ -262,19 +246,6 @@ def _unpack_cifar(archive: Path, folder: Path) -> None:
                 target = folder / member.name
                 target.parent.mkdir(exist_ok=True)
                 with new_file(target) as draft, open(draft, "wb") as stream:
-                    while block := content.read(_BLOCK):
-                        stream.write(block)
+                    shutil.copyfileobj(content, stream)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DownloadError(f"cannot unpack {archive}: {error}") from error
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -94,8 +94,6 @@ def decode_all(
     """
     if not sources:
         raise DataError("the data set is empty: there are no pictures")
-    if channels not in (None, 1, 3):
-        raise DataError(f"channels must be 1 (grey) or 3 (colour), not {channels}")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         first = decode(sources[0], names[0], size=size, channels=channels)

@@ -1,7 +1,4 @@
-"""What is asked of the readers, and what they find: each takes a `Request` and returns a `Content`.
-
-A folder may hold several files of one kind, each with a part of the records: `data shard` reads one by one.
-"""
+"""What is asked of the readers, and what they find: each takes a `Request` and returns a `Content`."""
 
 from __future__ import annotations
 
@@ -13,11 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsinkhorn.data import formats
 from dpsinkhorn.data.dataset import Dataset, from_arrays
-from dpsinkhorn.data.pictures import PICTURE_SUFFIXES, Pixels, Progress, decode_all, fit_array
+from dpsinkhorn.data.pictures import Pixels, Progress, decode_all, fit_array
 from dpsinkhorn.errors import DataError
-from dpsinkhorn.files import failing_as
 
 
 @dataclass(frozen=True)
@@ -31,6 +26,8 @@ class Content:
     """Of folders or columns, not of records."""
     unused: tuple[str, ...] = ()
     """Names of other columns or arrays, but for those of other parts."""
+    skipped: tuple[tuple[str, int], ...] = ()
+    """Kinds of files that are no pictures, and how many of each."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ class Request:
     """Those of other files, of whose persons this one may have none."""
 
     def decode(self, sources: Sequence[bytes | Path], names: Sequence[str]) -> Pixels:
-        """Decode pictures to the size and channels asked for."""
         return decode_all(sources, names, size=self.size, channels=self.channels, progress=self.progress)
 
     def refuse(self, name: str, *options: str, hint: str = "leave it out") -> None:
@@ -96,29 +92,7 @@ class Request:
                 given = f"{len(self.class_names)} class names for {made.classes} classes"
                 raise DataError(f"{given}; give one for each, in order (--class-names)")
             made = replace(made, class_names=self.class_names)
-        return replace(made, images=fitted, unused_columns=found.unused)
-
-
-_KINDS = (".parquet", ".npy", ".npz", ".tar", ".csv", ".tsv")
-_BESIDE = (".labels.npy", ".groups.npy")
-
-
-def find_parts(folder: Path, split: str) -> list[Path]:
-    """Return the files of a folder whose records belong together, in the order of their names.
-
-    A folder that holds pictures, or folders, or files of several kinds, has none.
-    """
-    with failing_as(DataError, f"cannot read the folder {folder}"):
-        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    if any(entry.is_dir() or entry.suffix.lower() in PICTURE_SUFFIXES for entry in entries):
-        return []
-    if formats.has_idx(folder):
-        several = formats.list_idx(folder, split)
-        return several if len({path.name.removesuffix(".gz") for path in several}) > 1 else []
-    parts = [
-        entry for entry in entries if entry.suffix.lower() in _KINDS and not entry.name.endswith(_BESIDE)
-    ]
-    return parts if len({entry.suffix.lower() for entry in parts}) == 1 else []
+        return replace(made, images=fitted, unused_columns=found.unused, skipped_files=found.skipped)
 
 
 class Persons:

@@ -62,7 +62,8 @@ def read_table(path: Path, asked: Request) -> Content:
             "pictures, name their column by image (--image); columns of pixels are called pixel0, pixel1, ..."
             f"{columns.separator_hint(path) if columns.is_text(path) else ''}"
         )
-    if image_name is None and size is None and _may_be_measurements(pixel_names):
+    few = len(pixel_names) < _FEW_PIXELS
+    if image_name is None and size is None and few and all(name.isdigit() for name in pixel_names):
         raise DataError(
             f"{path} has {len(pixel_names)} columns with numbers for names, which may be measurements; this "
             "is for images only. If they are pixels, state size (--size 4x4 and the like)"
@@ -86,11 +87,6 @@ def read_table(path: Path, asked: Request) -> Content:
     else:
         images = asked.decode(*_picture_sources(table[image_name], image_name, path))
     return Content(images, labels, persons, unused=unused)
-
-
-def _may_be_measurements(pixel_names: Sequence[str]) -> bool:
-    """Whether columns are few and have no names of their own, as those of pixels have (pixel0, 1x1)."""
-    return len(pixel_names) < _FEW_PIXELS and all(name.isdigit() for name in pixel_names)
 
 
 def _column(names: Sequence[str], asked: str | None, usual: Sequence[str], what: str) -> str | None:

@@ -15,6 +15,8 @@ from dpsinkhorn.generators.base import (
     choose_device,
     draw_labels,
     draw_latents,
+    frozen_copy,
+    recompute_batch_statistics,
 )
 from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, FlowConfig, MixtureConfig, MLPConfig
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
@@ -22,7 +24,6 @@ from dpsinkhorn.generators.custom import CustomConfig, register_module
 from dpsinkhorn.generators.flow import Flow
 from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
-from dpsinkhorn.generators.trained import frozen_copy, recompute_batch_statistics
 from dpsinkhorn.generators.variation import Variation
 
 __all__ = [

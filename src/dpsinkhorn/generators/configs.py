@@ -125,7 +125,6 @@ class NetworkConfig(Config):
 
     @property
     def parameters(self) -> int:
-        """Return how many numbers are trained."""
         return self.classes * self.embedding + self._network_parameters
 
     @property

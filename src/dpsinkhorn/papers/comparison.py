@@ -22,9 +22,9 @@ from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.release import grid_image, load
 from dpsinkhorn.training import Plan, Request, Run, Saving, plan_for
 from dpsinkhorn.training.fitting import run_in
-from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.trial import try_plan
 from dpsinkhorn.training.used_data import note_use
+from dpsinkhorn.training.watching import Watch
 
 LONGEST = 120.0
 """Seconds that a method may be expected to train for, unless it was asked for by name."""

@@ -22,7 +22,7 @@ from dpsinkhorn.papers.runner import Runner
 from dpsinkhorn.papers.scales import DATA, SCALES, Scale, Source, open_source
 from dpsinkhorn.papers.tables import Line
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.training.run import Watch
+from dpsinkhorn.training.watching import Watch
 
 _DRAW = {"fig4a": tables.draw_rates, "fig4b": tables.draw_budgets, "fig5": tables.draw_debias}
 _COLUMNS = 8  # samples of a class

@@ -42,7 +42,7 @@ from dpsinkhorn.training import (
     plan_for,
 )
 from dpsinkhorn.training.defaults import DELTA
-from dpsinkhorn.training.run import Watch
+from dpsinkhorn.training.watching import Watch
 
 _BUDGET = 10.0  # the papers' ε, for ours
 _PATIENCE = {"first": 10, "final": 30}

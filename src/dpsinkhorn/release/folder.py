@@ -6,11 +6,13 @@ import dataclasses
 import hashlib
 import io
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from dpsinkhorn import _checks
@@ -27,10 +29,9 @@ from dpsinkhorn.generators import (
 )
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
 from dpsinkhorn.release import _files, hub
-from dpsinkhorn.release.card import model_card, warning_of
 from dpsinkhorn.release.pictures import grid_image
 from dpsinkhorn.release.release import Release, printable
-from dpsinkhorn.release.statement import About, PrivacyStatement
+from dpsinkhorn.release.statement import TRUST, About, PrivacyStatement
 
 VERSION = 2
 FILES = ("README.md", "config.json", "generator.safetensors", "privacy.json", "samples.png")
@@ -116,11 +117,26 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
     """
     target = Path(os.path.abspath(folder))
     data = _files.to_bytes(release.generator)
+    config = {
+        "format": _CONFIG_FORMAT,
+        "version": VERSION,
+        **dataclasses.asdict(release.about),
+        "generator": config_to_json(release.config),
+        "generator_sha256": hashlib.sha256(data).hexdigest(),
+        **{name: getattr(release, name) for name in _OWN_KEYS},
+    }
+    privacy = {
+        "format": _PRIVACY_FORMAT,
+        "version": _VERSIONS[_PRIVACY_FORMAT][-1],
+        "releasable": release.releasable,
+        "warning": warning_of(release),
+        **release.privacy.to_json(),
+    }
     contents = {
         "README.md": model_card(release).encode(),
-        "config.json": _files.json_bytes(_config_json(release, data)),
+        "config.json": _files.json_bytes(config),
         "generator.safetensors": data,
-        "privacy.json": _files.json_bytes(_privacy_json(release)),
+        "privacy.json": _files.json_bytes(privacy),
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
@@ -152,11 +168,6 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
         with hub.download(folder.removeprefix(hub.HUB), FILES) as downloaded:
             return load(downloaded, generator=generator)
     place = _find(Path(folder))
-    _refuse_unfinished(place)
-    if not place.is_dir():
-        raise ReleaseError(f"there is no release at {place}: not a folder")
-    if not os.path.lexists(place / "config.json"):
-        raise ReleaseError(f"{place} is not a release: it has no config.json")
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
     if entries["version"] == 1:
         _files.check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
@@ -210,47 +221,25 @@ def _read_privacy(path: Path) -> tuple[PrivacyStatement, bool]:
 
 
 def _find(folder: Path) -> Path:
-    """Return the release itself, where a run's folder is given."""
+    """Return the release itself, where a run's folder is given; say how to come to one that is not there."""
     inner = folder / "release"
     inside = not os.path.lexists(folder / "config.json") and inner.is_dir() and not inner.is_symlink()
-    return inner if inside else folder
-
-
-def _refuse_unfinished(place: Path) -> None:
-    """Where a run has no release yet, say how to come to one."""
+    place = inner if inside else folder
     if os.path.lexists(place / "config.json"):
-        return
+        return place
     run = place.parent if place.name == "release" and not os.path.lexists(place) else place
     if (run / "run.json").is_file():
         command = f"dpsinkhorn train --out {shlex.quote(str(run))} --resume"
         raise ReleaseError(f"the run {run} is not finished; go on with {command}")
+    if not place.is_dir():
+        raise ReleaseError(f"there is no release at {place}: not a folder")
+    raise ReleaseError(f"{place} is not a release: it has no config.json")
 
 
 def is_release(folder: Path) -> bool:
     """Say whether a folder holds a release and nothing else, so that replacing it loses nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     return "config.json" in names and names <= set(FILES)
-
-
-def _config_json(release: Release, data: bytes) -> dict[str, Any]:
-    return {
-        "format": _CONFIG_FORMAT,
-        "version": VERSION,
-        **dataclasses.asdict(release.about),
-        "generator": config_to_json(release.config),
-        "generator_sha256": hashlib.sha256(data).hexdigest(),
-        **{name: getattr(release, name) for name in _OWN_KEYS},
-    }
-
-
-def _privacy_json(release: Release) -> dict[str, Any]:
-    return {
-        "format": _PRIVACY_FORMAT,
-        "version": _VERSIONS[_PRIVACY_FORMAT][-1],
-        "releasable": release.releasable,
-        "warning": warning_of(release),
-        **release.privacy.to_json(),
-    }
 
 
 def _picture(release: Release) -> bytes:
@@ -294,3 +283,50 @@ def _read_json(path: Path, form: str) -> dict[str, Any]:
             f"{name} has version {version!r:.20}, this dpsinkhorn reads {known[-1]}; install a newer one"
         )
     return value
+
+
+# ---- the model card: what a person who opens the folder reads first, in Hugging Face's form
+
+
+def warning_of(release: Release) -> str | None:
+    """Say why this must not be passed on, in a sentence, or return `None`."""
+    if release.releasable:
+        return None
+    reasons = release.privacy.objections or ("whoever made it said so",)
+    return f"NOT FOR RELEASE: {', and '.join(reasons)}."
+
+
+def model_card(release: Release) -> str:
+    """Return Markdown with a YAML header."""
+    config, privacy = release.config, release.privacy
+    channels, height, width = release.image_shape
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpsinkhorn", "release"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"text": _escaped, "code": repr, "number": lambda value: f"{value:.10g}"}
+    return environment.get_template("card.md.j2").render(
+        release=release,
+        privacy=privacy,
+        warning=warning_of(release),
+        channels=channels,
+        height=height,
+        width=width,
+        own_class=config.module.replace("`", "") if isinstance(config, CustomConfig) else "",
+        variation=", ".join(f"{name} {value:g}" for name, value in config.variation.values.items()),
+        epsilon=format_epsilon(privacy.epsilon),
+        published=format_epsilon(privacy.published_epsilon or 0.0),
+        trust=TRUST,
+    )
+
+
+def _escaped(text: str) -> str:
+    """Escape text so that it stays text: no markup, link, HTML or formula, and within a cell of a table.
+
+    >>> print(_escaped("<b> [x](y) | `$a$`"))
+    &lt;b&gt; \\[x\\](y) \\| \\`\\$a\\$\\`
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", text)

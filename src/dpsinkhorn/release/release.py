@@ -213,7 +213,10 @@ class Release:
             for start in range(0, count, step):
                 rows = slice(start, start + step)
                 with cast:
-                    plain = _render(network, latents[rows], None if chosen is None else chosen[rows], where)
+                    shown = None if chosen is None else chosen[rows].to(where)
+                    plain = network(latents[rows].to(where), shown).float()
+                if not torch.isfinite(plain.sum()):
+                    raise ReleaseError("the generator of this release renders numbers that are not finite")
                 images[rows] = to_uint8(varied(plain, variations))
                 if progress is not None:
                     progress(len(images[rows]))
@@ -274,13 +277,6 @@ class Release:
         if device not in self._frozen:
             self._frozen[device] = frozen_copy(self.generator).to(device)
         return self._frozen[device]
-
-
-def _render(network: Generator, latents: Tensor, labels: Tensor | None, device: torch.device) -> Tensor:
-    images: Tensor = network(latents.to(device), None if labels is None else labels.to(device)).float()
-    if not torch.isfinite(images.sum()):
-        raise ReleaseError("the generator of this release renders numbers that are not finite")
-    return images
 
 
 def to_uint8(images: Tensor) -> NDArray[np.uint8]:

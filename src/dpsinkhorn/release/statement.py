@@ -32,24 +32,15 @@ TRUST = (
     "Whoever trained it is trusted with the data: the records were read, and the noise added, on their "
     "machine. Nobody who receives the result has to be trusted."
 )
-"""Who is trusted with the data, in words."""
 """The trust model, in a sentence or two."""
 
-_LONGEST = {
-    "title": 200,
-    "description": 2000,
-    "purpose": 500,
-    "contact": 200,
-    "legal_basis": 500,
-    "recipients": 500,
-}
+_LONGEST = {"description": 2000, "purpose": 500, "legal_basis": 500, "recipients": 500}  # of others 200
 
 LABEL_SOURCES = {
     "uniform": "every class equally often, so that synthetic labels are balanced whatever the data were",
     "stated": "classes in shares that the curator stated",
     "released": "classes in the shares of the data, which were released with noise; that is part of ε",
 }
-"""Where the shares of classes come from, in words."""
 """How the distribution of synthetic labels was set, and what to say of it."""
 
 UNITS = ("record", "person")
@@ -236,8 +227,9 @@ class About:
     recipients: str = ""
 
     def __post_init__(self) -> None:
-        for name, longest in _LONGEST.items():
-            _checks.text(getattr(self, name), f"the {name.replace('_', ' ')}", ReleaseError, longest=longest)
+        for name, said in vars(self).items():
+            what, longest = f"the {name.replace('_', ' ')}", _LONGEST.get(name, 200)
+            _checks.text(said, what, ReleaseError, longest=longest)
         if not self.title.strip():
             raise ReleaseError("the title must not be empty; leave it out for the usual one")
 

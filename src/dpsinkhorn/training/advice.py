@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import format_epsilon
 from dpsinkhorn.training.defaults import members
-from dpsinkhorn.training.plan import Plan
+
+if TYPE_CHECKING:  # which imports this module
+    from dpsinkhorn.training.plan import Plan
 
 _LITTLE = 0.25  # of the declared range: images that keep to less of it have hardly any contrast
 _MOST_NAMES = 5  # of columns

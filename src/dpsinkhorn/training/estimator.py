@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset, number_classes, read_records
-from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.generators import GeneratorError, ModuleClass, Variation, choose_device, register_module
+from dpsinkhorn.errors import TrainingError, refused
+from dpsinkhorn.generators import ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.ranks import Ranks, joined
@@ -27,12 +27,11 @@ from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
 from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.fitting import check_all, follow, hand_out, run_in, shown, train_alone, train_in
-from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.planning import Request, plan_for
+from dpsinkhorn.training.plan import Plan, Request, plan_for
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
-from dpsinkhorn.training.run import Watch
 from dpsinkhorn.training.used_data import note_use
+from dpsinkhorn.training.watching import Watch
 
 if TYPE_CHECKING:  # scikit-learn has no types: with its own class, a checker would let any name pass
     from typing_extensions import Self
@@ -186,9 +185,9 @@ class DPSinkhorn(BaseEstimator):
             mechanism=self.mechanism,
             settings=self.settings,
             labels=self.labels,
-            records=_whole("records", self.records),
+            records=_number("records", self.records, numbers.Integral),
             accountant=self.accountant,
-            seed=_whole("random_state", self.random_state),
+            seed=_number("random_state", self.random_state, numbers.Integral),
             quick=device.type == "cpu",
             anyway=self.anyway,
         )
@@ -323,12 +322,10 @@ class DPSinkhorn(BaseEstimator):
             mechanism=self.mechanism or ("record" if self.recipe is None else None),
             settings=settings,
         )
-        try:
+        with refused("generator: "):
             section = register_module(
                 self.generator, own, image_shape=dataset.image_shape, classes=dataset.classes
             )
-        except GeneratorError as error:
-            raise TrainingError(f"generator: {error}") from error
         return dataclasses.replace(
             request, recipe=chosen.with_generator(section), mechanism=None, settings=None
         )
@@ -343,18 +340,11 @@ def _classes(dataset: Dataset) -> NDArray[Any]:
     return np.array(dataset.class_names) if dataset.class_names else np.arange(dataset.classes)
 
 
-def _number(name: str, value: Any) -> float | None:
+def _number(name: str, value: Any, kind: Any = numbers.Real) -> Any:
+    """A number, of NumPy too. For a seed a generator will not do: the run is replayed from a number."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TrainingError(f"{name} must be a number, not {value!r}")
-    return float(value)
-
-
-def _whole(name: str, value: Any) -> int | None:
-    """A whole number, of NumPy too. For a seed a generator will not do: the run is replayed from a number."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TrainingError(f"{name} must be a whole number or None, not {value!r}")
-    return int(value)
+    what = "a number" if kind is numbers.Real else "a whole number or None"
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TrainingError(f"{name} must be {what}, not {value!r}")
+    return float(value) if kind is numbers.Real else int(value)

@@ -18,13 +18,19 @@ from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, load, save_release
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.run import Progress, Run, Watch
+from dpsinkhorn.training.run import Run
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
-from dpsinkhorn.training.watching import notebook_or_terminal, progress_bar, spent_of
+from dpsinkhorn.training.watching import (
+    Pace,
+    Progress,
+    Saving,
+    Watch,
+    notebook_or_terminal,
+    progress_bar,
+)
 
 
 @contextmanager
@@ -34,14 +40,14 @@ def shown(plan: Plan, ledger: Path | None, watch: Watch | None, *, verbose: bool
     if console is None:
         yield watch
         return
-    allowed = 0.0
-    with progress_bar(console, hidden=False) as bar:
+
+    def allowed() -> str:
+        return format_epsilon(plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon)
+
+    with progress_bar(console, allowed) as bar:
 
         def seen(now: Progress) -> bool:
-            nonlocal allowed
-            if not allowed:  # only now is it known that the ledger is whole
-                allowed = plan.budget_epsilon if ledger is None else read_ledger(ledger).budget.epsilon
-            bar(now, spent_of(now.epsilon, format_epsilon(allowed)))
+            bar(now)
             return watch is not None and watch(now)
 
         yield seen

@@ -1,6 +1,7 @@
 """The plan of a training: every number that its privacy depends on, settled before any record is read.
 
-What it says is what will be charged; `build` returns the mechanism that runs.
+`plan_for` makes it, of what is asked for and public facts of the data. What it says is what will be charged;
+`build` returns the mechanism that runs.
 """
 
 from __future__ import annotations
@@ -10,22 +11,39 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError, refused
 from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
 from dpsinkhorn.mechanisms.shared.terms import Facts, Terms
-from dpsinkhorn.privacy import ACCOUNTANTS, Accountant, Charge, GaussianMechanism, Mechanism, compose, epsilon
+from dpsinkhorn.privacy import (
+    ACCOUNTANTS,
+    Accountant,
+    CalibrationError,
+    Charge,
+    GaussianMechanism,
+    Mechanism,
+    calibrate,
+    compose,
+    epsilon,
+)
+from dpsinkhorn.training.advice import expectation
+from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.recipe import MOST_STEPS, Recipe, read_value
+from dpsinkhorn.training.records import facts_of
 
-__all__ = ["Facts", "Plan"]
+__all__ = ["Facts", "Plan", "Request", "make_plan", "plan_for"]
 
 # Noise on class counts that are released: about this many records a class. It costs little, and the
 # probabilities that follow are good to a few hundredths of a percent of sixty thousand records.
 _COUNT_NOISE = 25.0
 _MOST_GENERATED = 10**6  # images in a step
+_SEARCH_STEPS = 14
+_ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
 
 
 @dataclass(frozen=True)
@@ -197,3 +215,211 @@ def _check_numbers(plan: Plan) -> None:
     for name, fine in right.items():
         if not fine:
             raise TrainingError(f"plan.{name} is out of range")
+
+
+# ---- from what is asked for to a plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """What someone asks of a training; all else follows from public facts of the data."""
+
+    epsilon: float | None = None
+    """ε of the whole training, from which the noise follows; none where the recipe has its own noise."""
+    delta: float | None = None
+    recipe: str | Path | Recipe | None = None
+    """By default one that suits what is public of the data."""
+    mechanism: str | None = None
+    settings: Mapping[str, Mapping[str, Any]] | None = None
+    """Changes to the recipe, by section."""
+    generator: str | None = None
+    """Kind of the generator, in place of the recipe's."""
+    labels: tuple[float, ...] | str = "uniform"
+    records: int | None = None
+    """A public number of records to count with, where theirs is not public."""
+    accountant: Accountant = "pld"
+    seed: int | None = None
+    quick: bool = False
+    """Whether it should be done in seconds, as on a CPU."""
+    anyway: bool = False
+    """Whether to plan it even where nothing useful can come of it."""
+
+
+def plan_for(dataset: Dataset, request: Request) -> Plan:
+    """Settle all numbers of the training that is asked for.
+
+    >>> from dpsinkhorn.data import load_dataset
+    >>> plan_for(load_dataset("digits"), Request(epsilon=3.0, settings={"privacy": {"steps": 5}})).steps
+    5
+    """
+    facts = facts_of(dataset, records=request.records)
+    kind, mechanism = request.generator, request.mechanism
+    labels = _label_probabilities(request.labels, facts.classes)
+    if request.recipe is None and mechanism is None and kind not in (None, "mixture"):
+        mechanism = "record"  # what trains a network
+    recipe = choose_recipe(
+        facts,
+        recipe=request.recipe,
+        mechanism=mechanism,
+        settings=request.settings,
+        epsilon=request.epsilon,
+        quick=request.quick,
+        labels=labels,
+    )
+    if kind not in (None, recipe.generator.get("kind")):
+        latent = {} if kind == "mixture" else {"latent": recipe.generator.get("latent", 12)}
+        recipe = recipe.with_generator({"kind": kind, **latent})
+    plan = make_plan(
+        recipe,
+        facts,
+        budget_epsilon=request.epsilon,
+        delta=request.delta,
+        accountant=request.accountant,
+        labels=labels,
+        seed=request.seed,
+    )
+    expected = expectation(plan)
+    if expected is not None and expected.level == "hopeless" and not request.anyway:
+        raise TrainingError(f"{expected}; to train all the same, say so (--anyway, anyway=True)")
+    return plan
+
+
+def make_plan(
+    recipe: Recipe,
+    facts: Facts,
+    *,
+    budget_epsilon: float | None = None,
+    delta: float | None = None,
+    accountant: Accountant = "pld",
+    labels: tuple[float, ...] | str = "uniform",
+    seed: int | None = None,
+) -> Plan:
+    """Settle all numbers of a training.
+
+    With `budget_epsilon` the noise is the least that keeps `recipe.privacy.steps` steps within it. Without,
+    the recipe's own noise multiplier is taken, and the plan says what that costs.
+
+    >>> from dpsinkhorn.training import load_recipe
+    >>> recipe = load_recipe("digits").replace(privacy={"steps": 100})
+    >>> plan = make_plan(recipe, Facts((1, 8, 8), 10, 1347, 1347), budget_epsilon=10.0)
+    >>> plan.steps, 9.9 < plan.epsilon <= 10
+    (100, True)
+    """
+    privacy = recipe.privacy
+    delta = (recipe.delta or DELTA) if delta is None else delta
+    if not 0 < delta < 1:
+        raise TrainingError(f"delta must be between 0 and 1, not {delta}")
+    if budget_epsilon is not None and not 0 < budget_epsilon < math.inf:
+        raise TrainingError(f"epsilon must be a positive number, not {budget_epsilon}")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise TrainingError(f"a seed is a whole number from 0 to 2^63 - 1, not {seed}")
+    if facts.records < 1 or facts.units < 1:
+        raise TrainingError("the data set is empty")
+    generated = recipe.loss.generated
+    if facts.classes and recipe.loss.generated_per_class:
+        generated = facts.classes * recipe.loss.generated_per_class
+    plan = Plan(
+        recipe=recipe,
+        facts=facts,
+        budget_epsilon=math.inf,
+        delta=delta,
+        accountant=accountant,
+        noise_multiplier=privacy.noise_multiplier or math.nan,
+        sampling_rate=_rate(recipe, facts),
+        steps=privacy.steps,
+        generated=generated,
+        labels=_label_probabilities(labels, facts.classes),
+        seed=seed,
+    )
+    plan.check()
+    if not plan.private:
+        if budget_epsilon is not None:
+            raise TrainingError(
+                "training without privacy has no epsilon; leave it out, or choose a mechanism"
+            )
+        if plan.labels == "released":
+            raise TrainingError("training without privacy: give the class frequencies, or leave them uniform")
+        return dataclasses.replace(plan, noise_multiplier=0.0)
+    if budget_epsilon is None:
+        if privacy.noise_multiplier is None:
+            raise TrainingError(f"the recipe {recipe.name!r} needs a budget: give epsilon (--epsilon)")
+        return dataclasses.replace(plan, budget_epsilon=plan.epsilon * _ROUNDING)
+    plan = dataclasses.replace(plan, budget_epsilon=budget_epsilon)
+    sigma = _calibrated(plan)
+    return dataclasses.replace(plan, noise_multiplier=sigma)
+
+
+def _rate(recipe: Recipe, facts: Facts) -> float:
+    privacy = recipe.privacy
+    rate = privacy.sampling_rate
+    if rate is None:
+        assert privacy.batch is not None
+        rate = privacy.batch / facts.records
+    if rate > 1 or rate * facts.records < 1:
+        need = privacy.batch or math.ceil(1 / rate)
+        raise TrainingError(
+            f"{facts.records} records are fewer than one expected batch of this recipe ({need} needed); "
+            "lower the batch or raise the sampling rate"
+        )
+    return rate
+
+
+def _label_probabilities(labels: tuple[float, ...] | str, classes: int) -> tuple[float, ...] | str:
+    if isinstance(labels, str):
+        if labels == "released" and classes:
+            return labels
+        if labels != "uniform":
+            raise TrainingError(
+                f"labels must be uniform, released, or a probability for each class, not {labels!r}"
+                if classes
+                else "the data have no labels whose frequencies could be released"
+            )
+        return (1.0 / classes,) * classes if classes else ()
+    if len(labels) != classes:
+        raise TrainingError(f"{len(labels)} label probabilities for {classes} classes")
+    if not classes:
+        return ()
+    labels = tuple(float(share) for share in labels)
+    total = math.fsum(labels)
+    if not (all(share >= 0 for share in labels) and 0 < total < math.inf):
+        raise TrainingError("label probabilities must be zero or positive numbers, not all zero")
+    return tuple(share / total for share in labels)
+
+
+def _calibrated(plan: Plan) -> float:
+    """The least noise multiplier that keeps the plan within its budget."""
+
+    def charged(noise: float, rate: float, steps: int) -> Charge:
+        return dataclasses.replace(plan, noise_multiplier=noise).mechanism.sampled(rate, steps)
+
+    def noise_for(budget: float) -> float:
+        found = calibrate(
+            budget,
+            plan.delta,
+            sampling_rate=plan.sampling_rate,
+            steps=plan.steps,
+            accountant=plan.accountant,
+            charged=charged,
+        )
+        return found.noise_multiplier
+
+    try:
+        sigma = noise_for(plan.budget_epsilon)
+        if not dataclasses.replace(plan, noise_multiplier=sigma).preparations:
+            return sigma
+        # what comes before the steps takes its part of the budget: search for noise that leaves room for it
+        low = high = sigma
+        while dataclasses.replace(plan, noise_multiplier=high).epsilon > plan.budget_epsilon:
+            low, high = high, 2 * high
+            if high > 1e6:
+                raise CalibrationError("what comes before the first step takes all of it")
+        for _ in range(_SEARCH_STEPS):
+            middle = math.sqrt(low * high)
+            within = dataclasses.replace(plan, noise_multiplier=middle).epsilon <= plan.budget_epsilon
+            low, high = (low, middle) if within else (middle, high)
+        return high
+    except CalibrationError as error:
+        raise TrainingError(
+            f"epsilon {plan.budget_epsilon:g} at delta {plan.delta:g} cannot be met with {plan.steps} steps "
+            f"at sampling rate {plan.sampling_rate:.4g}: {error}; ask for fewer steps or a larger epsilon"
+        ) from error

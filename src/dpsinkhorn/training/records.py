@@ -18,9 +18,9 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.mechanisms.shared.clipping import grid_bits, on_grid, tidy
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Drawn
+from dpsinkhorn.mechanisms.shared.terms import Facts
 from dpsinkhorn.privacy import poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.plan import Facts
 
 _AT_ONCE = 2**14  # records that are converted together
 _LABELS = 2**20  # that are counted together
@@ -68,7 +68,6 @@ class StoredRecords:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self.points)
 
     @property
@@ -78,11 +77,9 @@ class StoredRecords:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
         return self.points.device
 
     def read(self, rows: Tensor) -> Tensor:
-        """The points of some rows."""
         return self.points[rows].to(self.dtype)
 
     def drawn(self, indices: Tensor, steps: int) -> Drawn:

@@ -15,8 +15,6 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,34 +29,15 @@ from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.pace import Pace, Saving
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import read_value
 from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.trainer import Block, Trainer, check_data
-
-__all__ = ["Progress", "Run", "Saving"]
+from dpsinkhorn.training.watching import Pace, Progress, Saving, Watch
 
 _SETTINGS: dict[str, Any] = {"name": str, "dpsinkhorn": str, "ledger": str | None, "source": dict[str, Any]}
 _PICTURE_COLUMNS = 10
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What is shown while training."""
-
-    block: Block
-    epsilon: float
-    """No less than all that is on record comes to: a little more where computing it anew would take time."""
-    charged: int
-    """Steps of this run that are on record: more than it stands at where a crash lost some."""
-    delta: float
-    """Of the plan; `epsilon` is for this δ."""
-
-
-Watch = Callable[[Progress], bool]
-"""Called after every block of steps; an answer of True stops the run there, with a checkpoint."""
 
 
 class Run:
@@ -194,11 +173,11 @@ class Run:
         Raises:
             TrainingError: The data are not those of the plan, or the run is done.
         """
-        self._check_open()
+        self.check_open()
         check_data(self.plan, dataset)
         try:
             with self._open_account() as account:
-                self._check_open()  # again: another process may just have ended it
+                self.check_open()  # again: another process may just have ended it
                 trainer = Trainer(self.plan, dataset, torch.device(device), account, noise=noise, ranks=ranks)
                 return self._train(trainer, account, saving or Saving(), watch)
         except ReleaseError as error:
@@ -237,7 +216,8 @@ class Run:
         save_release(self.release_folder, dataclasses.replace(trainer.release(), about=self._about))
         return True
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse a run whose release is there."""
         if self.done:
             raise TrainingError(f"{self.folder} is finished: its release is in {self.release_folder}")
 

@@ -19,9 +19,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.errors import TrainingError, refused
 from dpsinkhorn.files import replace_file
-from dpsinkhorn.generators import Generator, GeneratorError, build_generator
+from dpsinkhorn.generators import Generator, build_generator
 from dpsinkhorn.kernels.adam import FlatAdam
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
@@ -53,7 +53,8 @@ class TrainingState:
         self.device = device
         self._settings = settings
         self._begun = False  # the average: it begins with the weights after the first step
-        self.generator = _generator(plan).to(device)
+        with refused():
+            self.generator = build_generator(plan.generator_config, plan.seed).to(device)
         config = plan.kind.companion(plan.terms)
         self.companion: nn.Module | None = (
             None if config is None else build_generator(config, plan.seed).to(device)
@@ -228,13 +229,6 @@ class TrainingState:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         for parameter, entry in self.optimizer.state.items():
             entry.update({key: _as_laid_out(value, parameter) for key, value in entry.items()})
-
-
-def _generator(plan: Plan) -> Generator:
-    try:
-        return build_generator(plan.generator_config, plan.seed)
-    except GeneratorError as error:
-        raise TrainingError(str(error)) from error
 
 
 def _optimizer(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.errors import TrainingError
+from dpsinkhorn.errors import TrainingError, refused
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.mechanisms.shared.base import Barrier
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
@@ -104,15 +104,17 @@ class Trainer:
         What was released before stays.
         """
         if not self._checked:  # a run may be resumed on another device
-            with self._replayable():
-                try:
-                    self._barrier.check_device(self.state)
-                except ValueError as error:
-                    raise TrainingError(str(error)) from error
+            with self._replayable(), refused():
+                self._barrier.check_device(self.state)
             self._checked = True
         if self.probabilities is None:
             self._account.charge_preparations()
-            self.probabilities = self._released() if isinstance(self.plan.labels, str) else self.plan.labels
+            if (counts := self.plan.count_mechanism) is not None:
+                classes, noise = self.plan.facts.classes, self.state.noise
+                self.probabilities = release_label_frequencies(self._records.labels(), classes, counts, noise)
+            else:
+                assert not isinstance(self.plan.labels, str)
+                self.probabilities = self.plan.labels
             with self._replayable():
                 self._barrier.prepare(self.state, self._records)
         return self.probabilities
@@ -224,13 +226,6 @@ class Trainer:
             class_names=self.class_names,
             label_source=self.plan.label_source,
             value_range=self._value_range,
-        )
-
-    def _released(self) -> tuple[float, ...]:
-        mechanism = self.plan.count_mechanism
-        assert mechanism is not None
-        return release_label_frequencies(
-            self._records.labels(), self.plan.facts.classes, mechanism, self.state.noise
         )
 
     @contextmanager

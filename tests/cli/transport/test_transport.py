@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -296,12 +297,12 @@ class TestLedger:
 def test_costs_are_those_of_python():
     from typing import get_args
 
-    from dpsinkhorn.cli._transport import cost_of
+    from dpsinkhorn.cli._transport import keywords
     from dpsinkhorn.cli.transport import CostName
     from dpsinkhorn.ot import COST_NAMES, L1L2
 
     assert get_args(CostName) == COST_NAMES
-    assert cost_of("l1l2", 0.5) == L1L2(0.5)
+    assert keywords(SimpleNamespace(cost="l1l2", l1_weight=0.5)) == {"cost": L1L2(0.5)}
 
 
 class TestBadInput:

@@ -109,7 +109,8 @@ class MomentSteps(Steps):
         common = (counts * means).sum(0) / counts.sum()
         scale = DEVIATION_SENSITIVITY * _MEANS_RADIUS * self._radius * self._sigma
         excess = ((scale / counts).square() - (scale / counts.mean()).square()).clamp(min=0)
-        return common + (means - common) @ vectors * (values / (values + excess)) @ vectors.T
+        shrunk: Tensor = (means - common) @ vectors * (values / (values + excess)) @ vectors.T
+        return common + shrunk
 
     def _move_centres(self) -> None:
         mixture = self._mixture

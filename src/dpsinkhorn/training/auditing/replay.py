@@ -31,7 +31,8 @@ from dpsinkhorn.privacy import SeededNoise, read_ledger
 from dpsinkhorn.privacy.audit import Outcome, Recorder, Replayer, Shared
 from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.run import Progress, Run, Saving
+from dpsinkhorn.training.run import Run
+from dpsinkhorn.training.watching import Progress, Saving
 
 _OWN = ("epsilon", "steps_per_second")  # entries of the statistics that go by the clock
 _MOST_LINES = 4  # of differences that are told of one neighbour

@@ -28,8 +28,7 @@ from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing.canaries import Canaries, plant_canaries
 from dpsinkhorn.training.auditing.observers import Observer, observe
-from dpsinkhorn.training.plan import Facts, Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.plan import Facts, Plan, make_plan
 from dpsinkhorn.training.recipe import Recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.trainer import Trainer

@@ -32,8 +32,7 @@ from dpsinkhorn.training.auditing.replay import (
     some_rows,
     worst_neighbours,
 )
-from dpsinkhorn.training.plan import Plan
-from dpsinkhorn.training.planning import make_plan
+from dpsinkhorn.training.plan import Plan, make_plan
 from dpsinkhorn.training.recipe import Recipe, load_recipe
 from dpsinkhorn.training.records import Records, facts_of
 

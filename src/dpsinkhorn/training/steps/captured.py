@@ -20,7 +20,7 @@ from dpsinkhorn.privacy.noise import normal_cells
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import StoredRecords
 from dpsinkhorn.training.state import TrainingState
-from dpsinkhorn.training.steps.images import labels_are_fixed, render, training_labels, with_resampled
+from dpsinkhorn.training.steps.plain import labels_are_fixed, render, training_labels, with_resampled
 
 _WARM_UP = 3  # steps taken before a graph is captured: libraries set themselves up in them
 _IN_A_ROW = 8  # steps of the longer graph: a GPU takes some microseconds from one graph to the next
