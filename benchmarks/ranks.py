@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 import time
@@ -125,28 +124,32 @@ def measure(folder: Path, sources: list[str]) -> None:
                 print(name, mechanism, found, flush=True)
 
 
-def sums(place: Path, *counts: int) -> list[Any]:
-    return [torch.load(place / str(count) / "sums.pt") for count in counts]
-
-
 def table(folder: Path) -> None:
-    print("| data | mechanism | released bits | asked, bytes a step | answered, bytes a step |")
-    print("|---|---|---|---|---|")
-    for place in sorted(folder.glob("*/*")):
-        found = {int(path.parent.name): json.loads(path.read_text()) for path in place.glob("*/found.json")}
-        counts = ", ".join(map(str, sorted(found)))
-        shas = {each["sha"][:8] for each in found.values()}
-        said = f"the same on {counts} ({shas.pop()})" if len(shas) == 1 else f"differ on {counts}"
-        if (place / "1" / "sums.pt").exists():
-            off, margin = 0.0, math.inf
-            for n in found:
-                for (one, proved), (other, _) in zip(*sums(place, 1, n), strict=True):
-                    off, margin = max(off, float((other - one).norm())), min(margin, proved)
-            said += f"; sums differ by {off:.1e} of {margin:.1e} that are proved"
-        two = found.get(2, {"steps": 1})
-        asked = two.get("asked", 0) / two["steps"]
-        answered = (two.get("answered", 0) + two.get("gathered", 0)) / two["steps"]
-        print(f"| {place.parent.name} | `{place.name}` | {said} | {asked:,.0f} | {answered:,.0f} |")
+    """Print a row for each mechanism, with a cell's part for each data set."""
+    sources = sorted(place.name for place in folder.iterdir())
+    print(f"| mechanism | bits of the release ({' / '.join(sources)}) | asked, bytes | answered, bytes |")
+    print("|---|---|---|---|")
+    for mechanism in MECHANISMS:
+        cells = zip(*(cells_of(folder / source / mechanism) for source in sources), strict=True)
+        print(f"| `{mechanism}` | {' | '.join(' / '.join(dict.fromkeys(parts)) for parts in cells)} |")
+
+
+def cells_of(place: Path) -> tuple[str, str, str]:
+    """Say whether all numbers of ranks left the same bits, and what two ranks sent each other."""
+    found = {int(path.parent.name): json.loads(path.read_text()) for path in place.glob("*/found.json")}
+    said = "the same" if len({each["sha"] for each in found.values()}) == 1 else "not the same"
+    said += f" on {', '.join(map(str, sorted(found)))}"
+    if (place / "1" / "sums.pt").exists():
+        sums = {n: torch.load(place / str(n) / "sums.pt") for n in found}
+        off = max(
+            float((own - one).norm())
+            for n in found
+            for (own, _), (one, _) in zip(sums[n], sums[1], strict=True)
+        )
+        said += f"; sums differ by {off:.1e} of {min(proved for _, proved in sums[1]):.1e} that are proved"
+    two = found[2]
+    asked, answered = two["asked"], two.get("answered", 0) + two.get("gathered", 0)
+    return said, f"{asked / two['steps']:,.0f}", f"{answered / two['steps']:,.0f}"
 
 
 if __name__ == "__main__":

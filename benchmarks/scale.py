@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from dpsinkhorn.cli import main
-from dpsinkhorn.data import load_dataset, write_shards
-from dpsinkhorn.data.shards import read_shards
+from dpsinkhorn.data import Dataset, from_arrays, write_shards
+from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.training import load_recipe, make_plan
 from dpsinkhorn.training.records import facts_of, records_of
 from dpsinkhorn.training.state import TrainingState
@@ -45,22 +46,22 @@ STEPS = 5  # of a round of `flat`
 def made(folder: Path, records: int) -> Path:
     """Shards of so many records."""
     place = folder / f"shards-{records}"
-    if not (place / "index.json").exists():
-        digits, random = load_digits(), np.random.default_rng(0)
-        source = folder / f"{records}.npy"
-        images = np.lib.format.open_memmap(source, "w+", np.uint8, (records, 8, 8))
-        labels = np.lib.format.open_memmap(source.with_suffix(".labels.npy"), "w+", np.uint8, (records,))
-        for at in range(0, records, AT_ONCE):
-            count = min(AT_ONCE, records - at)
-            rows = random.integers(len(digits.target), size=count)
-            noise = random.integers(0, 3, size=(count, 8, 8), dtype=np.uint8)
-            images[at : at + count] = np.minimum(digits.images[rows].astype(np.uint8) + noise, 16)
-            labels[at : at + count] = digits.target[rows]
-        del images, labels
-        write_shards(load_dataset(source, classes=10, value_range=(0, 16)), place)
-        source.unlink()
-        source.with_suffix(".labels.npy").unlink()
+    if not is_sharded(place):
+        many = min(AT_ONCE, -(-records // 64))
+        write_shards(drawn(records, many), place, many)
     return place
+
+
+def drawn(records: int, many: int) -> Iterator[Dataset]:
+    """So many records, drawn a part at a time."""
+    digits, random = load_digits(), np.random.default_rng(0)
+    images = digits.images.astype(np.uint8)
+    for at in range(0, records, many):
+        count = min(many, records - at)
+        rows = random.integers(len(images), size=count)
+        noise = random.integers(0, 3, size=(count, 8, 8), dtype=np.uint8)
+        part = np.minimum(images[rows] + noise, 16)
+        yield from_arrays(part, digits.target[rows], classes=10, value_range=(0, 16), name=str(records))
 
 
 def train(run: str, arguments: list[str]) -> None:
@@ -114,7 +115,7 @@ def measured(
     )
 
 
-def flat(folder: Path, counts: list[int], rounds: int) -> None:
+def flat(folder: Path, counts: list[int], rounds: int, cold: bool) -> None:
     """Processor time of a step of `record` at one expected batch, by records: interleaved, in one process."""
     torch.set_num_threads(1)
     takers = {}
@@ -129,6 +130,8 @@ def flat(folder: Path, counts: list[int], rounds: int) -> None:
     times: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds + 1):
         for count, steps in takers.items():
+            if cold:
+                forget(made(folder, count))
             started = time.process_time()
             steps.take(STEPS)
             times[count].append((time.process_time() - started) / STEPS)
@@ -137,6 +140,13 @@ def flat(folder: Path, counts: list[int], rounds: int) -> None:
         low, middle, high = np.quantile(rest, [0.25, 0.5, 0.75]) * 1e3
         between = f"{low:.1f} to {high:.1f}; first {first * 1e3:.0f}"
         print(f"record  {count:>11,} records  {middle:6.1f} ms a step ({between})", flush=True)
+
+
+def forget(folder: Path) -> None:
+    """Let the system's cache forget the shards."""
+    for path in folder.glob("*.npy"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 if __name__ == "__main__":
@@ -148,12 +158,13 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--cold", action="store_true", help="of `flat`: every round reads from the disk")
     parser.add_argument("--batch", type=int, default=BATCH, help="of `record`")
     parser.add_argument("--steps", type=int, nargs="+", default=[None])
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.mechanism == "flat":
-        flat(asked.folder, asked.records, asked.rounds)
+        flat(asked.folder, asked.records, asked.rounds, asked.cold)
         raise SystemExit
     for count in asked.records:
         place = made(asked.folder, count)

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays, load_dataset
 from dpsinkhorn.generators import Mixture, MixtureConfig
-from dpsinkhorn.mechanisms.moments import Moments, Sums
+from dpsinkhorn.mechanisms.moments import Moments, Squares, Sums
 from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.mechanisms.shared.moment_steps import Coordinates, MomentSteps
 from dpsinkhorn.privacy import epsilon, read_ledger
@@ -196,6 +196,29 @@ class TestWhatIsLearnt:
                 expected = before["middles"][kind] + np.linalg.solve(matrix, off)
                 got = numbers_of(state.generator)["centres"][kind, j]
                 np.testing.assert_allclose(got, expected, atol=1e-4)
+
+    def test_means_of_rare_classes_are_shrunk_by_their_noise(self, monkeypatch):
+        """Towards the mean of all records, where a class is rare; the others stay."""
+        data = all_digits()
+        state, steps = steps_of(data, plan_of(data, components=2, steps=6, frequencies=4, **QUIET))
+        steps.take(1)
+        found = state.generator
+        before, counts = numbers_of(found)["middles"], np.array([*[1000.0] * 9, 20.0])
+        found.weights.data.copy_(torch.tensor(counts).unsqueeze(1).expand(10, 2) / 2)
+        sigma = steps._sigma = 5.0
+        squares = Squares(torch.diag(torch.arange(1.0, 11.0).double()).unsqueeze(0) * 300, None)
+        monkeypatch.setattr(Moments, "squares", lambda *_, **__: squares)
+        steps.take(1)
+        factor, after = (numbers_of(found)[name] for name in ("factors", "middles"))
+        values, vectors = np.linalg.eigh(factor[0] @ factor[0].T)
+        common = counts @ before / counts.sum()
+        scale = np.sqrt(1.09) * 1.75 * steps._radius * sigma
+        excess = np.maximum(0, (scale / counts) ** 2 - (scale / counts.mean()) ** 2)
+        kept = values / (values + excess[:, None])
+        expected = common + (before - common) @ vectors * kept @ vectors.T
+        np.testing.assert_allclose(after, expected, atol=1e-4)
+        moved = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before - common, axis=1)
+        assert moved[:9].max() < 1e-4 < 0.3 < moved[9] < 1
 
     def test_samples_have_the_moments_of_the_data(self):
         data = all_digits()

@@ -52,7 +52,7 @@ class TestNist:
         found = Findings(statement(), None, plan=small_plan(tiny_data(), mechanism))
         (answer,) = [point.answer for point in sp_800_226(found) if point.asked == "3.1 Sensitivity"]
         assert answer.startswith(how)
-        assert ("bound 2," in answer) is (mechanism == "record")
+        assert ("setting clip 2," in answer) is (mechanism == "record")
 
     def test_every_block_of_the_pyramid_is_on_the_page(self, run):
         page = read_page(write_report(run[0].folder).report.read_bytes())

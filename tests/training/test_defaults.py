@@ -165,6 +165,13 @@ class TestWhatIsExpected:
             planned(1.0, records=4000)
         )
 
+    def test_of_stated_shares_the_smallest_is_named(self):
+        text = str(planned(2.0, labels=(0.9, 0.1), records=2900, classes=2))
+        assert text.startswith("about 290 records in the smallest class at epsilon 2: classifiers")
+        assert text.endswith("single images will look poor")  # no other class has fewer
+        few = str(planned(1.0, labels=(0.9, 0.1), records=2900, classes=2))
+        assert few.endswith("It takes about 400 in the smallest class, or an epsilon of 1.4")
+
     def test_nothing_is_said_of_what_was_not_measured(self):
         network = load_recipe("grey").replace(privacy={"noise_multiplier": 2.0, "steps": 5})
         assert expectation(make_plan(network, facts(), accountant="rdp")) is None

@@ -83,3 +83,11 @@ def test_mlflow_itself(tmp_path, monkeypatch):
     assert mlflow.get_run(run.info.run_id).data.metrics == PUBLIC
     (line,) = mlflow.MlflowClient().get_metric_history(run.info.run_id, "epsilon")
     assert (line.step, line.value) == (40, 1.25)
+
+
+def test_wandb_itself(tmp_path):
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed: only a stand-in was tried")
+    with wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(silent=True)) as run:
+        log_to(run)(NOW)
+        run.log({}, step=41)  # a step is complete once there is another, or at the end
+        assert {name: run.summary[name] for name in PUBLIC} == PUBLIC

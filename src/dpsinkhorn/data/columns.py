@@ -71,8 +71,8 @@ def check_names(names: Sequence[str], known: Sequence[str], path: Path) -> None:
     a_row = len(numbers) > worded and not _counted(numbers)
     if a_row or any(PurePath(part).suffix.lower() in PICTURE_SUFFIXES for part in parts):
         raise DataError(
-            f"{path} has no line of column names: its first line seems to be a record; add a line above it, "
-            "such as label,pixel0,pixel1,... or path,label"
+            f"{path} has no line of column names: its first line seems to be a record. This is for images "
+            "only, not for measurements; for images, add a line: label,pixel0,pixel1,... or path,label"
         )
 
 

@@ -101,7 +101,7 @@ def _of_the_algorithm(found: Findings) -> Iterator[tuple[str, str, str]]:
     yield "3.1 Mechanism", f"{mechanism_in_words(privacy)}. {_AFTERWARDS}", ""
     how, bound = "clipping, before anything is summed", ""
     if plan is not None:
-        bound = f"bound {plan.recipe.privacy.clip:g}, "
+        bound = f"setting clip {plan.recipe.privacy.clip:g}, "  # of `moments` for images of 28 x 28
         if isinstance(plan.mechanism, VoteMechanism):
             how, bound = "counting votes, of which each part of the records has a fixed number", ""
         bound = f" ({bound}noise {plan.noise_multiplier:.6g} times the sensitivity)"

@@ -105,10 +105,12 @@ def expectation(plan: Plan) -> Expectation | None:
     count = members(facts, plan.labels)
     weight = weigh(budget, count, facts.image_shape)
     least = _LEAST * budget * count / weight
-    a_class = " a class" if facts.classes > 1 else ""
+    stated = plan.label_source == "stated"  # then no class has fewer
+    a_class = (" in the smallest class" if stated else " a class") if facts.classes > 1 else ""
     having = f"about {count:,.0f} {facts.unit}s{a_class} at epsilon {format_epsilon(budget)}"
     if weight < _LEAST:
-        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {math.ceil(least / count):,}"
+        enough = math.ceil(10 * least / count) / 10
+        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {enough:,g}"
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
     if plan.kind.name == "record":
         # each record of a sample, or person, adds at most C; noise is of length C sigma sqrt(n d)
@@ -122,7 +124,7 @@ def expectation(plan: Plan) -> Expectation | None:
     text = f"{having}: classifiers trained on samples are right {often}"
     if weight < _ENOUGH:
         text += "; single images will look poor"
-    if facts.classes > 1:
+    if facts.classes > 1 and not stated:
         fewest, few = (math.ceil(least * part / budget) for part in (1, _ENOUGH / _LEAST))
         text += f". A class of fewer than {fewest:,} will be noise, one of fewer than {few:,} will look poor"
     return Expectation("weak" if weight < _ENOUGH else "fine", text)

@@ -1,6 +1,6 @@
 """The recipe of a training for which none was named: one rule, by public facts and ε alone.
 
-docs/results.md has what it was measured on (`benchmarks/defaults.py`).
+docs/defaults.md has what it was measured on (`benchmarks/defaults.py`).
 """
 
 from __future__ import annotations

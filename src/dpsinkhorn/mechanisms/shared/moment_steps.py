@@ -1,10 +1,11 @@
 """Steps of `moments`: a mixture of Gaussians fitted by a few noised sums over all records.
 
-Step 0 finds the classes' means, step 1 the covariance about them, over all classes. The steps that follow are
-of k-means, each from the noised sums of deviations from the nearest centre; the last finds the covariance
-within components, class by class. From step 2 on deviations are clipped in coordinates that the common
-covariance scales. All that a step leaves behind is in the generator's own tensors, coordinates and radius are
-computed from these anew, and all of it is post-processing of noised sums.
+Step 0 finds the classes' means, step 1 the covariance about them, over all classes, by which the means of
+rare ones are shrunk. The steps that follow are of k-means, each from the noised sums of deviations from the
+nearest centre; the last finds the covariance within components, class by class. From step 2 on deviations are
+clipped in coordinates that the common covariance scales. All that a step leaves behind is in the generator's
+own tensors, coordinates and radius are computed from these anew, and all of it is post-processing of noised
+sums.
 """
 
 from __future__ import annotations
@@ -95,10 +96,20 @@ class MomentSteps(Steps):
         values, vectors = torch.linalg.eigh(smoothed(squares.matrices[0] * scale, noise, groups))
         values = values.clamp(min=LEAST_VARIANCE)
         mixture.factors.copy_((vectors * values.sqrt()).expand_as(mixture.factors))
+        middles = self._shrunk_means(values, vectors)
+        mixture.middles.copy_(middles)
+        mixture.centres.copy_(middles.unsqueeze(1).expand_as(mixture.centres))
         if self.components > 1:
             draws = torch.randn(mixture.centres.shape, generator=state.random, device=state.device).double()
-            spread = _SPREAD * (draws * values.sqrt()) @ vectors.T
-            mixture.centres.copy_(middles.double() + spread)
+            mixture.centres.add_(_SPREAD * (draws * values.sqrt()) @ vectors.T)
+
+    def _shrunk_means(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """The classes' means; those with more noise than in a class of average size shrunk towards all's."""
+        means, counts = self._mixture.middles.double(), self._counts.unsqueeze(1)
+        common = (counts * means).sum(0) / counts.sum()
+        scale = DEVIATION_SENSITIVITY * _MEANS_RADIUS * self._radius * self._sigma
+        excess = ((scale / counts).square() - (scale / counts.mean()).square()).clamp(min=0)
+        return common + (means - common) @ vectors * (values / (values + excess)) @ vectors.T
 
     def _move_centres(self) -> None:
         mixture = self._mixture
