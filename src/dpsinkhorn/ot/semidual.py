@@ -228,6 +228,8 @@ class SemiDual:
             diagonal, row_mass = marginal + bend * target, row_part * row_mass
         residual = target - marginal
         error = torch.linalg.vector_norm(residual, 1, -1)
+        if self.relaxed:  # a plan may have far more mass than the weights, and rounding grows with it
+            error /= marginal.sum(-1).clamp(min=1.0)
         curvature = Curvature(self, shifted, scale, top, total, diagonal, row_mass)
         return SemiDualPoint(g, f, value, marginal, target, residual, error, curvature)
 
