@@ -113,7 +113,7 @@ def test_what_is_not_there_is_refused():
 def test_small_regularization(reg: float):
     """sinkhorn_stabilization: histograms with Gaussian tails, costs of up to 10^4."""
     (a, b), M = gauss(30, 40), ot.utils.dist0(N)
-    found = transport(a, b, M, reg, tolerance=1e-7)  # potentials of 10^4 have 2e-12 of rounding, in units of λ 2e-7
+    found = transport(a, b, M, reg, tolerance=1e-7)  # potentials of 10^4 are rounded by 2e-12: 2e-7 λ
     assert found.converged
     assert float(found.value_linear) == pytest.approx(ot.emd2(a, b, M), abs=2 * reg * math.log(N))
 

@@ -51,8 +51,8 @@ class SinkhornResult:
             ``<a, f> + <b, g>``; the losses and their gradients are built on it. Autograd does not follow it,
             or anything else here: use :func:`dpsinkhorn.ot.transport_loss`, or :meth:`gradients`.
         marginal_error: ``|P 1 - a|_1 + |P^T 1 - b|_1``; of relaxed marginals, by how much they are not what
-            the potentials ask for, ``a exp(-f / ρ1)`` and ``b exp(-g / ρ2)``, which is so at the optimum; as a
-            part of the plan's mass where that is above 1.
+            the potentials ask for, ``a exp(-f / ρ1)`` and ``b exp(-g / ρ2)``, which is so at the optimum, as
+            a part of the plan's mass where that is above 1.
         converged: whether ``marginal_error`` reached the tolerance.
         iterations: evaluations of the dual, each of the cost of one Sinkhorn iteration.
         regularization: λ.
