@@ -1,6 +1,7 @@
 """What a curator should hear before a plan is carried out.
 
-`expectation` knows the plan alone, and is public. What begins with `advice` reads private data: it is for the curator.
+`expectation` knows the plan alone, and is public. What begins with `advice` reads private data: it is for the
+curator.
 """
 
 from __future__ import annotations
