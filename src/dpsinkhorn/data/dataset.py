@@ -152,6 +152,10 @@ class Dataset:
             return ()
         return tuple(np.bincount(self.labels, minlength=self.classes).tolist())
 
+    def found_classes(self) -> set[int]:
+        """Return the labels that occur. Private: for the curator's eyes only."""
+        return set() if self.labels is None else set(np.unique(self.labels).tolist())
+
     def skipped_sentence(self) -> str:
         """Return what to say of files that are no pictures, to the curator.
 
@@ -255,7 +259,8 @@ def check_every_class(dataset: Dataset) -> None:
     """
     if dataset.classes_stated or dataset.labels is None:
         return
-    empty = [str(k) for k, count in enumerate(dataset.found_counts()) if not count]
+    occurring = dataset.found_classes()
+    empty = [str(k) for k in range(dataset.classes) if k not in occurring]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         some = f"classes {', '.join(empty[:5])}{more} have" if len(empty) > 1 else f"class {empty[0]} has"

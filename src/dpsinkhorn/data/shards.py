@@ -173,6 +173,9 @@ class ShardedDataset(Dataset):
     def found_counts(self) -> tuple[int, ...]:
         return tuple(self.index["found_counts"])
 
+    def found_classes(self) -> set[int]:
+        return {kind for kind, count in enumerate(self.found_counts()) if count}
+
     def rows_of(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the rows of all records of some units, unit by unit."""
         if self.groups is None:
