@@ -313,8 +313,9 @@ class TestAReportThatCannotBeWritten:
 
     def test_a_full_disk(self, place):
         sizes = [path.stat().st_size for path in (place / "run").rglob("*") if path.name != "report.html"]
-        limit = max(sizes) + 2000
-        assert limit < (place / "run" / "report.html").stat().st_size
+        report = (place / "run" / "report.html").stat().st_size
+        limit = (max(sizes) + report) // 2  # files of another run are somewhat larger or smaller
+        assert limit < report
         options = ["--data", place / "train-geheim.npz", "--recipe", place / "geheim.toml"]
         options += ["--accountant", "rdp", "--picture-every", "0", "--out", place / "again"]
         status, out, err = Command(["train", *options], place, file_limit=limit).wait()
