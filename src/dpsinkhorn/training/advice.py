@@ -116,7 +116,7 @@ def expectation(plan: Plan) -> Expectation | None:
     having = f"about {count:,.0f} {facts.unit}s{a_class} at epsilon {format_epsilon(budget)}"
     if weight < _LEAST:
         enough = math.ceil(10 * least / count) / 10
-        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {enough:,g}"
+        needed = f"{math.ceil(least / budget):,}{a_class}, or an epsilon of {format_epsilon(enough)}"
         return Expectation("hopeless", f"{having} are too few: images will be noise. It takes about {needed}")
     if plan.kind.name == "record":
         # each record of a sample, or person, adds at most C; noise is of length C sigma sqrt(n d)
