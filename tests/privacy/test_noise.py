@@ -297,7 +297,7 @@ def test_rounding_moves_neighbours_apart_by_no_more_than_is_paid_for(scale: floa
     zero = torch.zeros(size, dtype=torch.int64)
 
     def whole(v: torch.Tensor) -> list[int]:
-        from dpsinkhorn.privacy.noise.lattice import _on_lattice
+        from dpsinkhorn.privacy.noise import _on_lattice
 
         return [round(x / step - 0.5) for x in _on_lattice(v, zero, step).tolist()]
 

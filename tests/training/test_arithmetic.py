@@ -7,7 +7,7 @@ import torch
 
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.training import Run, arithmetic
-from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
+from dpsinkhorn.training.state import check_float64, multiplies_float64
 from support.devices import each_device
 from support.runs import DATA, tiny_plan
 

@@ -190,7 +190,7 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
     try:
         from dpsinkhorn.generators import choose_device
         from dpsinkhorn.training import Run, plan_for
-        from dpsinkhorn.training.shared_ledger import check_ledger
+        from dpsinkhorn.training.account import check_ledger
 
         device, quiet = choose_device(options.device, BadInputError), options.as_json
         if ranks is not None:

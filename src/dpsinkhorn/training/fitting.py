@@ -17,10 +17,9 @@ from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, load, save_release
-from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.account import Account, begin_ledger, check_ledger
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Run
-from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
 from dpsinkhorn.training.watching import (

@@ -32,8 +32,7 @@ from dpsinkhorn.privacy import (
     epsilon,
 )
 from dpsinkhorn.training.advice import expectation
-from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.recipe import MOST_STEPS, Recipe, read_value
+from dpsinkhorn.training.recipe import DELTA, MOST_STEPS, Recipe, choose_recipe, read_value
 from dpsinkhorn.training.records import facts_of
 
 __all__ = ["Facts", "Plan", "Request", "make_plan", "plan_for"]
