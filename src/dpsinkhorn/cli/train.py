@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, parse_rate, takes_options, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    DataOptions,
+    JsonOption,
+    StoppedError,
+    parse_rate,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.cli._train_output import show_end, show_plan, show_progress, warn_about
-from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without

@@ -18,13 +18,19 @@ from dpsinkhorn.generators.base import (
     frozen_copy,
     recompute_batch_statistics,
 )
-from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, FlowConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import (
+    BigGANConfig,
+    DCGANConfig,
+    FlowConfig,
+    MixtureConfig,
+    MLPConfig,
+    Variation,
+)
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
 from dpsinkhorn.generators.flow import Flow
 from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
-from dpsinkhorn.generators.variation import Variation
 
 __all__ = [
     "BigGANConfig",
