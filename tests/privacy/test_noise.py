@@ -15,18 +15,18 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsinkhorn.privacy import exact
 from dpsinkhorn.privacy.noise import (
     NoiseSource,
     SecureNoise,
     SeededNoise,
     add_gaussian,
     add_laplace,
-    exact,
     gaussian_std,
+    key_stream,
     laplace_cells,
     laplace_scale,
     normal_cells,
-    sources,
 )
 
 ALARM = 1e-6
@@ -448,7 +448,8 @@ def test_reachable_outcomes_give_the_value_away_but_not_on_the_lattice() -> None
 def test_cuda_key_stream_equals_the_cpu(words: int) -> None:
     key = bytes(range(32))
     assert torch.equal(
-        sources.key_stream(key, 7, words, torch.device("cuda")).cpu(), sources.key_stream(key, 7, words, CPU)
+        key_stream(key, 7, words, torch.device("cuda")).cpu(),
+        key_stream(key, 7, words, CPU),
     )
 
 

@@ -30,7 +30,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as
 
@@ -307,6 +306,7 @@ def bar_of_trainings(
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], bool]]]:
     """Show what is done, of how many, and the step of the one in training, which Ctrl-C stops."""
     from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.training.watching import stop_on_interrupt
 
     detail = TextColumn("{task.fields[detail]}")
     columns = BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn()

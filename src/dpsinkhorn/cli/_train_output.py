@@ -62,7 +62,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
 def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_json: bool) -> None:
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
-    from dpsinkhorn.privacy.mechanisms import parts_of
+    from dpsinkhorn.privacy.charges import parts_of
     from dpsinkhorn.training.advice import expectation
     from dpsinkhorn.training.trial import try_plan
 

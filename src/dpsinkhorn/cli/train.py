@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.cli._shared import (
     BadInputError,
     DataOptions,
@@ -184,6 +183,7 @@ def _hold_records(options: TrainOptions, ranks: Ranks) -> None:
     """What ranks other than the first do: that one has the plan, the ledger and the folder."""
     from dpsinkhorn.generators import choose_device
     from dpsinkhorn.training.shared_records import answer
+    from dpsinkhorn.training.watching import stop_on_interrupt
 
     def load(source: dict[str, Any]) -> Dataset:
         return DataOptions.of(source).load(source["data"], quiet=True)
@@ -302,7 +302,7 @@ def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str,
 def _trained(
     run: Run, dataset: Dataset, device: torch.device, options: TrainOptions, ranks: Ranks | None
 ) -> bool:
-    from dpsinkhorn.training import Saving
+    from dpsinkhorn.training.watching import Saving, stop_on_interrupt
 
     saving = Saving(checkpoint_seconds=options.checkpoint_every, picture_steps=options.picture_every)
     with show_progress(run, quiet=options.as_json) as bar, stop_on_interrupt() as stop:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -142,6 +142,9 @@ def _sizes(value: Any, name: str, error: type[Exception]) -> None:
         _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
 
 
+_KINDS: dict[str, type[Config]] = {}
+
+
 @dataclass(frozen=True)
 class Config:
     """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
@@ -157,6 +160,10 @@ class Config:
     warp: float = 0.0
     sharpen: float = 0.0
     grain: float = 0.0
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -430,3 +437,47 @@ class FlowConfig(Config):
     def activations(self) -> int:
         _, height, width = self.image_shape
         return 3 * self.channels * math.ceil(height / 2) * math.ceil(width / 2)
+
+
+# ---- configs as JSON
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
+    """Return plain JSON values, every field included.
+
+    >>> config_to_json(MLPConfig(image_shape=(1, 8, 8), classes=10))["kind"]
+    'mlp'
+    """
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    return {"kind": config.kind, **plain}
+
+
+def config_from_json(data: Any) -> Config:
+    """Read back `config_to_json`. Unknown fields, wrong types and absurd sizes raise `GeneratorError`.
+
+    Fields that have a default may be left out.
+
+    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10}).width
+    64
+    >>> config_from_json({"kind": "dcgan", "heads": 8})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dpsinkhorn.errors.GeneratorError: a dcgan has no field 'heads'; it has activation, ...
+    """
+    if not isinstance(data, Mapping):
+        raise GeneratorError("the config of a generator must be a table of fields")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise GeneratorError(f"kind must be one of {', '.join(_KINDS)}")
+    fields = {field.name: field for field in dataclasses.fields(_KINDS[kind])}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    del values["kind"]
+    for name in values.keys() - fields.keys():
+        known = ", ".join(sorted(fields.keys() - {"image_shape", "classes"}))
+        raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}; it has {known}")
+    for name, field in fields.items():
+        if name not in values and field.default is dataclasses.MISSING:
+            raise GeneratorError(f"the config of a {kind} needs {name}")
+    return _KINDS[kind](**values)

@@ -194,7 +194,7 @@ _AT_ONCE = 2**20  # pixels in float64
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 
 
-class Mixture(Generator):
+class Mixture(Generator, makes=MixtureConfig):
     """Chooses a component by the first latent, deviates from its centre by the others; see `MixtureConfig`.
 
     Parameters, for each class: `weights` (K,) of the components, in any unit; `centres` (K, k) and `middles`

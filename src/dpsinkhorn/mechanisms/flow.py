@@ -26,7 +26,7 @@ from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import FlowSettings, Terms, one_pixel
 from dpsinkhorn.privacy import Charge
-from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.charges import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, announce
 from dpsinkhorn.ranks import over_ranks
 

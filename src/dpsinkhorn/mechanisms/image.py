@@ -15,7 +15,7 @@ from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy import published_epsilon
-from dpsinkhorn.privacy.mechanisms import ImageMechanism
+from dpsinkhorn.privacy.charges import ImageMechanism
 
 
 class Image(NoisedRows):

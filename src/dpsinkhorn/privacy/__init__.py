@@ -10,10 +10,11 @@ from dpsinkhorn.privacy.accounting import (
     group_epsilon,
     published_epsilon,
 )
-from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, compose, event_from_json, event_to_json
-from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
-from dpsinkhorn.privacy.mechanisms import (
+from dpsinkhorn.privacy.charges import (
+    Adjacency,
     BatchMechanism,
+    Charge,
+    Event,
     GaussianMechanism,
     ImageMechanism,
     LaplaceMechanism,
@@ -22,7 +23,11 @@ from dpsinkhorn.privacy.mechanisms import (
     NonPrivate,
     ParameterMechanism,
     RecordMechanism,
+    compose,
+    event_from_json,
+    event_to_json,
 )
+from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
 from dpsinkhorn.privacy.sampling import poisson_sample
 from dpsinkhorn.privacy.words import (

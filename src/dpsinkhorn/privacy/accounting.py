@@ -33,8 +33,16 @@ from numpy.typing import NDArray
 
 from dpsinkhorn.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
 from dpsinkhorn.privacy import _pld, _rdp
-from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, Part, flatten
-from dpsinkhorn.privacy.mechanisms import CriticMechanism, ImageMechanism, parts_of
+from dpsinkhorn.privacy.charges import (
+    Adjacency,
+    Charge,
+    CriticMechanism,
+    Event,
+    ImageMechanism,
+    Part,
+    flatten,
+    parts_of,
+)
 
 Accountant: TypeAlias = Literal["pld", "rdp", "rdp-classic"]
 """The name of an accountant."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dpsinkhorn import __version__
 from dpsinkhorn.errors import ReportError
-from dpsinkhorn.privacy.mechanisms import VoteMechanism
+from dpsinkhorn.privacy.charges import VoteMechanism
 from dpsinkhorn.privacy.words import PUBLIC_FACTS, format_epsilon
 from dpsinkhorn.release import TRUST
 from dpsinkhorn.report.findings import Findings

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.mechanisms import find_mechanism, mechanism_names
-from dpsinkhorn.privacy.mechanisms import VoteMechanism, parts_of
+from dpsinkhorn.privacy.charges import VoteMechanism, parts_of
 from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, format_epsilon, one_in
 from dpsinkhorn.release import LABEL_SOURCES, PrivacyStatement
 from dpsinkhorn.report.findings import Findings

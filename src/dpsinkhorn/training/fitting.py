@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import ModuleClass
@@ -29,6 +28,7 @@ from dpsinkhorn.training.watching import (
     Watch,
     notebook_or_terminal,
     progress_bar,
+    stop_on_interrupt,
 )
 
 

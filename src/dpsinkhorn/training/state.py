@@ -26,14 +26,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from dpsinkhorn.errors import TrainingError, refused
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.files import replace_file
 from dpsinkhorn.generators import Generator, build_generator
 from dpsinkhorn.kernels.adam import FlatAdam
 from dpsinkhorn.kernels.launch import available
 from dpsinkhorn.privacy import SecureNoise, SeededNoise
 from dpsinkhorn.privacy.noise import NoiseSource
-from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.plan import Plan, refused
 from dpsinkhorn.training.recipe import OptimizerSettings
 
 _VERSION = "1"
