@@ -447,10 +447,7 @@ def test_reachable_outcomes_give_the_value_away_but_not_on_the_lattice() -> None
 @pytest.mark.parametrize("words", [0, 1, 8, 1000, 300_000])
 def test_cuda_key_stream_equals_the_cpu(words: int) -> None:
     key = bytes(range(32))
-    assert torch.equal(
-        key_stream(key, 7, words, torch.device("cuda")).cpu(),
-        key_stream(key, 7, words, CPU),
-    )
+    assert torch.equal(key_stream(key, 7, words, torch.device("cuda")).cpu(), key_stream(key, 7, words, CPU))
 
 
 @needs_cuda
