@@ -9,8 +9,6 @@ from torch import Tensor
 
 from dpsinkhorn.kernels.launch import ceil_div, jit, on, tl
 
-__all__ = ["MOST_DIMENSIONS", "Pairs", "Powers", "costs", "powers", "split"]
-
 MOST_DIMENSIONS = 16  # of points whose costs are formed anew wherever they are needed
 _COST_TILE = 32, 512
 _ROW_TILE, _COLUMN_TILE, _WARPS = (16, 256), (16, 256), 8

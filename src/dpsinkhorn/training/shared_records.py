@@ -26,8 +26,6 @@ from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import StoredRecords, records_of
 from dpsinkhorn.training.state import TrainingState, check_float64, computed_by
 
-__all__ = ["SharedRecords", "answer"]
-
 _MOST_RANKS = 64  # whose sums may be added up in any order: docs/proofs/record-rounding.md
 
 
