@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays, load_dataset
@@ -427,6 +430,76 @@ class TestRuns:
         assert len(asked[0]) == len(asked[1]) == 6
         for first, second in zip(*asked, strict=True):
             assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
+
+
+class Elsewhere(torch.Tensor):
+    """Stands for a tensor on another device: it can be brought here, or written to, and nothing else."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        assert function in (torch.Tensor.cpu, torch.Tensor.detach, torch._foreach_copy_), function
+        found = super().__torch_function__(function, types, arguments, named)
+        return found.as_subclass(torch.Tensor) if function is torch.Tensor.cpu else found
+
+
+def sent_elsewhere(release):
+    def sent(*given, **named):
+        found = release(*given, **named)
+        there = {
+            name: value.as_subclass(Elsewhere) for name, value in vars(found).items() if value is not None
+        }
+        return dataclasses.replace(found, **there)
+
+    return sent
+
+
+class TestDevices:
+    """Sums over records are the same bits on all devices; what follows them is computed on the CPU."""
+
+    @pytest.mark.parametrize("persons", [None, 20])
+    def test_what_follows_the_noise_is_computed_here(self, persons, monkeypatch):
+        """Else what stands for tensors of another device would say so."""
+        data = tiny_data(persons=persons)
+        plan = plan_of(data, components=3)
+        expected, steps = steps_of(data, plan)
+        steps.take(6)
+        state, steps = steps_of(data, plan)
+        own = [parameter.detach().as_subclass(Elsewhere) for parameter in state.parameters]
+        learner = SimpleNamespace(**{**vars(state), "parameters": own, "generator": state.generator})
+        monkeypatch.setattr(Moments, "deviations", sent_elsewhere(Moments.deviations))
+        monkeypatch.setattr(Moments, "squares", sent_elsewhere(Moments.squares))
+        moved = MomentSteps(learner, Records(data, CPU), plan.build(), horizon=6)
+        moved.take(6)
+        for one, other in zip(expected.parameters, own, strict=True):
+            assert torch.equal(one.detach(), other.as_subclass(torch.Tensor))
+        assert all(type(change) is torch.Tensor for change in learner.gradients)
+
+    def test_nothing_is_drawn_there(self):
+        kind = plan_of(DATA).kind
+        assert [kind.learns_on(torch.device(device)) for device in ("cuda", "cpu")] == [CPU, CPU]
+
+    def test_what_is_asked_is_computed_number_by_number(self):
+        """Sums of public numbers, whose order is a library's own, would differ in their last bits."""
+        moments = plan_of(DATA, components=3).build()
+        k = moments.config.coefficients
+        centres = 1e3 * torch.randn(4, 3, k, generator=torch.Generator().manual_seed(0))
+        with Operations() as used:
+            moments.place(centres)
+            moments._matrix(centres[0, :1] * torch.ones(k, 1))
+        assert {"mul", "add", "cat", "sqrt_", "reciprocal", "round_"} <= used.names
+        assert not [name for name in used.names if re.search("sum|norm|mm|dot|mean", name)]
+
+
+class Operations(TorchDispatchMode):
+    """Notes which operations are made."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*arguments, **(named or {}))
 
 
 class TestRefusals:

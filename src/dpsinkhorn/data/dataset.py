@@ -127,8 +127,9 @@ class Dataset:
     def scale_(self, values: torch.Tensor) -> torch.Tensor:
         """From pixels in the public range, as float64, to numbers in [-1, 1]. They change in place."""
         low, high = self.value_range
-        # 2x - (low + high) is exact for whole numbers, so the division is the only rounding
-        return values.mul_(2).sub_(low + high).div_(high - low).clamp_(-1, 1)
+        # 2x - (low + high) is exact for whole numbers, so the division is the only rounding. It is by a
+        # tensor: by a number PyTorch divides by way of the reciprocal on a GPU, for other bits
+        return values.mul_(2).sub_(low + high).div_(values.new_full((), high - low)).clamp_(-1, 1)
 
     def found_range(self) -> tuple[float, float]:
         """Return the least and the largest value that the images hold. Private: for the curator's eyes only.
