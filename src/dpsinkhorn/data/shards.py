@@ -15,7 +15,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +37,8 @@ _BYTES, _LEAST_SHARDS = 2**26, 64  # of images in a shard at most; by default
 _AT_ONCE = 2**20  # bytes of a file that are hashed together
 _LARGEST = 1e30  # of values
 _FEW = 16  # times as many records are in a file of which some are read one by one
+_OPEN = 128  # files at a time
+_FEW_BYTES = 2**14  # for each of them: in smaller files, as of labels, the disk is asked for all there are
 
 
 @dataclass(frozen=True)
@@ -81,37 +84,53 @@ class _Joined:
         numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
         places = np.searchsorted(self.starts, numbers, side="right") - 1
-        for place in np.unique(places).tolist():
-            here = places == place
-            found[here] = self._rows(place, numbers[here] - self.starts[place])
-            if offset := self._files[place][2]:
-                found[here] += offset
+        there = np.unique(places).tolist()
+        for some in (there[at : at + _OPEN] for at in range(0, len(there), _OPEN)):
+            with ExitStack() as files:
+                own = [(place, places == place) for place in some]
+                # all are asked of the disk before the first is waited for
+                reads = [self._asked(place, numbers[here] - self.starts[place], files) for place, here in own]
+                for (place, here), read in zip(own, reads, strict=True):
+                    found[here] = read()
+                    if offset := self._files[place][2]:
+                        found[here] += offset
         return found
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
 
-    def _rows(self, place: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Read some rows of a file: one by one where they are few, since a map costs a page for each."""
+    def _asked(
+        self, place: int, rows: npt.NDArray[np.int64], files: ExitStack
+    ) -> Callable[[], npt.NDArray[Any]]:
+        """Ask the disk for some rows of a file, and return what reads them while `files` are open.
+
+        Where they are few they are read one by one, since a map costs a page for each.
+        """
         path, length, _ = self._files[place]
         if len(rows) * _FEW > length:
-            return self.file(place)[rows]
+            return lambda: self.file(place)[rows]
         if place not in self._layouts:
             array = self.file(place)
             assert isinstance(array, np.memmap)  # it has records
             self._layouts[place] = array.offset, array.dtype
         start, dtype = self._layouts[place]
-        found = np.empty((len(rows), *self.shape[1:]), dtype)
-        size = found.itemsize * math.prod(self.shape[1:])
-        with failing_as(DataError, f"cannot read {path}"), path.open("rb", buffering=0) as stream:
-            if hasattr(os, "posix_fadvise"):  # the disk fetches them side by side
-                for row in rows.tolist():
-                    os.posix_fadvise(stream.fileno(), start + row * size, size, os.POSIX_FADV_WILLNEED)
-            for row, into in zip(rows.tolist(), found.reshape(len(rows), -1), strict=True):
-                stream.seek(start + row * size)
-                if stream.readinto(into.data) != size:
-                    raise DataError(f"{path} is shorter than the index says; write the shards again")
-        return found
+        size = dtype.itemsize * math.prod(self.shape[1:])
+        at = (start + rows * size).tolist()
+        with failing_as(DataError, f"cannot read {path}"):
+            file = files.enter_context(path.open("rb", buffering=0)).fileno()
+            if hasattr(os, "posix_fadvise"):
+                many = len(at) * _FEW_BYTES > length * size
+                for begin, count in [(start, length * size)] if many else [(begin, size) for begin in at]:
+                    os.posix_fadvise(file, begin, count, os.POSIX_FADV_WILLNEED)
+
+        def read() -> npt.NDArray[Any]:
+            with failing_as(DataError, f"cannot read {path}"):
+                found = b"".join([_read_at(file, begin, size) for begin in at])
+            if len(found) < len(at) * size:
+                raise DataError(f"{path} is shorter than the index says; write the shards again")
+            return np.frombuffer(found, dtype).reshape(len(rows), *self.shape[1:])
+
+        return read
 
     def file(self, place: int) -> npt.NDArray[Any]:
         """Map a file into memory; what was read of it stays there only until another one is mapped."""
@@ -363,6 +382,13 @@ def _dataset(folder: Path, index: Mapping[str, Any], shards: tuple[_Shard, ...])
 
 def _path(folder: Path, number: int, what: str) -> Path:
     return folder / f"{number:05d}.{what}.npy"
+
+
+def _read_at(file: int, begin: int, size: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(file, size, begin)
+    os.lseek(file, begin, os.SEEK_SET)  # on Windows
+    return os.read(file, size)
 
 
 def _digest(path: Path) -> str:
