@@ -257,6 +257,8 @@ class TestRefused:
             {"value_range": [0, 1e300]},
             {"value_range": None},
             {"classes": None},
+            {"content": None},
+            {"content": "no number"},
         ],
     )
     def test_a_hostile_index(self, change, tmp_path):

@@ -1,6 +1,7 @@
 """A folder of shards: data of any size, of which only the records that are asked for are ever in memory.
 
-index.json         sizes, classes, range of values, and SHA-256 of every file; written last
+index.json         sizes, classes, range of values, the sum of the images' hashes, and SHA-256 of every file;
+                   written last
 00000.images.npy   (n, height, width, channels)
 00000.labels.npy   (n,), where there are classes
 00000.groups.npy   (n,), where persons are named: their numbers in this shard, in order, none in two shards
@@ -177,13 +178,9 @@ class ShardedDataset(Dataset):
     def layout_digest(self) -> str:
         return hashlib.sha256(json.dumps(dict(self.index), sort_keys=True).encode()).hexdigest()
 
-    def digest(self, key: bytes) -> str:
-        """A keyed digest of the shards: it knows these again, not the same images in another format.
-
-        It is of the index alone: the files of other ranks need not be here.
-        """
-        images = sorted(shard.digests["images"] for shard in self.shards)
-        return hashlib.blake2b(" ".join(images).encode(), key=key, digest_size=32).hexdigest()
+    def content(self) -> int:
+        """Return the sum of hashes that the index has: the files of other ranks need not be here."""
+        return int(self.index["content"], 16)
 
     def found_range(self) -> tuple[float, float]:
         low, high = self.index["found_range"]
@@ -246,6 +243,7 @@ def read_shards(folder: Path) -> ShardedDataset:
         made = _dataset(folder, index, shards)
         if not made.records or min(min(shard.records, shard.units) for shard in shards) < 1:
             raise ValueError("it has no records")
+        made.content()
         low, high = made.value_range
         if not (-_LARGEST <= low < high <= _LARGEST and made.images.dtype in ("u1", "u2", "f4")):
             raise ValueError("range or type of the values make no sense")
@@ -305,7 +303,7 @@ def _add(part: Dataset, index: dict[str, Any], folder: Path, records: int | None
     low, high = part.found_range()
     counts = np.array(part.found_counts(), np.int64)
     if not index:
-        found = {"found_range": [low, high], "found_counts": counts.tolist()}
+        found = {"found_range": [low, high], "found_counts": counts.tolist(), "content": "0"}
         index.update({"format": _FORMAT, "name": part.name, **facts, **found, "shards": []})
     else:
         if part.labels is not None and not part.classes_stated:
@@ -321,6 +319,7 @@ def _add(part: Dataset, index: dict[str, Any], folder: Path, records: int | None
                 )
         index["found_range"] = [min(index["found_range"][0], low), max(index["found_range"][1], high)]
         index["found_counts"] = (counts + index["found_counts"]).tolist()
+    index["content"] = f"{(int(index['content'], 16) + part.content()) % 2**256:x}"
     size = math.prod(part.images.shape[1:]) * part.images.dtype.itemsize
     many = min(max(1, _BYTES // size), -(-part.records // _LEAST_SHARDS)) if records is None else records
     for rows in _shares(part, many):
