@@ -437,7 +437,7 @@ class Elsewhere(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
-        assert function in (torch.Tensor.cpu, torch.Tensor.detach, torch._foreach_copy_), function
+        assert function in (torch.Tensor.cpu, torch.Tensor.detach, torch.Tensor.copy_), function
         found = super().__torch_function__(function, types, arguments, named)
         return found.as_subclass(torch.Tensor) if function is torch.Tensor.cpu else found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -57,12 +57,12 @@ class MomentSteps(Steps):
         own = [parameter.detach() for parameter in self._mixture.parameters()]
         for _ in range(count):
             before = [parameter.detach().cpu().clone() for parameter in self._state.parameters]
-            torch._foreach_copy_(own, before)
+            _copy(own, before)
             with torch.no_grad():
                 self._step(self._state.step)
             # no gradients here: what each tensor was changed by stands in their place
             self._state.gradients = [now - then for now, then in zip(own, before, strict=True)]
-            torch._foreach_copy_([parameter.detach() for parameter in self._state.parameters], own)
+            _copy([parameter.detach() for parameter in self._state.parameters], own)
             self._state.step += 1
 
     def _step(self, step: int) -> None:
@@ -194,6 +194,11 @@ class MomentSteps(Steps):
             return self._counts
         share = float(released.sum() / self._counts.sum())
         return self._counts * min(max(share, 1 / _MOST_SHARE), _MOST_SHARE)
+
+
+def _copy(places: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for place, value in zip(places, values, strict=True):
+        place.copy_(value)
 
 
 _LITTLE = 1e-3  # in some direction, so that every number has all its digits
