@@ -51,7 +51,8 @@ def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, barrier, group
         sample = Sample(sample.points, sample.labels, torch.arange(200) // 4)
     here = barrier.clipped(GENERATED, LABELS, sample)
     there = barrier.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
-    assert float((here - there).norm()) <= 1e-6 * float(here.norm())
+    apart = max(1e-6, 10 * getattr(barrier, "tolerance", 0))  # plans are solved as far as that
+    assert float((here - there).norm()) <= apart * float(here.norm())
 
     end = 196 if grouped else 199  # the last unit is taken away
     fewer = Sample(
