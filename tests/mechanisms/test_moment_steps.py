@@ -474,6 +474,25 @@ class TestDevices:
             assert torch.equal(one.detach(), other.as_subclass(torch.Tensor))
         assert all(type(change) is torch.Tensor for change in learner.gradients)
 
+    @pytest.mark.parametrize("persons", [None, 20])
+    def test_sums_that_another_processor_takes_leave_the_same_bits(self, persons, monkeypatch):
+        """One that adds up in another order, and divides by a number as PyTorch does on a GPU."""
+        data = tiny_data(persons=persons)
+        data = dataclasses.replace(
+            data, images=(data.images / 255).astype(np.float32), value_range=(0.1, 0.7)
+        )
+        plan, used, released = plan_of(data, components=3, sigma=1e-5, frequencies=5), set(), []
+        for processor in (Operations, AnotherProcessor):
+            released.append([])
+            with monkeypatch.context() as patch:
+                for owner, name in ((Moments, "deviations"), (Moments, "squares"), (Records, "_points")):
+                    real = getattr(owner, name)
+                    patch.setattr(owner, name, computed_by(processor, real, used, released[-1]))
+                steps_of(data, plan)[1].take(6)
+        assert {"mm", "sum", "index_add_", "div_"} <= used
+        assert len(released[0]) > 12
+        assert all(torch.equal(one, other) for one, other in zip(*released, strict=True))
+
     def test_nothing_is_drawn_there(self):
         kind = plan_of(DATA).kind
         assert [kind.learns_on(torch.device(device)) for device in ("cuda", "cpu")] == [CPU, CPU]
@@ -493,13 +512,40 @@ class TestDevices:
 class Operations(TorchDispatchMode):
     """Notes which operations are made."""
 
-    def __init__(self):
+    def __init__(self, names=None):
         super().__init__()
-        self.names = set()
+        self.names = set() if names is None else names
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         self.names.add(function.overloadpacket.__name__)
         return function(*arguments, **(named or {}))
+
+
+class AnotherProcessor(Operations):
+    """Adds up from the last to the first, and divides by a number by way of the reciprocal."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        name, given = function.overloadpacket.__name__, list(arguments)
+        if name in ("div", "div_") and not isinstance(given[1], torch.Tensor):
+            return getattr(given[0], name.replace("div", "mul"))(1 / given[1])
+        if name == "mm":
+            given = [given[0].flip(1), given[1].flip(0)]
+        elif name == "sum":
+            given[0] = given[0].flip(given[1] if len(given) > 1 else tuple(range(given[0].ndim)))
+        elif name == "index_add_":
+            given[2:4] = given[2].flip(0), given[3].flip(given[1])
+        return super().__torch_dispatch__(function, types, tuple(given), named)
+
+
+def computed_by(processor, real, used, released):
+    def computed(*given, **named):
+        with processor(used):
+            found = real(*given, **named)
+        numbers = [found] if isinstance(found, torch.Tensor) else vars(found).values()
+        released.extend(each for each in numbers if each is not None)
+        return found
+
+    return computed
 
 
 class TestRefusals:
