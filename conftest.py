@@ -15,20 +15,23 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-# Files of tests that take long. They are begun first, so that no worker is left alone with one at the end.
+# Files whose tests take long. They are begun first, so that no worker is left alone with one at the end.
 LONG = (
-    *("papers/test_reproduce", "training/test_ranks", "kernels/test_interpreter"),
-    *("mechanisms/test_every_mechanism", "training/test_planted_defects", "training/test_replay_game"),
-    *("training/test_audit", "mechanisms/test_numerical_attacks_moments", "cli/train/test_train_interrupted"),
-    *("mechanisms/test_flow", "training/test_run_replay", "privacy/test_ledger", "report/test_browser"),
-    *("report/test_page", "privacy/test_accounting", "transport/test_noisy", "cli/train/test_train"),
-    *("test_site", "release/test_onnx", "test_readme", "cli/test_evaluate", "report/test_shared_ledger"),
-    *("privacy/test_groups", "training/test_estimator", "cli/test_report", "data/test_reading_contract"),
+    *("tests/papers/test_reproduce", "tests/training/test_ranks", "tests/kernels/test_interpreter"),
+    *("tests/mechanisms/test_every_mechanism", "tests/training/test_planted_defects"),
+    *("tests/training/test_replay_game", "tests/training/test_audit"),
+    *("tests/mechanisms/test_numerical_attacks_moments", "tests/cli/train/test_train_interrupted"),
+    *("tests/mechanisms/test_flow", "tests/training/test_run_replay", "tests/privacy/test_ledger"),
+    *("src/dpsinkhorn/training/auditing/search", "tests/report/test_browser", "tests/report/test_page"),
+    *("tests/privacy/test_accounting", "tests/transport/test_noisy", "tests/cli/train/test_train"),
+    *("tests/test_site", "tests/release/test_onnx", "tests/test_readme", "tests/cli/test_evaluate"),
+    *("tests/report/test_shared_ledger", "tests/privacy/test_groups", "tests/training/test_estimator"),
+    *("tests/cli/test_report", "tests/data/test_reading_contract"),
 )
 
 
 def pytest_collection_modifyitems(items):
-    places = {Path(__file__).parent / "tests" / f"{name}.py": place for place, name in enumerate(LONG)}
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
