@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
+PIP    := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # For the tests of the report: any of these will do. Where there is none, `browser` tries to install one.
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
