@@ -440,7 +440,7 @@ def first_violations(kind: str) -> tuple[str, ...]:
     base = first_units(data, 300)
     plan = replay_plan(base, kind)
     game = TrainingReplay(plan, base)
-    outcomes = chain([game.own], game.against(worst_neighbours(base, data)), exact_outcomes(plan, data))
+    outcomes = chain([game.own], exact_outcomes(plan, data), game.against(worst_neighbours(base, data)))
     return next((outcome.violations for outcome in outcomes if outcome.violations), ())
 
 

@@ -323,7 +323,8 @@ def _on_lattice(values: torch.Tensor, cells: torch.Tensor, step: float) -> torch
     if cells.shape != values.shape:
         raise ValueError(f"noise of shape {tuple(cells.shape)} for values of shape {tuple(values.shape)}")
     finite = torch.nan_to_num(values.double(), nan=0.0, posinf=0.0, neginf=0.0)
-    whole = (finite / step).round_().clamp_(-_LARGEST, _LARGEST)
+    # by the reciprocal, since PyTorch divides by a number in this way on a GPU, and otherwise on a CPU
+    whole = (finite * (1 / step)).round_().clamp_(-_LARGEST, _LARGEST)
     # Whole numbers below 2^52, which float64 holds: sums are exact, with the half too. From here on the data
     # are seen through a whole number plus noise only: rounding is post-processing.
     released = whole.add_(cells).add_(0.5).mul_(step)

@@ -46,7 +46,7 @@ class _Part:
 
     def ready(self) -> list[str]:
         """Say by what sums are computed here; rank 0 hears it of all ranks, once they are ready."""
-        return self._ranks.words(computed_by(self._device))
+        return self._ranks.words(computed_by(self.plan.kind.learns_on(self._device)))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units here; at rank 0 of all units, where it takes the whole sample.

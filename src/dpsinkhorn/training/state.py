@@ -77,7 +77,7 @@ class TrainingState:
         self.gradients: list[Tensor] = []
         """Those of the last step, one for each parameter."""
         # latents and labels are public in the analysis; they only must not repeat
-        self.random = torch.Generator(device)
+        self.random = torch.Generator(plan.kind.learns_on(device))
         seed = int.from_bytes(os.urandom(7), "little") if plan.seed is None else plan.seed
         self.random.manual_seed(seed)
         if noise is not None and plan.seed is None:

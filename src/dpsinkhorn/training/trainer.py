@@ -90,7 +90,8 @@ class Trainer:
         self._account = account
         self._records: Records | SharedRecords
         if ranks is None:
-            self._records, self._computed = records_of(dataset.part(0, 1)[0], device), computed_by(device)
+            self._records = records_of(dataset.part(0, 1)[0], device)
+            self._computed = computed_by(plan.kind.learns_on(device))
         else:
             self._records = SharedRecords(ranks, plan, dataset, device)
             self._computed = self._records.computed_by

@@ -43,7 +43,7 @@ def release_label_frequencies(
     noised = add_gaussian(
         counts, sensitivity=mechanism.sensitivity, noise_multiplier=mechanism.noise_multiplier, noise=noise
     )
-    positive = noised.clamp(min=0)
+    positive = noised.cpu().clamp(min=0)  # on all devices the same bits from here on
     total = float(positive.sum())
     shares = positive / total if total > 0 else torch.full_like(positive, 1 / classes)
     return tuple(shares.tolist())
