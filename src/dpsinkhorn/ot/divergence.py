@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.ot import exact
 from dpsinkhorn.ot.ascent import Method
 from dpsinkhorn.ot.costs import Cost, CostLike, as_cost
 from dpsinkhorn.ot.native import small
@@ -373,6 +374,8 @@ def _small(
     check_settings(regularization, **settings)
     if settings["method"] != "newton" or settings["storage"] == "streamed":
         return None
+    if regularization == 0:
+        return exact.transport(problem, wrt_x=wrt_x, wrt_y=wrt_y)
     return small.transport(
         problem,
         float(regularization),

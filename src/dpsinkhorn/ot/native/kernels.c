@@ -16,7 +16,7 @@
 #include <xmmintrin.h>
 #endif
 
-#define VERSION 4
+#define VERSION 5
 
 #define LN2 0.69314718055994531
 #define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
@@ -290,6 +290,12 @@ EXPORT void dps_plan(const void *costs, const double *f, const double *g, const 
 {
     const double scale = 1.0 / (regularization * LN2);
     EITHER(plan, costs, f, g, a, b, scratch, out, n, m, scale);
+}
+
+EXPORT void dps_settle(const double *costs, const double *plan, const double *a, const double *b, double *f, double *g,
+                       double *scratch, int64_t n, int64_t m, double *out)
+{
+    BEST(settle)(costs, plan, a, b, f, g, scratch, n, m, out);
 }
 
 EXPORT void dps_range(const double *values, int64_t count, double *out) { BEST(range_64)(values, count, out); }
