@@ -23,7 +23,6 @@
 #define NEGLIGIBLE 1e-18         /* part of a sum below its rounding */
 #define STRETCH 256              /* terms summed in the points' own type */
 #define BLOCK 32                 /* rows whose columns are summed in the costs' own type */
-#define CANCELLED 0.0625         /* less than this part of |x|^2 + |y|^2 left is computed pair by pair */
 #define FEW 32                   /* dimensions up to which points y are laid side by side, */
 #define WIDTH 64                 /*   so many at a time */
 #define ROWS 16                  /* points x whose gradient is formed together */
@@ -54,6 +53,7 @@ typedef struct {
 /* Of the type that points.h and scaling.h are included for: */
 #define REAL_EPS (REAL_IS_FLOAT ? (REAL)FLT_EPSILON : (REAL)DBL_EPSILON)
 #define REAL_REACH (REAL_IS_FLOAT ? 30.0 : 200.0)         /* how far from its point a kernel is used, in powers of 2 */
+#define REAL_CANCELLED (REAL)(REAL_IS_FLOAT ? 0.0625 : 0.001) /* less of |x|^2 + |y|^2 left is computed pair by pair */
 #define REAL_LARGEST (REAL_IS_FLOAT ? 0x1p30 : 0x1p200) /* entry of v */
 
 #define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
