@@ -252,6 +252,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    summed_up = summary_of_exact if arguments.exact else summary
     if arguments.show:
         rows = [row for path in arguments.show for row in json.loads(path.read_text())]
         rows.sort(key=lambda row: (row["n"], row["d"]))
@@ -260,7 +261,7 @@ def main() -> None:
         for row in rows:
             if (found := ratio(row)) is not None and found < 1 / 1.1:
                 print(_line(row))
-        summary(rows)
+        summed_up(rows)
         return
 
     peers: dict[str, Entrant] = {
@@ -307,7 +308,7 @@ def main() -> None:
             print(_line(rows[-1]), flush=True)
             if arguments.output:
                 arguments.output.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-    (summary_of_exact if arguments.exact else summary)(rows)
+    summed_up(rows)
 
 
 def ratio(row: dict[str, Any]) -> float | None:
