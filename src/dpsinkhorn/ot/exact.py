@@ -76,7 +76,7 @@ def solve_exact(dual: SemiDual) -> Vertex:
     costs = dual.all_costs().double()
     if dual.a.ndim == 1 and costs.is_cpu:
         return simplex(costs, dual.a, dual.b, dual.largest)
-    parts = [each.cpu().view(-1, *each.shape[dual.a.ndim - 1 :]) for each in (costs, dual.a, dual.b)]
+    parts = [each.cpu().reshape(-1, *each.shape[dual.a.ndim - 1 :]) for each in (costs, dual.a, dual.b)]
     found = [simplex(C, a, b, float(C.abs().max())) for C, a, b in zip(*parts, strict=True)]
     whole = (torch.stack(each) if dual.a.ndim > 1 else each[0] for each in zip(*found, strict=True))
     return Vertex(*(each.to(dual.device) for each in whole))
