@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsinkhorn.kernels import chacha
-from dpsinkhorn.privacy.noise.sources import key_stream
+from dpsinkhorn.privacy.noise import key_stream
 from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, runs_kernels
 
 KEY = bytes(range(32))

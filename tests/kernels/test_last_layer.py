@@ -107,11 +107,7 @@ def assert_alike(
     ],
 )
 def test_same_as_pytorch(
-    shape: tuple[int, ...],
-    outputs: int,
-    size: tuple[int, int],
-    tiling: LastTiling | None,
-    dtype: torch.dtype,
+    shape: tuple[int, ...], outputs: int, size: tuple[int, int], tiling: LastTiling | None, dtype: torch.dtype
 ):
     layer = make_layer(shape[1], outputs)
     layer.weight.data = layer.weight.data.to(

@@ -15,18 +15,18 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsinkhorn.privacy import exact
 from dpsinkhorn.privacy.noise import (
     NoiseSource,
     SecureNoise,
     SeededNoise,
     add_gaussian,
     add_laplace,
-    exact,
     gaussian_std,
+    key_stream,
     laplace_cells,
     laplace_scale,
     normal_cells,
-    sources,
 )
 
 ALARM = 1e-6
@@ -297,7 +297,7 @@ def test_rounding_moves_neighbours_apart_by_no_more_than_is_paid_for(scale: floa
     zero = torch.zeros(size, dtype=torch.int64)
 
     def whole(v: torch.Tensor) -> list[int]:
-        from dpsinkhorn.privacy.noise.lattice import _on_lattice
+        from dpsinkhorn.privacy.noise import _on_lattice
 
         return [round(x / step - 0.5) for x in _on_lattice(v, zero, step).tolist()]
 
@@ -458,9 +458,7 @@ def test_places_on_the_lattice_go_by_the_reciprocal() -> None:
 @pytest.mark.parametrize("words", [0, 1, 8, 1000, 300_000])
 def test_cuda_key_stream_equals_the_cpu(words: int) -> None:
     key = bytes(range(32))
-    assert torch.equal(
-        sources.key_stream(key, 7, words, torch.device("cuda")).cpu(), sources.key_stream(key, 7, words, CPU)
-    )
+    assert torch.equal(key_stream(key, 7, words, torch.device("cuda")).cpu(), key_stream(key, 7, words, CPU))
 
 
 @needs_cuda

@@ -30,8 +30,6 @@ from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as, write_new
 
-__all__ = ["ShardedDataset", "is_sharded", "read_shards", "write_shards"]
-
 _INDEX = "index.json"
 _FORMAT = "dpsinkhorn shards, version 1"
 _BYTES, _LEAST_SHARDS = 2**26, 64  # of images in a shard at most; by default

@@ -26,7 +26,7 @@ from dpsinkhorn.mechanisms.shared.clipping import DIGITS, LARGEST_MARGIN, grid_b
 from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
-from dpsinkhorn.privacy.mechanisms import MomentsMechanism
+from dpsinkhorn.privacy.charges import MomentsMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, announce, gaussian_std
 from dpsinkhorn.ranks import over_ranks
 

@@ -14,7 +14,7 @@ from dpsinkhorn.generators import GeneratorConfig, MixtureConfig
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, FixedStep, NetworkLearner, Sample, Setting, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import Charge, poisson_sample
-from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
+from dpsinkhorn.privacy.charges import ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.privacy.mechanisms import GaussianMechanism
+from dpsinkhorn.privacy.charges import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.ranks import over_ranks
 
