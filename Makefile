@@ -13,15 +13,17 @@ APT      := DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::http::Time
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(VENV)/.package: pyproject.toml setup.py constraints.txt $(wildcard src/dpsinkhorn/ot/native/*.[ch])
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/dpsinkhorn/ot/native/*.[ch])
+
+$(VENV)/.package: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) torch
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.setup: $(VENV)/.package
+$(VENV)/.setup: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.package $@
 
 $(VENV)/.bench: $(VENV)/.setup
 	$(PIP) -e '.[bench]'
@@ -45,7 +47,7 @@ browser: $(VENV)/.setup  ## a headless browser for the tests of the report, wher
 	echo "no browser could be installed ($(VENV)/browser.log says why): its tests will be skipped"
 
 test: $(VENV)/.setup browser  ## run the whole test suite, doctests and README snippets included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-long: $(VENV)/.setup  ## the tests that take long: fuzzing, audits, kills
 	$(BIN)/python -m pytest -m long -s

@@ -47,7 +47,7 @@ from dpsinkhorn.cli.train import parse_changes
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset
 from dpsinkhorn.evaluation import images_of
 from dpsinkhorn.evaluation.likeness import feature_statistics, frechet_distance, precision_recall
-from dpsinkhorn.generators.variation import Variation
+from dpsinkhorn.generators.configs import Variation
 from quality import part
 
 COUNT, TESTED, FEATURES = 4000, 2000, 1000

@@ -22,8 +22,7 @@ from dpsinkhorn.data import load_dataset
 from dpsinkhorn.evaluation import images_of
 from dpsinkhorn.generators import Flow, FlowConfig, Variation
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
-from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, StepDraws, flow_loss
 
 _BATCH, _CLIP, _CHUNK = 128, 1e-3, 64
 

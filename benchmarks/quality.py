@@ -170,7 +170,9 @@ class Training:
         if recipe not in names:
             recipe = f"{recipe}-{self.data.split('-')[0]}"
         changed = load_recipe(recipe).replace(**settings) if recipe in names else None
-        if changed is not None and changed.privacy.noise_multiplier is not None:
+        if changed is not None and (
+            changed.privacy.noise_multiplier is not None or changed.privacy.mechanism == "none"
+        ):
             return Request(recipe=recipe, settings=settings, seed=self.seed, anyway=True)
         return Request(
             epsilon=self.epsilon,

@@ -51,8 +51,8 @@ PARTS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "moments": ("mixture", {"privacy": {**NOISY, "steps": 12}}, 1_000_000, 6),
     "flow": ("flow", {"privacy": NOISY, "flow": FLOW}, 60_000, 4),
 }
+TCP = 0.1  # milliseconds of gloo for each doubling of the ranks, between machines: assumed
 # of NCCL, by ranks: milliseconds of an exchange of almost nothing, and bytes a millisecond
-TCP = 0.1  # milliseconds of gloo for each doubling of the ranks, where it was not measured
 NCCL = {1: (0.0, math.inf), 8: (0.03, 370e6), 64: (0.075, 50e6)}
 # on a CPU, to see that this works
 SMALL: dict[str, dict[str, Any]] = {
@@ -300,13 +300,8 @@ def model(found: dict[str, Any]) -> None:
 
     x(W) = x(1) + questions · g · log2 W + tensors · latency + bytes / bandwidth
     """
-    hop = found["eight"]["a number, ms"] / math.log2(8) if "eight" in found else TCP
-    print(
-        "| a step | "
-        + " | ".join(f"{of} GPU{'s' * (of > 1)}" for of in MANY)
-        + " | rank 0 alone | exchange |"
-    )
-    print("|---|" + "---|" * (len(MANY) + 2))
+    print("| a step | 1 GPU | 8 GPUs, one machine | 64 GPUs, eight machines | t₀ | x |")
+    print("|---|---|---|---|---|---|")
     for name, by_ranks in found["one"]["parts"].items():
         alone, alone_talking = (
             sorted(part[what] for part in by_ranks.values())[len(by_ranks) // 2]
@@ -316,7 +311,7 @@ def model(found: dict[str, Any]) -> None:
         for of, part in by_ranks.items():
             latency, bandwidth = NCCL[int(of)]
             sent = part["asked, bytes"] + part["answered, bytes"]
-            exchange = alone_talking + part.get("questions", 2) * hop * math.log2(int(of))
+            exchange = alone_talking + part.get("questions", 2) * TCP * math.log2(int(of))
             exchange += part.get("carried", 3) * latency * (int(of) > 1) + sent / bandwidth
             exchanges.append(f"{exchange:.1f}")
             cells.append(f"{alone + part.get('draw, ms', 0.0) + part['sum, ms'] + exchange:.0f} ms")

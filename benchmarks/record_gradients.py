@@ -33,8 +33,7 @@ from torch.profiler import ProfilerActivity
 from dpsinkhorn.generators import Flow, FlowConfig
 from dpsinkhorn.kernels import pixel_norm
 from dpsinkhorn.mechanisms.shared import record_gradients
-from dpsinkhorn.mechanisms.shared.draws import Drawn
-from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.record_gradients import Drawn, RecordGradients, flow_loss
 from steps import device_name, wait
 
 CLIP = 1.0

@@ -116,7 +116,7 @@ def measured(
 
 
 def flat(folder: Path, counts: list[int], rounds: int, cold: bool) -> None:
-    """Processor time of a step of `record` at one expected batch, by records: interleaved, in one process."""
+    """Time of a step of `record` at one expected batch, by records: interleaved, in one process."""
     torch.set_num_threads(1)
     takers = {}
     for count in counts:
@@ -127,19 +127,26 @@ def flat(folder: Path, counts: list[int], rounds: int, cold: bool) -> None:
         state, records = TrainingState(plan, torch.device("cpu")), records_of(data, torch.device("cpu"))
         labels = (0.1,) * 10
         takers[count] = make_steps(plan, state, records, plan.build(), labels, horizon=plan.steps)
-    times: dict[int, list[float]] = {count: [] for count in counts}
+    times: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     for _ in range(rounds + 1):
         for count, steps in takers.items():
             if cold:
                 forget(made(folder, count))
-            started = time.process_time()
+            started = time.process_time(), time.perf_counter()
             steps.take(STEPS)
-            times[count].append((time.process_time() - started) / STEPS)
+            ended = time.process_time(), time.perf_counter()
+            times[count].append(((ended[0] - started[0]) / STEPS, (ended[1] - started[1]) / STEPS))
     for count, found in times.items():
-        first, *rest = found  # which touches files for the first time
-        low, middle, high = np.quantile(rest, [0.25, 0.5, 0.75]) * 1e3
-        between = f"{low:.1f} to {high:.1f}; first {first * 1e3:.0f}"
-        print(f"record  {count:>11,} records  {middle:6.1f} ms a step ({between})", flush=True)
+        rest = found[1:]  # the first touches files for the first time
+        of_processor, elapsed = (
+            "{1:.1f} ms ({0:.1f} to {2:.1f})".format(*np.quantile(each, [0.25, 0.5, 0.75]) * 1e3)
+            for each in zip(*rest, strict=True)
+        )
+        print(
+            f"record  {count:>11,} records  a step: {of_processor} of a processor, {elapsed} elapsed; "
+            f"load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
 
 
 def forget(folder: Path) -> None:

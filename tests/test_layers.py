@@ -48,7 +48,7 @@ def test_arrows_point_one_way(part: str):
         assert not imported_parts(file) & MAY_NOT_IMPORT[part], file
 
 
-@pytest.mark.parametrize("name", ["files.py", "_checks.py", "_interrupt.py", "errors.py"])
+@pytest.mark.parametrize("name", ["files.py", "_checks.py", "errors.py"])
 def test_what_all_parts_share_imports_none(name: str):
     assert not imported_parts(ROOT / name)
 

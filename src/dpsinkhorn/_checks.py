@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _LARGEST = sys.float_info.max
@@ -45,3 +45,12 @@ def text(value: Any, name: str, error: type[Exception], *, longest: int = 4000) 
     if not isinstance(value, str) or not value.isprintable() or len(value) > longest:
         raise error(f"{name} must be one line of at most {longest} printable characters")
     return value
+
+
+def keys(value: Mapping[str, Any], name: str, error: type[Exception], *, expected: Iterable[str]) -> None:
+    """Refuse a mapping that has other keys than these."""
+    wanted = set(expected)
+    for key in value.keys() - wanted:
+        raise error(f"{name} has an unknown entry {str(key)[:40]!r}")
+    for key in sorted(wanted - value.keys()):
+        raise error(f"{name} has no entry {key!r}")

@@ -5,9 +5,6 @@ The package that raises an error exports it too: `dpsinkhorn.data.DataError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class DPSinkhornError(Exception):
     """What is wrong and what to do, in one line; the command line prints it as it is."""
@@ -47,15 +44,6 @@ class ReleaseError(DPSinkhornError, ValueError):
 
 class TrainingError(DPSinkhornError, ValueError):
     """A training cannot be done as it was asked for."""
-
-
-@contextmanager
-def refused(what: str = "") -> Iterator[None]:
-    """Within it a value that is refused becomes a `TrainingError`, with `what` before it."""
-    try:
-        yield
-    except ValueError as error:
-        raise TrainingError(f"{what}{error}") from error
 
 
 class RankLostError(TrainingError):

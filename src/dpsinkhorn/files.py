@@ -1,10 +1,12 @@
-"""Files that are there with all of their content, on disk, or not at all; and locks. On every system."""
+"""Files and folders that are there with all they hold, on disk, or not at all; and locks. On every system."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -191,3 +193,74 @@ def _sync_path(path: Path) -> None:
         sync(handle)
     finally:
         os.close(handle)
+
+
+# ---- folders
+
+
+@contextlib.contextmanager
+def new_folder(
+    target: Path, error: type[Exception], *, may_replace: Callable[[Path], bool] | None = None
+) -> Iterator[Path]:
+    """Give a draft beside `target` to write into; it takes the target's name at the end of the block.
+
+    When the block raises, nothing of it remains. An existing folder that is not empty is refused as an
+    `error`, unless `may_replace` says yes to it.
+    """
+    refuse_existing(target, error, may_replace)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        yield draft
+        os.chmod(draft, 0o777 & ~umask())  # mkdtemp keeps others out
+        sync_folder(draft)
+        _move(draft, target, error, may_replace)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def refuse_existing(target: Path, error: type[Exception], may_replace: Callable[[Path], bool] | None) -> None:
+    """Refuse what is no folder, and a folder with something in it unless it may be replaced."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise error(f"{target} exists and is not a folder; name another one")
+    if any(target.iterdir()) and not (may_replace and may_replace(target)):
+        hint = "name another one" if may_replace is None else "it holds other files; name another one"
+        raise error(f"the folder {target} exists already; {hint}")
+
+
+def _move(
+    draft: Path, target: Path, error: type[Exception], may_replace: Callable[[Path], bool] | None
+) -> None:
+    """Give the draft its name. What was there before is deleted last.
+
+    Where names cannot be exchanged it steps aside first: a kill then leaves it whole, in `.NAME.*.old`.
+    """
+    refuse_existing(target, error, may_replace)
+    if target.exists() and any(target.iterdir()) and _exchange(draft, target):
+        return  # the draft's name now has what was there before, and whoever made the draft deletes it
+    if not target.exists() or not any(target.iterdir()):
+        if target.exists():
+            target.rmdir()
+        patiently(lambda: os.rename(draft, target))
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    patiently(lambda: os.rename(target, aside / target.name))
+    try:
+        patiently(lambda: os.rename(draft, target))
+    except OSError:
+        os.rename(aside / target.name, target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two names change places in one step, so that no kill comes in between; False where it cannot be."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2  # Linux
+    except (OSError, AttributeError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0)

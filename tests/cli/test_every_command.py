@@ -70,6 +70,25 @@ def test_nobody_leaves_without_a_word(raised, status, said, capsys):
     assert capsys.readouterr() == ("", said)
 
 
+@pytest.mark.parametrize("module", ["typer", "dpsinkhorn.cli.train", "torch"])
+def test_ctrl_c_while_modules_are_imported(module):
+    """It is one line then, too."""
+    code = (
+        "import signal, sys\n"
+        "class CtrlC:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, CtrlC())\n"
+        "from dpsinkhorn.cli import main\n"
+        "main(['train', '--data', 'digits', '--epsilon', '1', '--out', 'nowhere', '--dry-run'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr in ("dpsinkhorn: stopped\n", "dpsinkhorn: stopped before training began\n")
+
+
 def test_exports_a_release(run, tmp_path):
     write_small_release(tmp_path / "release")
     target = tmp_path / "generator.onnx"

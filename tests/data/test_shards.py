@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from itertools import pairwise
 
@@ -10,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from dpsinkhorn.data import DataError, ShardedDataset, from_arrays, load_dataset, load_parts, write_shards
+from dpsinkhorn.data import (
+    DataError,
+    ShardedDataset,
+    from_arrays,
+    load_dataset,
+    load_parts,
+    shards,
+    write_shards,
+)
 from dpsinkhorn.training.records import Records, records_of
 from support.readers import write_idx
 from support.runs import IMAGES, LABELS, bits, finished, small_plan, tiny_data
@@ -52,6 +61,19 @@ class TestWhatIsRead:
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(DataError, match=r"00000.images.npy is shorter than the index says"):
             shards.points(np.array([89]))
+
+    @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system is not asked")
+    def test_files_are_asked_for_before_any_of_them_is_waited_for(self, tmp_path, monkeypatch):
+        """So that the disk has all of it to do at once; some files at a time, since few may be open."""
+        data, files = written(tmp_path, records=30)
+        rows, done, ask, read = np.array([88, 3, 35]), [], os.posix_fadvise, shards._read_at
+        monkeypatch.setattr(os, "posix_fadvise", lambda *asked: (done.append("ask"), ask(*asked)))
+        monkeypatch.setattr(shards, "_read_at", lambda *asked: (done.append("read"), read(*asked))[1])
+        for most, expected in ((128, "ask ask ask read read read"), (2, "ask ask read read ask read")):
+            done.clear()
+            monkeypatch.setattr(shards, "_OPEN", most)
+            assert torch.equal(files.points(rows), data.points(rows))
+            assert " ".join(done) == expected
 
     def test_persons_are_whole_and_in_order(self, tmp_path):
         data, found = written(tmp_path, persons=15)
@@ -235,6 +257,8 @@ class TestRefused:
             {"value_range": [0, 1e300]},
             {"value_range": None},
             {"classes": None},
+            {"content": None},
+            {"content": "no number"},
         ],
     )
     def test_a_hostile_index(self, change, tmp_path):

@@ -12,7 +12,7 @@ import scipy.special
 import torch
 
 from dpsinkhorn.generators import Mixture, MixtureConfig, build_generator, draw_latents
-from dpsinkhorn.generators.rectified import attainable
+from dpsinkhorn.generators.mixture import attainable
 
 GREY = MixtureConfig(image_shape=(1, 8, 8), classes=10, components=3, frequencies=6)
 VARIANTS = {

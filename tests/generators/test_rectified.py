@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from dpsinkhorn.generators.rectified import attainable, latent_normal, rectified_moments
+from dpsinkhorn.generators.mixture import attainable, latent_normal, rectified_moments
 
 MEANS = st.one_of(
     st.floats(-0.2, 1.2),

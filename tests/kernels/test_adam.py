@@ -10,7 +10,7 @@ from torch import nn
 
 from dpsinkhorn.kernels import adam
 from dpsinkhorn.kernels.adam import FlatAdam
-from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
+from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, runs_kernels
 
 OPTIONS = {"betas": (0.9, 0.999), "weight_decay": 2e-5}
 
@@ -34,10 +34,6 @@ def stored(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, torch.Tensor
     """A state as a checkpoint has it: every tensor by itself."""
     entries = optimizer.state_dict()["state"].items()
     return {index: {name: value.clone() for name, value in entry.items()} for index, entry in entries}
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 @runs_kernels

@@ -6,14 +6,10 @@ import pytest
 import torch
 
 from dpsinkhorn.kernels import chacha
-from dpsinkhorn.privacy.noise.sources import key_stream
-from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
+from dpsinkhorn.privacy.noise import key_stream
+from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, runs_kernels
 
 KEY = bytes(range(32))
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 @runs_kernels

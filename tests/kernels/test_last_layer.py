@@ -21,15 +21,10 @@ from support.kernels import (
     compile_for_a_gpu,
     needs_compiler,
     needs_cuda,
-    run_in_interpreter,
     runs_kernels,
 )
 
 SMALL = LastTiling(side=4, pixels=16, parts=3)  # several squares and tiles for each of several programs
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -112,11 +107,7 @@ def assert_alike(
     ],
 )
 def test_same_as_pytorch(
-    shape: tuple[int, ...],
-    outputs: int,
-    size: tuple[int, int],
-    tiling: LastTiling | None,
-    dtype: torch.dtype,
+    shape: tuple[int, ...], outputs: int, size: tuple[int, int], tiling: LastTiling | None, dtype: torch.dtype
 ):
     layer = make_layer(shape[1], outputs)
     layer.weight.data = layer.weight.data.to(

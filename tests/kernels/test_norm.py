@@ -24,7 +24,6 @@ from support.kernels import (
     compile_for_a_gpu,
     needs_compiler,
     needs_cuda,
-    run_in_interpreter,
     runs_kernels,
 )
 
@@ -37,10 +36,6 @@ def tiling(elements: int, programs: int, channels: int = 8, writers: int = 2) ->
 COARSE = tiling(4096, 1, channels=512, writers=1)
 SMALL = tiling(64, 3)  # several tiles for each of several programs
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-7}  # the interpreter cuts bfloat16 off
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 def make_norm(channels: int, seed: int = 0, **options: object) -> nn.BatchNorm2d:

@@ -20,15 +20,10 @@ from support.kernels import (
     compile_for_a_gpu,
     needs_compiler,
     needs_cuda,
-    run_in_interpreter,
     runs_kernels,
 )
 
 TYPES = [torch.float32, torch.float64]
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 def clouds(n: int, m: int, d: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

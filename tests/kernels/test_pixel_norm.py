@@ -7,11 +7,7 @@ import torch
 
 from dpsinkhorn.kernels import pixel_norm
 from dpsinkhorn.kernels.pixel_norm import normed_silu
-from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
+from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, runs_kernels
 
 
 @runs_kernels

@@ -7,11 +7,7 @@ import torch
 
 from dpsinkhorn.kernels import record_sums
 from dpsinkhorn.kernels.record_sums import add_on_grid, products
-from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, run_in_interpreter, runs_kernels
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
+from support.kernels import DEVICE, compile_for_a_gpu, needs_compiler, runs_kernels
 
 
 @pytest.fixture

@@ -24,16 +24,11 @@ from support.kernels import (
     compile_for_a_gpu,
     needs_compiler,
     needs_cuda,
-    run_in_interpreter,
     runs_kernels,
 )
 
 LONG = Schedule(stages=60, iterations=150, relaxation=1.8)
 COSTS: dict[str, Cost] = {"both": L1L2(0.5), "squared": SquaredEuclidean(), "cityblock": Cityblock()}
-
-
-def test_in_the_interpreter():
-    run_in_interpreter(__file__)
 
 
 def draw(*shape: int, seed: int) -> Tensor:

@@ -14,7 +14,7 @@ from dpsinkhorn.mechanisms.none import NoPrivacy
 from dpsinkhorn.mechanisms.shared import fixed_plans as plans
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.fixed_plans import annealed_plans, plan_within_classes
-from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
+from dpsinkhorn.mechanisms.shared.sinkhorn import FixedRows
 from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.ot import L1L2, Cityblock, Cost, MatrixProblem, SquaredEuclidean, solve
 from dpsinkhorn.privacy import SeededNoise, poisson_sample

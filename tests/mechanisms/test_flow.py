@@ -11,8 +11,7 @@ from dpsinkhorn.data import from_arrays
 from dpsinkhorn.generators import FlowConfig, build_generator
 from dpsinkhorn.mechanisms.flow import Flow
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
-from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, StepDraws, flow_loss
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.privacy import epsilon, read_ledger
 from dpsinkhorn.privacy.charges import flatten

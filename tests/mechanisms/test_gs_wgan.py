@@ -16,8 +16,7 @@ from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.taught import PartCritics, part_of
 from dpsinkhorn.privacy import Charge, GaussianMechanism, SeededNoise, epsilon, published_epsilon
 from dpsinkhorn.privacy._pld import _on_one_part
-from dpsinkhorn.privacy.charges import event_from_json, event_to_json
-from dpsinkhorn.privacy.mechanisms import CriticMechanism, parts_of
+from dpsinkhorn.privacy.charges import CriticMechanism, event_from_json, event_to_json, parts_of
 from dpsinkhorn.training import facts_of, load_recipe, make_plan
 from dpsinkhorn.training.state import TrainingState
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsinkhorn import DPSinkhorn, load
 from dpsinkhorn.data import from_arrays, load_dataset
@@ -427,6 +430,122 @@ class TestRuns:
         assert len(asked[0]) == len(asked[1]) == 6
         for first, second in zip(*asked, strict=True):
             assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
+
+
+class Elsewhere(torch.Tensor):
+    """Stands for a tensor on another device: it can be brought here, or written to, and nothing else."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        assert function in (torch.Tensor.cpu, torch.Tensor.detach, torch.Tensor.copy_), function
+        found = super().__torch_function__(function, types, arguments, named)
+        return found.as_subclass(torch.Tensor) if function is torch.Tensor.cpu else found
+
+
+def sent_elsewhere(release):
+    def sent(*given, **named):
+        found = release(*given, **named)
+        there = {
+            name: value.as_subclass(Elsewhere) for name, value in vars(found).items() if value is not None
+        }
+        return dataclasses.replace(found, **there)
+
+    return sent
+
+
+class TestDevices:
+    """Sums over records are the same bits on all devices; what follows them is computed on the CPU."""
+
+    @pytest.mark.parametrize("persons", [None, 20])
+    def test_what_follows_the_noise_is_computed_here(self, persons, monkeypatch):
+        """Else what stands for tensors of another device would say so."""
+        data = tiny_data(persons=persons)
+        plan = plan_of(data, components=3)
+        expected, steps = steps_of(data, plan)
+        steps.take(6)
+        state, steps = steps_of(data, plan)
+        own = [parameter.detach().as_subclass(Elsewhere) for parameter in state.parameters]
+        learner = SimpleNamespace(**{**vars(state), "parameters": own, "generator": state.generator})
+        monkeypatch.setattr(Moments, "deviations", sent_elsewhere(Moments.deviations))
+        monkeypatch.setattr(Moments, "squares", sent_elsewhere(Moments.squares))
+        moved = MomentSteps(learner, Records(data, CPU), plan.build(), horizon=6)
+        moved.take(6)
+        for one, other in zip(expected.parameters, own, strict=True):
+            assert torch.equal(one.detach(), other.as_subclass(torch.Tensor))
+        assert all(type(change) is torch.Tensor for change in learner.gradients)
+
+    @pytest.mark.parametrize("persons", [None, 20])
+    def test_sums_that_another_processor_takes_leave_the_same_bits(self, persons, monkeypatch):
+        """One that adds up in another order, and divides by a number as PyTorch does on a GPU."""
+        data = tiny_data(persons=persons)
+        data = dataclasses.replace(
+            data, images=(data.images / 255).astype(np.float32), value_range=(0.1, 0.7)
+        )
+        plan, used, released = plan_of(data, components=3, sigma=1e-5, frequencies=5), set(), []
+        for processor in (Operations, AnotherProcessor):
+            released.append([])
+            with monkeypatch.context() as patch:
+                for owner, name in ((Moments, "deviations"), (Moments, "squares"), (Records, "_points")):
+                    real = getattr(owner, name)
+                    patch.setattr(owner, name, computed_by(processor, real, used, released[-1]))
+                steps_of(data, plan)[1].take(6)
+        assert {"mm", "sum", "index_add_", "div_"} <= used
+        assert len(released[0]) > 12
+        assert all(torch.equal(one, other) for one, other in zip(*released, strict=True))
+
+    def test_nothing_is_drawn_there(self):
+        kind = plan_of(DATA).kind
+        assert [kind.learns_on(torch.device(device)) for device in ("cuda", "cpu")] == [CPU, CPU]
+
+    def test_what_is_asked_is_computed_number_by_number(self):
+        """Sums of public numbers, whose order is a library's own, would differ in their last bits."""
+        moments = plan_of(DATA, components=3).build()
+        k = moments.config.coefficients
+        centres = 1e3 * torch.randn(4, 3, k, generator=torch.Generator().manual_seed(0))
+        with Operations() as used:
+            moments.place(centres)
+            moments._matrix(centres[0, :1] * torch.ones(k, 1))
+        assert {"mul", "add", "cat", "sqrt_", "reciprocal", "round_"} <= used.names
+        assert not [name for name in used.names if re.search("sum|norm|mm|dot|mean", name)]
+
+
+class Operations(TorchDispatchMode):
+    """Notes which operations are made."""
+
+    def __init__(self, names=None):
+        super().__init__()
+        self.names = set() if names is None else names
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*arguments, **(named or {}))
+
+
+class AnotherProcessor(Operations):
+    """Adds up from the last to the first, and divides by a number by way of the reciprocal."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        name, given = function.overloadpacket.__name__, list(arguments)
+        if name in ("div", "div_") and not isinstance(given[1], torch.Tensor):
+            return getattr(given[0], name.replace("div", "mul"))(1 / given[1])
+        if name == "mm":
+            given = [given[0].flip(1), given[1].flip(0)]
+        elif name == "sum":
+            given[0] = given[0].flip(given[1] if len(given) > 1 else tuple(range(given[0].ndim)))
+        elif name == "index_add_":
+            given[2:4] = given[2].flip(0), given[3].flip(given[1])
+        return super().__torch_dispatch__(function, types, tuple(given), named)
+
+
+def computed_by(processor, real, used, released):
+    def computed(*given, **named):
+        with processor(used):
+            found = real(*given, **named)
+        numbers = [found] if isinstance(found, torch.Tensor) else vars(found).values()
+        released.extend(each for each in numbers if each is not None)
+        return found
+
+    return computed
 
 
 class TestRefusals:

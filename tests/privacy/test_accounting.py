@@ -55,9 +55,11 @@ def exact_gaussian(noise: float, delta: float) -> float:
 def integrated_epsilon(upper, lower, delta: float, reach: float) -> float:
     """ε at δ between two densities on the line, by quadrature of [upper - e^ε lower]₊."""
 
+    points = np.linspace(-reach, reach, 400_001)
+    above, below = upper(points), lower(points)
+
     def excess(e: float) -> float:
-        points = np.linspace(-reach, reach, 400_001)
-        gap = np.maximum(upper(points) - math.exp(e) * lower(points), 0.0)
+        gap = np.maximum(above - math.exp(e) * below, 0.0)
         return float(integrate.trapezoid(gap, points)) - delta
 
     return float(optimize.brentq(excess, 0.0, 50.0, xtol=1e-10)) if excess(0.0) > 0 else 0.0

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dpsinkhorn.privacy import ACCOUNTANTS, CalibrationError, RecordMechanism, calibrate, epsilon
-from dpsinkhorn.privacy.calibration import sampled_gaussian
+from dpsinkhorn.privacy.accounting import sampled_gaussian
 
 DELTA = 1e-5
 

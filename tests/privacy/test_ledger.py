@@ -297,7 +297,15 @@ def count_calls(patch: pytest.MonkeyPatch, crash_at: int, share: float) -> list[
 
 
 @pytest.mark.usefixtures("system")
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize(
+    ("system", "share"),
+    [
+        *(("here", share) for share in (0.0, 0.01, 0.5, 0.99, 1.0)),
+        ("as on Windows", 0.0),
+        ("as on Windows", 0.5),
+    ],
+    indirect=["system"],
+)
 def test_crash_at_every_system_call_leaves_at_least_what_was_used(
     path: Path, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,18 +15,18 @@ import pytest
 import torch
 from scipy import stats
 
+from dpsinkhorn.privacy import exact
 from dpsinkhorn.privacy.noise import (
     NoiseSource,
     SecureNoise,
     SeededNoise,
     add_gaussian,
     add_laplace,
-    exact,
     gaussian_std,
+    key_stream,
     laplace_cells,
     laplace_scale,
     normal_cells,
-    sources,
 )
 
 ALARM = 1e-6
@@ -297,7 +297,7 @@ def test_rounding_moves_neighbours_apart_by_no_more_than_is_paid_for(scale: floa
     zero = torch.zeros(size, dtype=torch.int64)
 
     def whole(v: torch.Tensor) -> list[int]:
-        from dpsinkhorn.privacy.noise.lattice import _on_lattice
+        from dpsinkhorn.privacy.noise import _on_lattice
 
         return [round(x / step - 0.5) for x in _on_lattice(v, zero, step).tolist()]
 
@@ -440,6 +440,17 @@ def test_reachable_outcomes_give_the_value_away_but_not_on_the_lattice() -> None
             assert np.array_equal((np.round(released / step - 0.5) + 0.5) * step, released)
 
 
+def test_places_on_the_lattice_go_by_the_reciprocal() -> None:
+    """As PyTorch divides by a number on a GPU, so that all devices find the same."""
+    values = np.random.default_rng(0).random(100_000) * 2e5
+    step = gaussian_std(0.3, 1.0, len(values)) * 2.0**-30
+    none = torch.zeros(len(values), dtype=torch.int64)
+    found = add_gaussian(torch.from_numpy(values), sensitivity=0.3, noise_multiplier=1.0, cells=none).numpy()
+    places = np.round(values * (1 / step))
+    assert (places != np.round(values / step)).any()
+    assert np.array_equal((places + 0.5) * step, found)
+
+
 # --- CUDA -----------------------------------------------------------------------------------------
 
 
@@ -447,9 +458,7 @@ def test_reachable_outcomes_give_the_value_away_but_not_on_the_lattice() -> None
 @pytest.mark.parametrize("words", [0, 1, 8, 1000, 300_000])
 def test_cuda_key_stream_equals_the_cpu(words: int) -> None:
     key = bytes(range(32))
-    assert torch.equal(
-        sources.key_stream(key, 7, words, torch.device("cuda")).cpu(), sources.key_stream(key, 7, words, CPU)
-    )
+    assert torch.equal(key_stream(key, 7, words, torch.device("cuda")).cpu(), key_stream(key, 7, words, CPU))
 
 
 @needs_cuda
@@ -462,6 +471,18 @@ def test_cuda_draws_the_same_seeded_noise() -> None:
         for d in ("cpu", "cuda")
     ]
     assert torch.equal(*noised)
+
+
+@needs_cuda
+def test_cuda_finds_the_same_places_on_the_lattice() -> None:
+    """Of values so large that the last bit of a quotient decides on some of them."""
+    values = torch.rand(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2e5
+    for times in (0.3, 1.0, 7.0):
+        here, there = (
+            add_gaussian(values.to(d), sensitivity=times, noise_multiplier=1, noise=SeededNoise(6)).cpu()
+            for d in ("cpu", "cuda")
+        )
+        assert torch.equal(here, there)
 
 
 @needs_cuda

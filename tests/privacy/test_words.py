@@ -30,7 +30,7 @@ SOURCE = Path(dpsinkhorn.__file__).parent
 # Expressions that may be rounded to the nearest: what a user typed, and what is no upper bound of an ε.
 NEAREST = {
     "cli/_transport.py": {"row.epsilon"},
-    "privacy/calibration.py": {"self.budget"},
+    "privacy/accounting.py": {"self.budget"},
     "training/plan.py": {"plan.budget_epsilon"},
     "transport/charging.py": {"self.begin.epsilon"},
     "transport/noisy.py": {"target", "_LARGEST_EPSILON"},

@@ -435,7 +435,7 @@ class TestNotFinished:
 
     @pytest.mark.parametrize(("seed", "kind"), [(None, "draft"), (5, "stop")])
     def test_interrupted(self, tmp_path, seed, kind):
-        run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=seed, steps=200))
+        run = Run.create(tmp_path / "run", tiny_plan(DATA, seed=seed, steps=60))
         assert not run.train(DATA, saving=EVERY_BLOCK, watch=lambda now: now.block.step >= 11)
         page = page_of(run.folder)
         assert banner(page).attributes["class"] == f"banner {kind}"

@@ -17,7 +17,7 @@ from dpsinkhorn import load
 from dpsinkhorn.evaluation import beside_picture, nearest_neighbours, neighbours_picture
 from dpsinkhorn.privacy import Budget, Ledger, epsilon, read_ledger
 from dpsinkhorn.report import write_report
-from dpsinkhorn.report.pictures import Picture
+from dpsinkhorn.report.findings import Picture
 from dpsinkhorn.training import Run, Saving
 from support.html import read_page
 from support.runs import DATA, EVERY_BLOCK, IMAGES, LABELS, bits, finished, tiny_data, tiny_plan

@@ -8,7 +8,7 @@ import pytest
 
 from dpsinkhorn.cli import main
 from dpsinkhorn.report import ReportError, gather, registry_entry, write_report
-from dpsinkhorn.report.gather import Findings
+from dpsinkhorn.report.findings import Findings
 from dpsinkhorn.report.standards import sp_800_226
 from support.html import read_page, rows
 from support.releases import statement, write_small_release

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpsinkhorn.privacy import meaning
 from dpsinkhorn.privacy.words import at_most_sure, factor_in_words, one_in
-from dpsinkhorn.report.curve import line_plot
+from dpsinkhorn.report.page import line_plot
 
 
 @given(st.floats(0, 20))

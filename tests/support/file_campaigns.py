@@ -16,10 +16,11 @@ from typing import Any
 
 import dp_accounting as dp
 
+from dpsinkhorn import files
 from dpsinkhorn.privacy import Budget, Charge, Ledger, journal, read_ledger
 from dpsinkhorn.privacy.charges import flatten
 from dpsinkhorn.privacy.journal import JournalLockedError
-from dpsinkhorn.release import About, ReleaseError, _files, load, write_release
+from dpsinkhorn.release import About, ReleaseError, load, write_release
 from dpsinkhorn.release import folder as release_folder
 from support.kills import Death, Plant, Tally, life, plant_nothing
 from support.releases import CONFIGS, statement, trained
@@ -32,14 +33,14 @@ def releases(folder: Path, kills: int, seed: int, plant: Plant = plant_nothing) 
     plant()
     rng, generator = random.Random(f"releases {seed}"), trained(CONFIGS["mlp"])
     found: Counter[str] = Counter()
-    exchange, no_exchange = _files._exchange, lambda *_: False
+    exchange, no_exchange = files._exchange, lambda *_: False
     number = 0
     while found["kills"] < kills:
         place = folder / f"{number}" / "release"
         place.parent.mkdir()
         there: str | None = None
         replaces = number % 3 != 0
-        _files._exchange = no_exchange if number % 6 == 4 else exchange  # as on other systems
+        files._exchange = no_exchange if number % 6 == 4 else exchange  # as on other systems
         for turn in range(20):
             title = f"number {turn}"
             work = partial(_write, place, generator, title, replaces)
@@ -53,7 +54,7 @@ def releases(folder: Path, kills: int, seed: int, plant: Plant = plant_nothing) 
                 there = title_there
             elif there is not None:
                 assert killed
-                assert _files._exchange is no_exchange
+                assert files._exchange is no_exchange
                 # beside it may lie what is left of one before, whose removal was killed
                 aside = next(path for path in _set_aside(place) if _title(path) == there)
                 aside.rename(place)
@@ -171,7 +172,7 @@ def releases_in_place() -> None:
     """A release is written where it will be read."""
 
     @contextmanager
-    def new_folder(target: Path, **_: Any) -> Iterator[Path]:
+    def new_folder(target: Path, *_: Any, **__: Any) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         target.mkdir()

@@ -1,10 +1,8 @@
-"""Tests of Triton kernels without a GPU: in its interpreter, in another process, and by its compiler."""
+"""Tests of Triton kernels: on a GPU or in Triton's interpreter, and by its compiler."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -23,19 +21,6 @@ runs_kernels = pytest.mark.skipif(
 )
 needs_cuda = pytest.mark.skipif(DEVICE == "cpu" or INTERPRETED, reason="needs a CUDA device")
 needs_compiler = pytest.mark.skipif(triton is None or INTERPRETED, reason="needs Triton's compiler")
-
-
-def run_in_interpreter(file: str) -> None:
-    """Run the tests of a file in Triton's interpreter, which must be asked for before Triton is imported."""
-    if DEVICE == "cuda" or INTERPRETED:
-        pytest.skip("the kernels run in this process")
-    if triton is None:
-        pytest.skip("Triton is not installed: THE GPU KERNELS ARE NOT TESTED; pip install triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
 
 
 def compile_for_a_gpu(kernel: Any, types: dict[str, str], constants: dict[str, Any], warps: int = 4) -> None:

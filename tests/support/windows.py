@@ -67,8 +67,7 @@ def behave_like_windows(patch: pytest.MonkeyPatch) -> None:
     def replace(source: Any, target: Any) -> None:
         if os.path.isdir(target):
             raise PermissionError(errno.EACCES, "Permission denied", os.fspath(target))
-        _refuse_held(source)
-        _refuse_held(target)
+        _refuse_held(source, target)
         moves["replace"](source, target)
 
     patch.delattr(files, "fcntl")
@@ -82,12 +81,12 @@ def behave_like_windows(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(os, "open" if stand_in is opened else stand_in.__name__, stand_in)
 
 
-def _refuse_held(path: Any) -> None:
-    """Refuse a file that this process has open or mapped, and a folder with one."""
-    own = os.path.abspath(path)
+def _refuse_held(*paths: Any) -> None:
+    """Refuse files that this process has open or mapped, and folders with one."""
     held = {os.path.realpath(handle.path) for handle in os.scandir("/proc/self/fd")}
-    mapped = Path("/proc/self/maps").read_text()
-    if own in mapped:
-        held |= {line.split(maxsplit=5)[-1] for line in mapped.splitlines()}
-    if any(name == own or name.startswith(own + os.sep) for name in held):
-        raise PermissionError(errno.EACCES, "The process cannot access the file", own)
+    mapped = Path("/proc/self/maps").read_text()  # slow: once for all paths
+    for own in map(os.path.abspath, paths):
+        if own in mapped:
+            held |= {line.split(maxsplit=5)[-1] for line in mapped.splitlines()}
+        if any(name == own or name.startswith(own + os.sep) for name in held):
+            raise PermissionError(errno.EACCES, "The process cannot access the file", own)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpsinkhorn.errors import TrainingError
-from dpsinkhorn.training import Run, arithmetic
-from dpsinkhorn.training.arithmetic import check_float64, multiplies_float64
+from dpsinkhorn.training import Run, state
+from dpsinkhorn.training.state import check_float64, multiplies_float64
 from support.devices import each_device
 from support.runs import DATA, tiny_plan
 
@@ -79,12 +79,12 @@ class TestSwitch:
     @pytest.mark.parametrize("value", ["", "0"])
     def test_off_is_off(self, value, monkeypatch):
         monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", value)
-        monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: True)
+        monkeypatch.setattr(state, "multiplies_float64", lambda _: True)
         check_float64(torch.device("cuda"))
 
 
 def test_a_run_on_such_a_device_spends_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(arithmetic, "multiplies_float64", lambda _: False)
+    monkeypatch.setattr(state, "multiplies_float64", lambda _: False)
     run = Run.create(tmp_path / "run", tiny_plan(DATA))
     with pytest.raises(TrainingError, match="does not multiply in float64 as the guarantee needs it"):
         run.train(DATA)

@@ -20,7 +20,7 @@ from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVI
 from dpsinkhorn.mechanisms.parameter import Parameter
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.record_gradients import StepDraws
 from dpsinkhorn.mechanisms.shared.taught import part_of
 from dpsinkhorn.mechanisms.shared.terms import Facts, FlowSettings, Terms
 from dpsinkhorn.ot import SquaredEuclidean

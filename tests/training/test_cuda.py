@@ -51,7 +51,8 @@ def test_the_gpu_computes_the_same_and_keeps_the_bound(name: str, barrier, group
         sample = Sample(sample.points, sample.labels, torch.arange(200) // 4)
     here = barrier.clipped(GENERATED, LABELS, sample)
     there = barrier.clipped(GENERATED.cuda(), LABELS.cuda(), on_gpu(sample)).cpu()
-    assert float((here - there).norm()) <= 1e-6 * float(here.norm())
+    apart = max(1e-6, 10 * getattr(barrier, "tolerance", 0))  # plans are solved as far as that
+    assert float((here - there).norm()) <= apart * float(here.norm())
 
     end = 196 if grouped else 199  # the last unit is taken away
     fewer = Sample(
@@ -95,19 +96,24 @@ def test_a_seeded_run_resumes_to_the_same_generator(mechanism: str, tmp_path):
     assert np.abs(sampled.astype(int) - again.astype(int)).max() <= 2
 
 
-def digits(*, labelled: bool):
+def digits(*, labelled: bool, persons: bool = False):
     images, labels = load_digits(return_X_y=True)
-    return from_arrays(images.reshape(-1, 8, 8), labels if labelled else None, value_range=(0, 16))
+    return from_arrays(
+        images.reshape(-1, 8, 8),
+        labels if labelled else None,
+        value_range=(0, 16),
+        groups=np.arange(len(images)) // 3 if persons else None,
+    )
 
 
-def moments_plan(data, components: int):
+def moments_plan(data, components: int, **options):
     settings = {"generator": {"components": components, "frequencies": 8}}
     recipe = choose_recipe(facts_of(data), mechanism="moments", settings=settings)
-    return make_plan(recipe, facts_of(data), budget_epsilon=10.0, seed=1)
+    return make_plan(recipe, facts_of(data), budget_epsilon=10.0, seed=1, **options)
 
 
-def trained(folder, plan, data, device: str, stop_after: int | None = None):
-    """The release of a run, which may be stopped after some steps, and resumed."""
+def trained(folder, plan, data, device: str, stop_after: int | None = None, then: str | None = None):
+    """The release of a run, which may be stopped after some steps, and resumed, on another device or not."""
     run = Run.create(folder, plan)
     saving = Saving(checkpoint_seconds=0, picture_steps=2)
     done = run.train(
@@ -119,7 +125,7 @@ def trained(folder, plan, data, device: str, stop_after: int | None = None):
     assert done == (stop_after is None)
     if not done:
         run = Run.resume(folder)
-        assert run.train(data, device=device, saving=saving)
+        assert run.train(data, device=then or device, saving=saving)
     return load(run.release_folder)
 
 
@@ -147,16 +153,27 @@ def test_moments_replays_and_is_drawn_from(labelled: bool, tmp_path):
     assert try_plan(plan, torch.device("cuda")).seconds > 0
 
 
+@pytest.mark.parametrize("persons", [False, True])
 @pytest.mark.parametrize("labelled", [True, False])
-def test_moments_learns_what_it_does_on_a_cpu(labelled: bool, tmp_path):
-    """With one component nothing is drawn but noise, and a seed gives the same noise on every device."""
-    data = digits(labelled=labelled)
-    plan = moments_plan(data, components=1)
-    here, there = (trained(tmp_path / device, plan, data, device).generator for device in ("cpu", "cuda"))
-    for name in ("weights", "middles", "centres"):
-        torch.testing.assert_close(
-            there.get_parameter(name), here.get_parameter(name), rtol=1e-4, atol=1e-4, msg=name
-        )
-    # eigenvectors may point the other way: only the covariances are the same
-    first, second = (generator.factors @ generator.factors.mT for generator in (here, there))
-    assert float((first - second).norm()) <= 1e-3 * float(first.norm())
+def test_moments_has_the_bits_of_a_cpu(labelled: bool, persons: bool, tmp_path):
+    """Wherever its sums are taken, and if a run moves from one device to the other."""
+    data = digits(labelled=labelled, persons=persons)
+    plan = moments_plan(data, components=4, labels="released" if labelled else "uniform")
+    here = trained(tmp_path / "cpu", plan, data, "cpu")
+    others = [
+        trained(tmp_path / "cuda", plan, data, "cuda"),
+        trained(tmp_path / "to-cpu", plan, data, "cuda", stop_after=3, then="cpu"),
+        trained(tmp_path / "to-cuda", plan, data, "cpu", stop_after=2, then="cuda"),
+    ]
+    for there in others:
+        assert there.label_probabilities == here.label_probabilities
+        for name, value in here.generator.state_dict().items():
+            assert torch.equal(value, there.generator.state_dict()[name]), name
+
+
+def test_pixels_have_the_bits_of_a_cpu():
+    """Of a range that is no power of two, where PyTorch divides by a number in another way on a GPU."""
+    data = from_arrays(np.zeros((1, 2, 2), np.float32), value_range=(0.1, 3.2))
+    values = torch.rand(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3.4
+    there = data.scale_(values.cuda()).cpu()
+    assert torch.equal(data.scale_(values), there)

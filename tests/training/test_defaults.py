@@ -10,7 +10,7 @@ import pytest
 from dpsinkhorn.data import from_arrays
 from dpsinkhorn.training import Facts, Request, TrainingError, choose_recipe, load_recipe, make_plan, plan_for
 from dpsinkhorn.training.advice import expectation
-from dpsinkhorn.training.defaults import DELTA
+from dpsinkhorn.training.recipe import DELTA
 
 
 def facts(shape=(1, 28, 28), records=60_000, classes=10, persons=None):

@@ -21,7 +21,7 @@ from dpsinkhorn.mechanisms import batch, image, parameter, record
 from dpsinkhorn.mechanisms.shared import base, clipping, shares
 from dpsinkhorn.mechanisms.shared import sinkhorn as gradients
 from dpsinkhorn.privacy import Charge, ImageMechanism, SecureNoise, SeededNoise, words
-from dpsinkhorn.privacy.noise.sources import key_stream
+from dpsinkhorn.privacy.noise import key_stream
 from dpsinkhorn.training import account, records, steps, watching
 from dpsinkhorn.training.account import Account
 from dpsinkhorn.training.auditing import StepAudit, StepSetting, TrainingReplay, audit_step, replay_plan
@@ -440,7 +440,7 @@ def first_violations(kind: str) -> tuple[str, ...]:
     base = first_units(data, 300)
     plan = replay_plan(base, kind)
     game = TrainingReplay(plan, base)
-    outcomes = chain([game.own], game.against(worst_neighbours(base, data)), exact_outcomes(plan, data))
+    outcomes = chain([game.own], exact_outcomes(plan, data), game.against(worst_neighbours(base, data)))
     return next((outcome.violations for outcome in outcomes if outcome.violations), ())
 
 

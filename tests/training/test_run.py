@@ -12,7 +12,7 @@ from dpsinkhorn import load
 from dpsinkhorn.data import DataError, from_arrays
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy.journal import JournalDamagedError
-from dpsinkhorn.report.pictures import training_log
+from dpsinkhorn.report.findings import training_log
 from dpsinkhorn.training import Run, TrainingError, facts_of, load_recipe, make_plan
 from support.runs import DATA, IMAGES, LABELS, MECHANISMS, finished, lines, tiny_data, tiny_plan, tiny_recipe
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpsinkhorn import DPSinkhorn
-from dpsinkhorn.data import from_arrays
+from dpsinkhorn.data import from_arrays, write_shards
 from dpsinkhorn.training.used_data import note_use
 from support.runs import DATA, IMAGES, LABELS, tiny_arrays, tiny_data, tiny_plan
 
@@ -66,6 +66,22 @@ class TestNotice:
         assert note_use(from_arrays(images, labels), plan, "first", None) is None
         again = from_arrays(*other, groups=groups if how == "persons" else None)
         assert BEFORE in note_use(again, plan, "second", None)
+
+    def test_the_same_images_in_shards(self, plan, tmp_path):
+        """However they are cut, and of whatever files they were made."""
+        data = tiny_data(persons=9)
+        halves = [
+            from_arrays(data.images[rows], data.labels[rows], classes=data.classes)
+            for rows in (slice(40), slice(40, None))
+        ]
+        shards = [
+            write_shards(parts, tmp_path / str(size), size) for size, parts in ((7, halves), (30, data))
+        ]
+        assert note_use(data, plan, "first", None) is None
+        for number, again in enumerate(shards):
+            assert BEFORE in note_use(again, plan, f"{number}", None)
+        other = write_shards(halves[0], tmp_path / "half", 7)
+        assert note_use(other, plan, "other", None) is None
 
     def test_one_record_more_is_other_data(self, plan):
         images = tiny_arrays()[0]

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from dpsinkhorn.cli._shared import print_json, printable
-from dpsinkhorn.cli.data import DataOptions
+from dpsinkhorn.cli._shared import DataOptions, print_json, printable
 
 if TYPE_CHECKING:  # torch is slow to import: `--help` does without
     import numpy as np

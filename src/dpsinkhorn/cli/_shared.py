@@ -12,8 +12,9 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -22,18 +23,20 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as
 
 if TYPE_CHECKING:  # it loads PyTorch, which --help can do without
     from matplotlib.figure import Figure
 
+    from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Progress as RunProgress
 
 BAD_INPUT = 2
@@ -284,11 +287,26 @@ def takes_options(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...,
 
 
 @contextmanager
+def bar_of_each(*columns: ProgressColumn, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Give what to call with a name, what is done of it and how much it is: a bar for each name."""
+    with bars(*columns, TimeRemainingColumn(), quiet=quiet) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = shown.add_task(name, total=total)
+            shown.update(tasks[name], completed=done)
+
+        yield progress
+
+
+@contextmanager
 def bar_of_trainings(
     *, quiet: bool
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[RunProgress], bool]]]:
     """Show what is done, of how many, and the step of the one in training, which Ctrl-C stops."""
     from dpsinkhorn.privacy import format_epsilon
+    from dpsinkhorn.training.watching import stop_on_interrupt
 
     detail = TextColumn("{task.fields[detail]}")
     columns = BarColumn(), MofNCompleteColumn(), detail, TimeElapsedColumn()
@@ -307,3 +325,100 @@ def bar_of_trainings(
             yield show, watch
         except KeyboardInterrupt:
             raise StoppedError("dpsinkhorn: stopped; the same command goes on from here") from None
+
+
+# ---- how data are read, by the commands that take any
+
+
+SplitName = Literal["train", "test", "valid"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How data are read, as it was given."""
+
+    image: Annotated[str | None, "Column or array that holds the images, where not found by name."] = None
+    label: Annotated[
+        str | None, "Where the labels are: a column, an array of an .npz, a .npy file, a CelebA attribute."
+    ] = None
+    unlabelled: Annotated[bool, "Leave labels out."] = False
+    groups: Annotated[str | None, "Column, array or file that names the person behind each record."] = None
+    classes: Annotated[str | None, "The classes: their number, or their names with commas between."] = None
+    class_names: Annotated[str | None, "Public names of classes 0, 1, ..., in order: normal,pneumonia."] = (
+        None
+    )
+    size: Annotated[str | None, "Crop and resize images to this: 32, or 32x48 (height x width)."] = None
+    channels: Annotated[int | None, "Convert images to grey (1) or colour (3)."] = None
+    value_range: Annotated[
+        str | None, "Public range of the pixels, where not that of their type: 0,4095."
+    ] = None
+
+    @classmethod
+    def of(cls, source: Mapping[str, Any]) -> DataOptions:
+        """Return the options of a run, which has them in its run.json as `given` wrote them."""
+        return cls(
+            **{field.name: source[field.name] for field in dataclasses.fields(cls) if field.name in source}
+        )
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the options that were given, as `load_dataset` takes them."""
+        parsers: dict[str, Callable[[str], Any]] = {
+            "classes": parse_classes,
+            "class_names": parse_names,
+            "size": parse_size,
+            "value_range": lambda text: parse_numbers(text, "--value-range", "0,4095"),
+        }
+        return {
+            name: parsers[name](value) if name in parsers else value for name, value in self.given().items()
+        }
+
+    def load(self, source: str, *, split: SplitName = "train", quiet: bool) -> Dataset:
+        """Read a data set, with a progress bar on stderr while pictures are decoded."""
+        from dpsinkhorn.data import load_dataset
+
+        with bar_of_each(BarColumn(), MofNCompleteColumn(), quiet=quiet) as progress:
+            pictures = functools.partial(progress, "reading pictures")
+            data = load_dataset(source, split=split, progress=pictures, **self.parsed())
+        if data.skipped_files:
+            warn(printable(data.skipped_sentence()))
+        return data
+
+    def parts(self, source: str, *, split: SplitName = "train") -> Iterator[Dataset]:
+        """Read a folder of several files one after the other; any other source is one part."""
+        from dpsinkhorn.data import load_parts
+
+        for part in load_parts(source, split=split, **self.parsed()):
+            if part.skipped_files:
+                warn(printable(part.skipped_sentence()))
+            yield part
+
+
+def parse_classes(text: str) -> int | tuple[str, ...]:
+    """`10`, or `cat,dog`.
+
+    >>> parse_classes("10"), parse_classes("cat, dog")
+    (10, ('cat', 'dog'))
+    """
+    try:
+        return int(text)
+    except ValueError:
+        return parse_names(text)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`32`, or `32x48`: height and width.
+
+    >>> parse_size("32"), parse_size("32x48")
+    ((32, 32), (32, 48))
+    """
+    try:
+        sides = [int(side) for side in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2):
+        raise BadInputError(f"--size must be like 32 or 32x48 (height x width), not {text}")
+    return sides[0], sides[-1]

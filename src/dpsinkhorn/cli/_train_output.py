@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does withou
 
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Plan, Progress, Run
-    from dpsinkhorn.training.shared_ledger import SharedBudget
+    from dpsinkhorn.training.account import SharedBudget
 
 _MANY_STEPS = 1000
 _LINE_SECONDS = 60.0  # between lines of progress where there is no terminal
@@ -30,7 +30,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
     """What the user should know of a plan before it is carried out."""
     from dpsinkhorn.privacy import format_epsilon
     from dpsinkhorn.training.advice import advice_on
-    from dpsinkhorn.training.defaults import DELTA
+    from dpsinkhorn.training.recipe import DELTA
 
     if plan.seed is not None:
         warn("a seeded run replays: who knows the seed knows the noise. It is NOT for release")
@@ -62,7 +62,7 @@ def warn_about(plan: Plan, dataset: Dataset, device: torch.device) -> None:
 def show_plan(plan: Plan, device: torch.device, shared: SharedBudget | None, as_json: bool) -> None:
     """The plan, what it leaves on its ledger, and how long it would take: that is tried on made-up data."""
     from dpsinkhorn.privacy import format_epsilon
-    from dpsinkhorn.privacy.mechanisms import parts_of
+    from dpsinkhorn.privacy.charges import parts_of
     from dpsinkhorn.training.advice import expectation
     from dpsinkhorn.training.trial import try_plan
 

@@ -12,6 +12,7 @@ from rich.progress import Progress, TaskID
 from dpsinkhorn.cli._audit_output import AuditResult, audit_replay, result_of_run, result_of_step
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DataOptions,
     JsonOption,
     bars,
     check_plot_path,
@@ -22,7 +23,6 @@ from dpsinkhorn.cli._shared import (
     print_table,
     takes_options,
 )
-from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import (
     DeltaOption,
     NoiseOption,

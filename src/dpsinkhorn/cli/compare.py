@@ -13,15 +13,16 @@ from rich.table import Table
 
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DataOptions,
     DeviceOption,
     JsonOption,
+    SplitName,
     bar_of_trainings,
     parse_names,
     print_json,
     takes_options,
     warn,
 )
-from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.files import failing_as, replace_file
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without

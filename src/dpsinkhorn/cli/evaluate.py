@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from dpsinkhorn.cli._evaluate_output import progress_bars, show_evaluation
 from dpsinkhorn.cli._shared import (
     BadInputError,
+    DataOptions,
     DeviceOption,
     JsonOption,
     ReleaseArgument,
+    SplitName,
     check_file,
     json_text,
     parse_names,
@@ -22,7 +24,6 @@ from dpsinkhorn.cli._shared import (
     takes_options,
     warn,
 )
-from dpsinkhorn.cli.data import DataOptions, SplitName
 from dpsinkhorn.errors import DPSinkhornError
 from dpsinkhorn.files import failing_as, new_file
 

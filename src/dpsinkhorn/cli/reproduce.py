@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from dpsinkhorn.cli._shared import (
-    BadInputError,
-    JsonOption,
-    bar_of_trainings,
-    print_json,
-    takes_options,
-)
+from dpsinkhorn.cli._shared import BadInputError, JsonOption, bar_of_trainings, print_json, takes_options
 from dpsinkhorn.files import failing_as
 
 if TYPE_CHECKING:  # they load PyTorch, which --help can do without

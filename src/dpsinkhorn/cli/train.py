@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsinkhorn._interrupt import stop_on_interrupt
-from dpsinkhorn.cli._shared import BadInputError, JsonOption, StoppedError, parse_rate, takes_options, warn
+from dpsinkhorn.cli._shared import (
+    BadInputError,
+    DataOptions,
+    JsonOption,
+    StoppedError,
+    parse_rate,
+    takes_options,
+    warn,
+)
 from dpsinkhorn.cli._train_output import show_end, show_plan, show_progress, warn_about
-from dpsinkhorn.cli.data import DataOptions
 from dpsinkhorn.cli.privacy import AccountantName, AnyMechanism
 
 if TYPE_CHECKING:  # torch and the rest are slow to import: `--help` does without
@@ -177,6 +183,7 @@ def _hold_records(options: TrainOptions, ranks: Ranks) -> None:
     """What ranks other than the first do: that one has the plan, the ledger and the folder."""
     from dpsinkhorn.generators import choose_device
     from dpsinkhorn.training.shared_records import answer
+    from dpsinkhorn.training.watching import stop_on_interrupt
 
     def load(source: dict[str, Any]) -> Dataset:
         return DataOptions.of(source).load(source["data"], quiet=True)
@@ -190,7 +197,7 @@ def _train(options: TrainOptions, ranks: Ranks | None) -> None:
     try:
         from dpsinkhorn.generators import choose_device
         from dpsinkhorn.training import Run, plan_for
-        from dpsinkhorn.training.shared_ledger import check_ledger
+        from dpsinkhorn.training.account import check_ledger
 
         device, quiet = choose_device(options.device, BadInputError), options.as_json
         if ranks is not None:
@@ -295,7 +302,7 @@ def _resumed(options: TrainOptions, ranks: Ranks | None) -> tuple[Run, dict[str,
 def _trained(
     run: Run, dataset: Dataset, device: torch.device, options: TrainOptions, ranks: Ranks | None
 ) -> bool:
-    from dpsinkhorn.training import Saving
+    from dpsinkhorn.training.watching import Saving, stop_on_interrupt
 
     saving = Saving(checkpoint_seconds=options.checkpoint_every, picture_steps=options.picture_every)
     with show_progress(run, quiet=options.as_json) as bar, stop_on_interrupt() as stop:

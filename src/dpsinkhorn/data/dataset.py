@@ -127,8 +127,9 @@ class Dataset:
     def scale_(self, values: torch.Tensor) -> torch.Tensor:
         """From pixels in the public range, as float64, to numbers in [-1, 1]. They change in place."""
         low, high = self.value_range
-        # 2x - (low + high) is exact for whole numbers, so the division is the only rounding
-        return values.mul_(2).sub_(low + high).div_(high - low).clamp_(-1, 1)
+        # 2x - (low + high) is exact for whole numbers, so the division is the only rounding. It is by a
+        # tensor: by a number PyTorch divides by way of the reciprocal on a GPU, for other bits
+        return values.mul_(2).sub_(low + high).div_(values.new_full((), high - low)).clamp_(-1, 1)
 
     def found_range(self) -> tuple[float, float]:
         """Return the least and the largest value that the images hold. Private: for the curator's eyes only.
@@ -178,13 +179,18 @@ class Dataset:
     def digest(self, key: bytes) -> str:
         """A keyed digest of all images at 8 bits, whatever their order, labels and format. Private.
 
-        It is a sum of hashes of the records, so that only who has the key can compare it with other data.
+        Only who has the key can compare it with other data.
 
         >>> images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
         >>> same, fewer = from_arrays(images[::-1] / 255, [0, 1, 0]), from_arrays(images[:2])
         >>> from_arrays(images).digest(b"key") == same.digest(b"key") != fewer.digest(b"key")
         True
         """
+        whole = f"{self.records} of {self.image_shape}: {self.content()}"
+        return hashlib.blake2b(whole.encode(), key=key, digest_size=32).hexdigest()
+
+    def content(self) -> int:
+        """Return the sum of hashes of all images at 8 bits, modulo 2^256. Private."""
         low, high = self.value_range
         total = 0
         for part in _chunks(self.records, math.prod(self.image_shape)):
@@ -192,9 +198,8 @@ class Dataset:
             if images.dtype != np.uint8 or (low, high) != (0, 255):
                 images = np.rint((images.astype(np.float64) - low) * (255 / (high - low))).astype(np.uint8)
             for image in np.ascontiguousarray(images):
-                total += int.from_bytes(hashlib.blake2b(image, key=key, digest_size=32).digest(), "little")
-        whole = f"{self.records} of {self.image_shape}: {total % 2**256}"
-        return hashlib.blake2b(whole.encode(), key=key, digest_size=32).hexdigest()
+                total += int.from_bytes(hashlib.blake2b(image, digest_size=32).digest(), "little")
+        return total % 2**256
 
     def __repr__(self) -> str:
         channels, height, width = self.image_shape

@@ -14,7 +14,7 @@ from dpsinkhorn import _checks
 from dpsinkhorn.data import arrays, folders
 from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.data.named import KNOWN, require_known
-from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, Progress, is_dicom, parse_size
+from dpsinkhorn.data.pictures import DICOM_HINT, PICTURE_SUFFIXES, Progress, is_dicom
 from dpsinkhorn.data.request import Content, Persons, Request
 from dpsinkhorn.data.shards import is_sharded, read_shards
 from dpsinkhorn.errors import DataError
@@ -67,7 +67,7 @@ def load_dataset(
     if channels not in (None, 1, 3):
         raise DataError(f"channels must be 1 (grey) or 3 (colour), not {channels}")
     names = _checked_names(class_names)
-    fitted = parse_size(size), channels
+    fitted = _parse_size(size), channels
     asked = Request(
         *(split, image, label, groups, unlabelled, classes, names, *fitted, value_range, progress, persons)
     )
@@ -98,6 +98,20 @@ def load_parts(source: str | os.PathLike[str], *, split: str = "train", **option
         yield load_dataset(part, split=split, persons=persons, **options)
     if not parts:
         yield load_dataset(source, split=split, **options)
+
+
+def _parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return height and width from one number or two.
+
+    >>> _parse_size(32)
+    (32, 32)
+    """
+    if size is None:
+        return None
+    both = (size, size) if isinstance(size, (int, np.integer)) else tuple(size)
+    if len(both) != 2 or not all(isinstance(s, (int, np.integer)) and 1 <= s <= 4096 for s in both):
+        raise DataError(f"size must be a height and a width of 1 to 4096 pixels, or one number, not {size!r}")
+    return int(both[0]), int(both[1])
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -65,20 +65,6 @@ def check_fits(size: int, what: str) -> None:
         )
 
 
-def parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return height and width from one number or two.
-
-    >>> parse_size(32)
-    (32, 32)
-    """
-    if size is None:
-        return None
-    both = (size, size) if isinstance(size, (int, np.integer)) else tuple(size)
-    if len(both) != 2 or not all(isinstance(s, (int, np.integer)) and 1 <= s <= 4096 for s in both):
-        raise DataError(f"size must be a height and a width of 1 to 4096 pixels, or one number, not {size!r}")
-    return int(both[0]), int(both[1])
-
-
 def decode_all(
     sources: Sequence[bytes | Path],
     names: Sequence[str],

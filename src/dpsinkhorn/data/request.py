@@ -84,7 +84,9 @@ class Request:
             value_range=self.value_range,
             name=name,
         )
-        fitted = fit_array(made.images, self.size, self.channels)
+        fitted = made.images
+        if self.size is not None or self.channels is not None:
+            fitted = fit_array(fitted, self.size, self.channels)
         if class_names:
             made = replace(made, class_names=class_names)
         if self.class_names:

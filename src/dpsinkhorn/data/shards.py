@@ -1,6 +1,7 @@
 """A folder of shards: data of any size, of which only the records that are asked for are ever in memory.
 
-index.json         sizes, classes, range of values, and SHA-256 of every file; written last
+index.json         sizes, classes, range of values, the sum of the images' hashes, and SHA-256 of every file;
+                   written last
 00000.images.npy   (n, height, width, channels)
 00000.labels.npy   (n,), where there are classes
 00000.groups.npy   (n,), where persons are named: their numbers in this shard, in order, none in two shards
@@ -15,7 +16,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,14 +30,14 @@ from dpsinkhorn.data.dataset import Dataset
 from dpsinkhorn.errors import DataError
 from dpsinkhorn.files import failing_as, write_new
 
-__all__ = ["ShardedDataset", "is_sharded", "read_shards", "write_shards"]
-
 _INDEX = "index.json"
 _FORMAT = "dpsinkhorn shards, version 1"
 _BYTES, _LEAST_SHARDS = 2**26, 64  # of images in a shard at most; by default
 _AT_ONCE = 2**20  # bytes of a file that are hashed together
 _LARGEST = 1e30  # of values
 _FEW = 16  # times as many records are in a file of which some are read one by one
+_OPEN = 128  # files at a time
+_FEW_BYTES = 2**14  # for each of them: in smaller files, as of labels, the disk is asked for all there are
 
 
 @dataclass(frozen=True)
@@ -81,37 +83,53 @@ class _Joined:
         numbers = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
         places = np.searchsorted(self.starts, numbers, side="right") - 1
-        for place in np.unique(places).tolist():
-            here = places == place
-            found[here] = self._rows(place, numbers[here] - self.starts[place])
-            if offset := self._files[place][2]:
-                found[here] += offset
+        there = np.unique(places).tolist()
+        for some in (there[at : at + _OPEN] for at in range(0, len(there), _OPEN)):
+            with ExitStack() as files:
+                own = [(place, places == place) for place in some]
+                # all are asked of the disk before the first is waited for
+                reads = [self._asked(place, numbers[here] - self.starts[place], files) for place, here in own]
+                for (place, here), read in zip(own, reads, strict=True):
+                    found[here] = read()
+                    if offset := self._files[place][2]:
+                        found[here] += offset
         return found
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
 
-    def _rows(self, place: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Read some rows of a file: one by one where they are few, since a map costs a page for each."""
+    def _asked(
+        self, place: int, rows: npt.NDArray[np.int64], files: ExitStack
+    ) -> Callable[[], npt.NDArray[Any]]:
+        """Ask the disk for some rows of a file, and return what reads them while `files` are open.
+
+        Where they are few they are read one by one, since a map costs a page for each.
+        """
         path, length, _ = self._files[place]
         if len(rows) * _FEW > length:
-            return self.file(place)[rows]
+            return lambda: self.file(place)[rows]
         if place not in self._layouts:
             array = self.file(place)
             assert isinstance(array, np.memmap)  # it has records
             self._layouts[place] = array.offset, array.dtype
         start, dtype = self._layouts[place]
-        found = np.empty((len(rows), *self.shape[1:]), dtype)
-        size = found.itemsize * math.prod(self.shape[1:])
-        with failing_as(DataError, f"cannot read {path}"), path.open("rb", buffering=0) as stream:
-            if hasattr(os, "posix_fadvise"):  # the disk fetches them side by side
-                for row in rows.tolist():
-                    os.posix_fadvise(stream.fileno(), start + row * size, size, os.POSIX_FADV_WILLNEED)
-            for row, into in zip(rows.tolist(), found.reshape(len(rows), -1), strict=True):
-                stream.seek(start + row * size)
-                if stream.readinto(into.data) != size:
-                    raise DataError(f"{path} is shorter than the index says; write the shards again")
-        return found
+        size = dtype.itemsize * math.prod(self.shape[1:])
+        at = (start + rows * size).tolist()
+        with failing_as(DataError, f"cannot read {path}"):
+            file = files.enter_context(path.open("rb", buffering=0)).fileno()
+            if hasattr(os, "posix_fadvise"):
+                many = len(at) * _FEW_BYTES > length * size
+                for begin, count in [(start, length * size)] if many else [(begin, size) for begin in at]:
+                    os.posix_fadvise(file, begin, count, os.POSIX_FADV_WILLNEED)
+
+        def read() -> npt.NDArray[Any]:
+            with failing_as(DataError, f"cannot read {path}"):
+                found = b"".join([_read_at(file, begin, size) for begin in at])
+            if len(found) < len(at) * size:
+                raise DataError(f"{path} is shorter than the index says; write the shards again")
+            return np.frombuffer(found, dtype).reshape(len(rows), *self.shape[1:])
+
+        return read
 
     def file(self, place: int) -> npt.NDArray[Any]:
         """Map a file into memory; what was read of it stays there only until another one is mapped."""
@@ -158,13 +176,9 @@ class ShardedDataset(Dataset):
     def layout_digest(self) -> str:
         return hashlib.sha256(json.dumps(dict(self.index), sort_keys=True).encode()).hexdigest()
 
-    def digest(self, key: bytes) -> str:
-        """A keyed digest of the shards: it knows these again, not the same images in another format.
-
-        It is of the index alone: the files of other ranks need not be here.
-        """
-        images = sorted(shard.digests["images"] for shard in self.shards)
-        return hashlib.blake2b(" ".join(images).encode(), key=key, digest_size=32).hexdigest()
+    def content(self) -> int:
+        """Return the sum of hashes that the index has: the files of other ranks need not be here."""
+        return int(self.index["content"], 16)
 
     def found_range(self) -> tuple[float, float]:
         low, high = self.index["found_range"]
@@ -227,6 +241,7 @@ def read_shards(folder: Path) -> ShardedDataset:
         made = _dataset(folder, index, shards)
         if not made.records or min(min(shard.records, shard.units) for shard in shards) < 1:
             raise ValueError("it has no records")
+        made.content()
         low, high = made.value_range
         if not (-_LARGEST <= low < high <= _LARGEST and made.images.dtype in ("u1", "u2", "f4")):
             raise ValueError("range or type of the values make no sense")
@@ -286,7 +301,7 @@ def _add(part: Dataset, index: dict[str, Any], folder: Path, records: int | None
     low, high = part.found_range()
     counts = np.array(part.found_counts(), np.int64)
     if not index:
-        found = {"found_range": [low, high], "found_counts": counts.tolist()}
+        found = {"found_range": [low, high], "found_counts": counts.tolist(), "content": "0"}
         index.update({"format": _FORMAT, "name": part.name, **facts, **found, "shards": []})
     else:
         if part.labels is not None and not part.classes_stated:
@@ -302,6 +317,7 @@ def _add(part: Dataset, index: dict[str, Any], folder: Path, records: int | None
                 )
         index["found_range"] = [min(index["found_range"][0], low), max(index["found_range"][1], high)]
         index["found_counts"] = (counts + index["found_counts"]).tolist()
+    index["content"] = f"{(int(index['content'], 16) + part.content()) % 2**256:x}"
     size = math.prod(part.images.shape[1:]) * part.images.dtype.itemsize
     many = min(max(1, _BYTES // size), -(-part.records // _LEAST_SHARDS)) if records is None else records
     for rows in _shares(part, many):
@@ -363,6 +379,13 @@ def _dataset(folder: Path, index: Mapping[str, Any], shards: tuple[_Shard, ...])
 
 def _path(folder: Path, number: int, what: str) -> Path:
     return folder / f"{number:05d}.{what}.npy"
+
+
+def _read_at(file: int, begin: int, size: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(file, size, begin)
+    os.lseek(file, begin, os.SEEK_SET)  # on Windows
+    return os.read(file, size)
 
 
 def _digest(path: Path) -> str:

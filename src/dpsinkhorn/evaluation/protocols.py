@@ -16,15 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpsinkhorn.errors import EvaluationError
-from dpsinkhorn.evaluation.architectures import (
-    authors_cnn,
-    cnn,
-    linear,
-    mlp,
-    resnet,
-    resnext,
-    wide_resnet,
-)
+from dpsinkhorn.evaluation.architectures import authors_cnn, cnn, linear, mlp, resnet, resnext, wide_resnet
 from dpsinkhorn.evaluation.networks import Lesson, Network, Report, Verdict, pixels, silent
 from dpsinkhorn.generators import Variation
 from dpsinkhorn.release import Release

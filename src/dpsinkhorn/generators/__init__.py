@@ -7,10 +7,12 @@
 torch.Size([2, 1, 28, 28])
 """
 
+import dpsinkhorn.generators.networks  # noqa: F401  # what configs of their kinds are made into
 from dpsinkhorn.errors import GeneratorError
 from dpsinkhorn.generators.base import (
     Generator,
     ModuleClass,
+    build_generator,
     check_probabilities,
     choose_device,
     draw_labels,
@@ -18,13 +20,20 @@ from dpsinkhorn.generators.base import (
     frozen_copy,
     recompute_batch_statistics,
 )
-from dpsinkhorn.generators.configs import BigGANConfig, DCGANConfig, FlowConfig, MixtureConfig, MLPConfig
+from dpsinkhorn.generators.configs import (
+    BigGANConfig,
+    DCGANConfig,
+    FlowConfig,
+    MixtureConfig,
+    MLPConfig,
+    Variation,
+    config_from_json,
+    config_to_json,
+)
 from dpsinkhorn.generators.configs import Config as GeneratorConfig
 from dpsinkhorn.generators.custom import CustomConfig, register_module
 from dpsinkhorn.generators.flow import Flow
-from dpsinkhorn.generators.kinds import build_generator, config_from_json, config_to_json
 from dpsinkhorn.generators.mixture import Mixture
-from dpsinkhorn.generators.variation import Variation
 
 __all__ = [
     "BigGANConfig",

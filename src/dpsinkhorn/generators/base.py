@@ -90,16 +90,25 @@ def check_probabilities(probabilities: Sequence[float], classes: int | None = No
     return values
 
 
+_MODULES: dict[type[Config], type[Generator]] = {}
+
+
 class Generator(nn.Module):
     """A function that takes latents, and labels where it has classes, to images in [-1, 1].
 
     A network implements `render`; it never sees the labels, only the latents with the embedded label beside
-    them. What is no network has its own `images`.
+    them. What is no network has its own `images`. A subclass names the configs
+    that it is made from: `class MLP(Generator, makes=MLPConfig)`.
     """
 
     config: Config
     module_class: ModuleClass | None = None
     """The user's own class, of whose inside nothing is known: it is neither folded nor laid out anew."""
+
+    def __init_subclass__(cls, makes: type[Config]) -> None:
+        """Have `build_generator` make this class for configs of a kind."""
+        super().__init_subclass__()
+        _MODULES[makes] = cls
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -160,6 +169,27 @@ class Generator(nn.Module):
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         centre = images[:, :, top : top + height, left : left + width]
         return torch.tanh(centre.to(dtype))  # never in a reduced precision, whatever layers have
+
+
+def build_generator(
+    config: Config, seed: int | None = None, module_class: ModuleClass | None = None
+) -> Generator:
+    """Build the generator of a config, on the CPU, in training mode.
+
+    With a seed the initial weights depend on it alone, and PyTorch's global random state stays as it was.
+    For a config of kind `custom`, `module_class` is the user's own.
+
+    >>> from dpsinkhorn.generators import MLPConfig
+    >>> build_generator(MLPConfig(image_shape=(1, 8, 8), classes=10)).config.classes
+    10
+    """
+    module: Callable[..., Generator] = _MODULES[type(config)]
+    given = () if module_class is None else (module_class,)
+    if seed is None:
+        return module(config, *given)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return module(config, *given)
 
 
 def activation(name: str) -> nn.Module:

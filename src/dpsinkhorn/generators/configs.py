@@ -1,4 +1,4 @@
-"""What a generator is made of: one small frozen config per kind.
+"""What a generator is made of: one small frozen config per kind; and the variation that sampling adds.
 
 A config may come from a stranger's file, so every field is declared with the values that it may take, and the
 parameters and activations that it asks for are checked, before anything is allocated.
@@ -9,14 +9,102 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 from dpsinkhorn import _checks
 from dpsinkhorn.errors import GeneratorError
-from dpsinkhorn.generators.variation import Variation
+
+# ---- what sampling adds to images: small random changes by public numbers, of which nothing is learned
+
+
+_CELL = 7  # pixels between the points of the grid that a displacement is drawn on
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Random changes to every image, drawn for each anew.
+
+    A generator's images are smoother than real ones and vary less, and classifiers that never saw anything
+    else stumble over both. All of it is public, so it costs no privacy.
+
+    Args:
+        warp: standard deviation, in pixels, of a smooth random displacement.
+        sharpen: largest strength of sharpening (unsharp masking); each image's is uniform up to it.
+        grain: largest standard deviation of white noise on pixels in [-1, 1]; each image's is uniform up to
+            it.
+
+    >>> images = torch.zeros(2, 1, 28, 28)
+    >>> Variation(grain=0.2)(images, torch.Generator().manual_seed(0)).std() > 0
+    tensor(True)
+    >>> torch.equal(Variation()(images, torch.Generator()), images)
+    True
+    """
+
+    warp: float = 0.0
+    sharpen: float = 0.0
+    grain: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, most in (("warp", 8), ("sharpen", 16), ("grain", 1)):
+            _checks.number(getattr(self, name), name, GeneratorError, least=0, most=most)
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {name: value for name, value in vars(self).items() if value}
+
+    def __call__(self, images: Tensor, random: torch.Generator) -> Tensor:
+        """Change images, (n, channels, height, width) in [-1, 1]; grain can take them out of that range."""
+        if self.warp:
+            images = _warped(images, self.warp, random)
+        if self.sharpen:
+            images = images + self._strengths(images, self.sharpen, random) * (images - _blurred(images))
+            images = images.clamp(-1, 1)
+        if self.grain:
+            noise = torch.randn(images.shape, generator=random, device=images.device)
+            images = images + self._strengths(images, self.grain, random) * noise
+        return images
+
+    @staticmethod
+    def _strengths(images: Tensor, most: float, random: torch.Generator) -> Tensor:
+        return most * torch.rand(len(images), 1, 1, 1, generator=random, device=images.device)
+
+
+def _warped(images: Tensor, size: float, random: torch.Generator) -> Tensor:
+    """Displace each image by a smooth field: normal numbers on a coarse grid, interpolated."""
+    count, _, height, width = images.shape
+    cells = [math.ceil(side / _CELL) + 1 for side in (height, width)]
+    coarse = size * torch.randn(count, 2, *cells, generator=random, device=images.device)
+    field = functional.interpolate(coarse, size=(height, width), mode="bicubic", align_corners=True)
+    # from pixels to the units of grid_sample, in which an image reaches from -1 to 1
+    scale = torch.tensor([2 / width, 2 / height], device=images.device)
+    place = torch.eye(2, 3, device=images.device).expand(count, 2, 3)
+    grid = functional.affine_grid(place, list(images.shape), align_corners=False)
+    return functional.grid_sample(
+        images, grid + field.permute(0, 2, 3, 1) * scale, padding_mode="border", align_corners=False
+    )
+
+
+def _blurred(images: Tensor) -> Tensor:
+    """Blur images by the binomial kernel of 3 x 3."""
+    channels = images.shape[1]
+    line = torch.tensor([0.25, 0.5, 0.25], device=images.device)
+    kernel = torch.outer(line, line).expand(channels, 1, 3, 3)
+    padded = functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    return functional.conv2d(padded, kernel, groups=channels)
+
+
+# ---- what a generator is made of
+
 
 LARGEST_LATENT = 3 * 512 * 512
 LARGEST_PARAMETERS = 2**28  # 1 GiB of float32
@@ -54,6 +142,9 @@ def _sizes(value: Any, name: str, error: type[Exception]) -> None:
         _checks.whole(size, f"a size in {name}", error, least=1, most=65536)
 
 
+_KINDS: dict[str, type[Config]] = {}
+
+
 @dataclass(frozen=True)
 class Config:
     """What every config has. `image_shape` is (channels, height, width); 0 classes is unconditional.
@@ -69,6 +160,10 @@ class Config:
     warp: float = 0.0
     sharpen: float = 0.0
     grain: float = 0.0
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -250,7 +345,7 @@ class MixtureConfig(Config):
     An image is `components` K centres, of which one is chosen, and a normal deviation from it, in the
     coefficients (i, j) with i + j < `frequencies` of the cosine transform of each channel: all of them, where
     that is height + width - 1 or more. All components of a class have the same covariance. Pixels are clamped
-    to [0, 1] in a way that keeps their means and variances, see `rectified`.
+    to [0, 1] in a way that keeps their means and variances, see `latent_normal`.
 
     >>> config = MixtureConfig(image_shape=(1, 28, 28), classes=10)
     >>> config.coefficients, config.latent
@@ -342,3 +437,47 @@ class FlowConfig(Config):
     def activations(self) -> int:
         _, height, width = self.image_shape
         return 3 * self.channels * math.ceil(height / 2) * math.ceil(width / 2)
+
+
+# ---- configs as JSON
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
+    """Return plain JSON values, every field included.
+
+    >>> config_to_json(MLPConfig(image_shape=(1, 8, 8), classes=10))["kind"]
+    'mlp'
+    """
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    return {"kind": config.kind, **plain}
+
+
+def config_from_json(data: Any) -> Config:
+    """Read back `config_to_json`. Unknown fields, wrong types and absurd sizes raise `GeneratorError`.
+
+    Fields that have a default may be left out.
+
+    >>> config_from_json({"kind": "dcgan", "image_shape": [1, 28, 28], "classes": 10}).width
+    64
+    >>> config_from_json({"kind": "dcgan", "heads": 8})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dpsinkhorn.errors.GeneratorError: a dcgan has no field 'heads'; it has activation, ...
+    """
+    if not isinstance(data, Mapping):
+        raise GeneratorError("the config of a generator must be a table of fields")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise GeneratorError(f"kind must be one of {', '.join(_KINDS)}")
+    fields = {field.name: field for field in dataclasses.fields(_KINDS[kind])}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    del values["kind"]
+    for name in values.keys() - fields.keys():
+        known = ", ".join(sorted(fields.keys() - {"image_shape", "classes"}))
+        raise GeneratorError(f"a {kind} has no field {str(name)[:40]!r}; it has {known}")
+    for name, field in fields.items():
+        if name not in values and field.default is dataclasses.MISSING:
+            raise GeneratorError(f"the config of a {kind} needs {name}")
+    return _KINDS[kind](**values)

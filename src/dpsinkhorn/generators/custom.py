@@ -49,7 +49,7 @@ class CustomConfig(Config):
         return _ACTIVATIONS_PER_PIXEL * self.points
 
 
-class Custom(Generator):
+class Custom(Generator, makes=CustomConfig):
     """Calls the user's module, and sees to it that its images have the shape and the range of others."""
 
     config: CustomConfig

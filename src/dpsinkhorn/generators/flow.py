@@ -24,7 +24,7 @@ _FREQUENCIES = 32  # of the time, from 1 to 1,000
 _STEP = 2.0**-24  # uniform float32 numbers are whole multiples of it, 0 included, which no normal number has
 
 
-class Flow(Generator):
+class Flow(Generator, makes=FlowConfig):
     """Moves normal noise to images along the velocity that a U-Net gives; see `FlowConfig`."""
 
     config: FlowConfig

@@ -19,7 +19,7 @@ from dpsinkhorn.kernels.norm import fused_norm, supported
 _ALIGNED = 16  # columns of a product that a GPU takes well come in multiples of this
 
 
-class MLP(Generator):
+class MLP(Generator, makes=MLPConfig):
     """Linear layers with BatchNorm and an activation in between; see `MLPConfig`."""
 
     def __init__(self, config: MLPConfig) -> None:
@@ -39,7 +39,7 @@ class MLP(Generator):
         return images.view(-1, *self.config.image_shape)
 
 
-class DCGAN(Generator):
+class DCGAN(Generator, makes=DCGANConfig):
     """Four transposed convolutions; see `DCGANConfig` for the shapes.
 
     Without BatchNorm nothing else keeps the scale of the signal from layer to layer, and PyTorch's own
@@ -165,7 +165,7 @@ def _keep_scale(layer: nn.ConvTranspose2d, *, first: bool) -> None:
         nn.init.zeros_(layer.bias)
 
 
-class BigGAN(Generator):
+class BigGAN(Generator, makes=BigGANConfig):
     """Four residual blocks of depth 256 by default; see `BigGANConfig` for the shapes.
 
     In training mode every use of a layer moves its spectral normalisation by one power iteration; in eval

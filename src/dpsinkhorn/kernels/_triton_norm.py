@@ -167,28 +167,15 @@ def _statistics(
 
 @jit
 def apply_kernel(
-    x,
-    y,
-    parts,
+    x, y, parts,
     statistics,  # (2, C): mean and 1 / standard deviation
-    weight,
-    bias,
-    running_mean,
-    running_var,
-    batches,
-    count,
+    weight, bias, running_mean, running_var, batches, count,
     number,  # of parts
-    slope,
-    eps,
-    momentum,
-    TRACK: tl.constexpr,
-    C: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
+    slope, eps, momentum, TRACK: tl.constexpr, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
     PARTS: tl.constexpr,  # number, rounded up to a power of 2
     SUMMED: tl.constexpr,  # rows of a tile of `moments_kernel`
     OVERLAP: tl.constexpr,
-):
+):  # fmt: skip
     """y = activation(normalised x). The first program of each channel keeps statistics and moves the
     running ones on."""
     tile = tl.program_id(1)
@@ -222,19 +209,9 @@ def apply_kernel(
 
 @jit
 def sums_kernel(
-    x,
-    dy,
-    parts,
-    statistics,
-    weight,
-    bias,
-    count,
-    slope,
-    C: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    x, dy, parts, statistics, weight, bias, count, slope, C: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """Sums of dz and of dz (x - mean) over the tiles of a program; z is before the activation.
 
     The order of tiles, and the loads ahead of their use, are as in `moments_kernel`.
@@ -273,24 +250,12 @@ def sums_kernel(
 
 @jit
 def norm_gradient_kernel(
-    x,
-    dy,
-    dx,
-    parts,
-    statistics,
-    weight,
-    bias,
-    weight_gradient,
-    bias_gradient,
-    count,
+    x, dy, dx, parts, statistics, weight, bias, weight_gradient, bias_gradient, count,
     number,  # of parts
-    slope,
-    C: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
+    slope, C: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
     PARTS: tl.constexpr,  # number, rounded up to a power of 2
     OVERLAP: tl.constexpr,
-):
+):  # fmt: skip
     """dx = scale (dz - mean of dz - x̂ mean of dz x̂), and, by the first program of each channel, the
     gradients of weight and bias."""
     tile = tl.program_id(1)

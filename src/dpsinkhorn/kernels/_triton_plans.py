@@ -66,15 +66,9 @@ def _row_minima(matrix):
 
 @jit
 def _entries(
-    at,
-    row_stride,
-    column_stride,
-    rows,
-    columns,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    at, row_stride, column_stride, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     LANES: tl.constexpr,
-):
+):  # fmt: skip
     """A matrix from memory, infinite where it has no rows or columns."""
     i = _down(tl.arange(0, ROWS))
     j = _across(tl.arange(0, COLUMNS), COLUMNS, LANES)
@@ -107,24 +101,10 @@ def _relaxed(u, sums, extra, FAST: tl.constexpr):
 
 @jit
 def _solve(
-    costs,
-    plan,
-    error_at,
-    columns,
-    scale,
-    falls,
-    rounds,
-    extra,
-    ahead,
-    N: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    LENGTH: tl.constexpr,
-    LANES: tl.constexpr,
-    HOLD: tl.constexpr,
-    FAST: tl.constexpr,
-):
+    costs, plan, error_at, columns, scale, falls, rounds, extra, ahead, N: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LENGTH: tl.constexpr,
+    LANES: tl.constexpr, HOLD: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
     """Sinkhorn's iteration on one problem that stays in registers; see ``Schedule``.
 
     With κ the present regularization over the last one, and potentials and costs M in units of
@@ -207,26 +187,16 @@ def _solve(
 
 @jit
 def plans_kernel(
-    costs,
-    plans,
-    errors,
-    count,
+    costs, plans, errors, count,
     scale,  # log2(e) / λ
     falls,  # rounds before λ is reached
-    rounds,
-    extra,
-    ahead,
-    N: tl.constexpr,
-    CAPACITY: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    NARROW: tl.constexpr,
-    WIDE: tl.constexpr,
+    rounds, extra, ahead, N: tl.constexpr, CAPACITY: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    NARROW: tl.constexpr, WIDE: tl.constexpr,
     LENGTH: tl.constexpr,  # iterations of a round
     LANES: tl.constexpr,  # threads that share a row
     HOLD: tl.constexpr,  # keep the costs of the narrow matrix in registers
     FAST: tl.constexpr,
-):
+):  # fmt: skip
     """A program per problem: the plan and its marginal error."""
     own = tl.program_id(0)
     columns = tl.minimum(tl.load(count).to(tl.int32), CAPACITY) * (1 - own) + N * own

@@ -20,20 +20,13 @@ def adam_kernel(
     parameters,
     leading,  # gradients of the first `split` numbers
     others,  # of the rest
-    means,
-    squares,
-    step,
-    rate,
+    means, squares, step, rate,
     first,  # 1 - β₁
     second,  # 1 - β₂
     first_log,  # log2 β₁
     second_log,  # log2 β₂
-    decay,
-    least,
-    split,
-    count,
-    BLOCK: tl.constexpr,
-):
+    decay, least, split, count, BLOCK: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
     taken = tl.load(step)  # this one included
@@ -132,23 +125,11 @@ class FlatAdam(torch.optim.Adam):
         first, second = group["betas"]
         with on(self.flat.device):
             adam_kernel[(ceil_div(len(self.flat), _BLOCK),)](
-                self.flat,
-                leading,
-                others,
-                self._means,
-                self._squares,
-                self._step,
-                rate,
-                1 - first,
-                1 - second,
-                math.log2(first) if first else -1e30,
-                math.log2(second) if second else -1e30,
-                float(group["weight_decay"]),
-                float(group["eps"]),
-                self._split,
-                len(self.flat),
+                self.flat, leading, others, self._means, self._squares, self._step, rate, 1 - first,
+                1 - second, math.log2(first) if first else -1e30, math.log2(second) if second else -1e30,
+                float(group["weight_decay"]), float(group["eps"]), self._split, len(self.flat),
                 BLOCK=_BLOCK,
-            )
+            )  # fmt: skip
 
     def _flattened(self, tensors: Sequence[Tensor]) -> Tensor:
         """All tensors in one, each in its own order in memory, with zeros up to the next whole 64 numbers."""

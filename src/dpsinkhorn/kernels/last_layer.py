@@ -49,26 +49,14 @@ def _weight_at(
 @jit
 def last_kernel(
     images,  # (n, HEIGHT, WIDTH, C)
-    weight,
-    bias,
+    weight, bias,
     out,  # (n, OUT, OUT_HEIGHT, OUT_WIDTH)
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OUT_HEIGHT: tl.constexpr,
-    OUT_WIDTH: tl.constexpr,
-    TOP: tl.constexpr,
-    LEFT: tl.constexpr,
-    C: tl.constexpr,
-    OUT: tl.constexpr,
-    S_C: tl.constexpr,
-    S_OUT: tl.constexpr,
-    S_Y: tl.constexpr,
-    S_X: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr,
+    TOP: tl.constexpr, LEFT: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, S_C: tl.constexpr,
+    S_OUT: tl.constexpr, S_Y: tl.constexpr, S_X: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,  # channels of a product
-    SIDE: tl.constexpr,
-    REDUCED: tl.constexpr,
-):
+    SIDE: tl.constexpr, REDUCED: tl.constexpr,
+):  # fmt: skip
     """out = tanh(bias + the sum of shifted columns), a square of pixels per program.
 
     SIDE x SIDE pixels are read; those within, whose neighbours are all there, are written.
@@ -116,31 +104,15 @@ def last_kernel(
 
 @jit
 def last_gradient_kernel(
-    images,
-    weight,
-    out,
+    images, weight, out,
     gradient,  # in out
-    of_images,
-    parts,
+    of_images, parts,
     count,  # pixels of all images
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OUT_HEIGHT: tl.constexpr,
-    OUT_WIDTH: tl.constexpr,
-    TOP: tl.constexpr,
-    LEFT: tl.constexpr,
-    C: tl.constexpr,
-    OUT: tl.constexpr,
-    S_C: tl.constexpr,
-    S_OUT: tl.constexpr,
-    S_Y: tl.constexpr,
-    S_X: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PIXELS: tl.constexpr,
-    ROUNDS: tl.constexpr,
-    REDUCED: tl.constexpr,
-):
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr,
+    TOP: tl.constexpr, LEFT: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, S_C: tl.constexpr,
+    S_OUT: tl.constexpr, S_Y: tl.constexpr, S_X: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    PIXELS: tl.constexpr, ROUNDS: tl.constexpr, REDUCED: tl.constexpr,
+):  # fmt: skip
     """The gradient in images, BLOCK channels of a program's pixels, and its parts of the others.
 
     Parts are ``(programs, 9 OUT C + OUT)``: of weights, channels innermost, and of the bias.
@@ -191,15 +163,10 @@ def last_totals_kernel(
     of_weight,  # laid out as the weight
     of_bias,
     number,  # of parts
-    C: tl.constexpr,
-    OUT: tl.constexpr,
-    S_C: tl.constexpr,
-    S_OUT: tl.constexpr,
-    S_Y: tl.constexpr,
-    S_X: tl.constexpr,
-    PARTS: tl.constexpr,
+    C: tl.constexpr, OUT: tl.constexpr, S_C: tl.constexpr, S_OUT: tl.constexpr, S_Y: tl.constexpr,
+    S_X: tl.constexpr, PARTS: tl.constexpr,
     ENTRIES: tl.constexpr,  # of a program
-):
+):  # fmt: skip
     WEIGHTS: tl.constexpr = 9 * OUT * C
     p = tl.arange(0, PARTS)
     e = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
@@ -273,14 +240,9 @@ class _FusedLast(torch.autograd.Function):
         squares = ceil_div(size[0], within) * ceil_div(size[1], within)
         with on(images.device):
             last_kernel[(len(out) * squares,)](
-                images,
-                weight,
-                bias,
-                out,
-                SIDE=tiling.side,
-                num_warps=tiling.warps,
+                images, weight, bias, out, SIDE=tiling.side, num_warps=tiling.warps,
                 **_Layer(images, out.shape).options(weight),
-            )
+            )  # fmt: skip
         ctx.save_for_backward(images, weight, out)
         ctx.tiling = tiling
         return out
@@ -299,29 +261,14 @@ class _FusedLast(torch.autograd.Function):
         parts = torch.empty(number, layer.entries, dtype=torch.float32, device=images.device)
         with on(images.device):
             last_gradient_kernel[(number, ceil_div(images.shape[3], options["BLOCK"]))](
-                images,
-                weight,
-                out,
-                gradient.contiguous(),
-                of_images,
-                parts,
-                pixels,
-                PIXELS=tiling.pixels,
-                ROUNDS=ceil_div(ceil_div(pixels, tiling.pixels), number),
-                num_warps=tiling.gradient_warps,
-                num_stages=2,
-                **options,
-            )
+                images, weight, out, gradient.contiguous(), of_images, parts, pixels, PIXELS=tiling.pixels,
+                ROUNDS=ceil_div(ceil_div(pixels, tiling.pixels), number), num_warps=tiling.gradient_warps,
+                num_stages=2, **options,
+            )  # fmt: skip
             last_totals_kernel[(ceil_div(layer.entries, _ENTRIES),)](
-                parts,
-                of_weight,
-                of_bias,
-                number,
-                PARTS=power_of_2(number),
-                ENTRIES=_ENTRIES,
-                num_warps=8,
+                parts, of_weight, of_bias, number, PARTS=power_of_2(number), ENTRIES=_ENTRIES, num_warps=8,
                 **layer.weights(of_weight),
-            )
+            )  # fmt: skip
         return of_images.permute(0, 3, 1, 2), of_weight, of_bias, None, None
 
 

@@ -124,23 +124,11 @@ class _FusedNorm(torch.autograd.Function):
                 rows, parts, sums.count, OVERLAP=layer.overlap, **sums.options
             )
             _triton_norm.apply_kernel[grid.programs](
-                rows,
-                out,
-                parts,
-                statistics,
-                weight,
-                bias,
-                *(running or [statistics, statistics, statistics]),
-                grid.count,
-                sums.sharing,
-                slope,
-                float(norm.eps),
-                float(cast(float, norm.momentum)),
-                TRACK=bool(running),
-                SUMMED=sums.rows,
-                **grid.options,
-                **layer.after(sums),
-            )
+                rows, out, parts, statistics, weight, bias,
+                *(running or [statistics, statistics, statistics]), grid.count, sums.sharing, slope,
+                float(norm.eps), float(cast(float, norm.momentum)), TRACK=bool(running), SUMMED=sums.rows,
+                **grid.options, **layer.after(sums),
+            )  # fmt: skip
         for buffer in running:  # PyTorch then notices where an older value is still needed
             torch.autograd.graph.increment_version(buffer)
         ctx.save_for_backward(rows, statistics, weight, bias)
@@ -161,18 +149,9 @@ class _FusedNorm(torch.autograd.Function):
                 x, rows, *known, sums.count, ctx.slope, OVERLAP=layer.overlap, **sums.options
             )
             _triton_norm.norm_gradient_kernel[grid.programs](
-                x,
-                rows,
-                of_x,
-                *known,
-                of_weight,
-                of_bias,
-                grid.count,
-                sums.sharing,
-                ctx.slope,
-                **grid.options,
-                **layer.after(sums),
-            )
+                x, rows, of_x, *known, of_weight, of_bias, grid.count, sums.sharing, ctx.slope,
+                **grid.options, **layer.after(sums),
+            )  # fmt: skip
         return of_x.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None
 
 

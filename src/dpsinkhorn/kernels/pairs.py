@@ -9,8 +9,6 @@ from torch import Tensor
 
 from dpsinkhorn.kernels.launch import ceil_div, jit, on, tl
 
-__all__ = ["MOST_DIMENSIONS", "Pairs", "Powers", "costs", "powers", "split"]
-
 MOST_DIMENSIONS = 16  # of points whose costs are formed anew wherever they are needed
 _COST_TILE = 32, 512
 _ROW_TILE, _COLUMN_TILE, _WARPS = (16, 256), (16, 256), 8
@@ -34,17 +32,10 @@ def _costs(x, y, i, j, n, m, D: tl.constexpr, SQUARED: tl.constexpr, ABSOLUTE: t
 
 @jit
 def costs_kernel(
-    x,
-    y,
-    out,
-    n,
-    m,
-    D: tl.constexpr,
-    SQUARED: tl.constexpr,
+    x, y, out, n, m, D: tl.constexpr, SQUARED: tl.constexpr,
     ABSOLUTE: tl.constexpr,  # the weight of absolute differences: as an argument it would be a float32
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A program per tile of the matrix."""
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -55,20 +46,9 @@ def costs_kernel(
 
 @jit
 def _exponents(
-    costs,
-    x,
-    y,
-    shifted,
-    scale,
-    i,
-    j,
-    n,
-    m,
-    D: tl.constexpr,
-    SQUARED: tl.constexpr,
-    ABSOLUTE: tl.constexpr,
+    costs, x, y, shifted, scale, i, j, n, m, D: tl.constexpr, SQUARED: tl.constexpr, ABSOLUTE: tl.constexpr,
     EXPONENTS: tl.constexpr,
-):
+):  # fmt: skip
     """``shifted_j - scale C_ij`` of a tile, for stored costs (D = 0) or points; without a column, -inf.
 
     In float32 shifted is the sum of two numbers, so that rounding is in proportion to the exponent.
@@ -87,25 +67,11 @@ def _exponents(
 
 @jit
 def rows_kernel(
-    costs,
-    x,
-    y,
-    shifted,
-    scale,
-    top,
-    v,
-    out,
-    n,
-    m,
-    FRESH: tl.constexpr,
-    D: tl.constexpr,
-    SQUARED: tl.constexpr,
-    ABSOLUTE: tl.constexpr,
+    costs, x, y, shifted, scale, top, v, out, n, m, FRESH: tl.constexpr, D: tl.constexpr,
+    SQUARED: tl.constexpr, ABSOLUTE: tl.constexpr,
     EXPONENTS: tl.constexpr,  # their type
-    WORK: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    WORK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A program per few rows: sums of 2^(e - top) v. FRESH: v is 1, and top, the greatest e, is found."""
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     factor = tl.load(scale).to(EXPONENTS)
@@ -134,26 +100,12 @@ def rows_kernel(
 
 @jit
 def columns_kernel(
-    costs,
-    x,
-    y,
-    shifted,
-    scale,
-    top,
-    u,
-    out,
-    n,
-    m,
+    costs, x, y, shifted, scale, top, u, out, n, m,
     chunk,  # rows of a program
-    SQUARE: tl.constexpr,
-    D: tl.constexpr,
-    SQUARED: tl.constexpr,
-    ABSOLUTE: tl.constexpr,
+    SQUARE: tl.constexpr, D: tl.constexpr, SQUARED: tl.constexpr, ABSOLUTE: tl.constexpr,
     EXPONENTS: tl.constexpr,  # their type
-    WORK: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    WORK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A program per few columns and chunk of rows: sums of u 2^(e - top), or of its square, over them."""
     j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     factor = tl.load(scale).to(EXPONENTS)

@@ -24,16 +24,9 @@ def _normed(x, there, channels, epsilon):
 
 @jit
 def _forward_kernel(
-    x,
-    changes,
-    y,
-    pixels,
-    channels,
-    epsilon,
-    MODULATED: tl.constexpr,
-    ROWS: tl.constexpr,
+    x, changes, y, pixels, channels, epsilon, MODULATED: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
-):
+):  # fmt: skip
     image, p = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, CHANNELS)
     there = (p < pixels)[:, None] & (c < channels)[None, :]
@@ -49,18 +42,9 @@ def _forward_kernel(
 
 @jit
 def _backward_kernel(
-    x,
-    changes,
-    slopes,
-    of_x,
-    of_changes,
-    pixels,
-    channels,
-    epsilon,
-    MODULATED: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    x, changes, slopes, of_x, of_changes, pixels, channels, epsilon, MODULATED: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """An image: gradients in its pixels, and in what its channels are scaled and shifted by."""
     image, c = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
     inside = c < channels
@@ -136,14 +120,9 @@ class _NormedSilu(torch.autograd.Function):
         of_changes = None if given is None else torch.empty_like(given)
         with on(x.device):
             _backward_kernel[(len(x),)](
-                x,
-                x if given is None else given,
-                slopes[0].permute(0, 2, 3, 1).contiguous(),
-                of_x,
-                x if of_changes is None else of_changes,
-                MODULATED=given is not None,
-                **_sizes(x),
-            )
+                x, x if given is None else given, slopes[0].permute(0, 2, 3, 1).contiguous(), of_x,
+                x if of_changes is None else of_changes, MODULATED=given is not None, **_sizes(x),
+            )  # fmt: skip
         return of_x.permute(0, 3, 1, 2), of_changes
 
 

@@ -26,21 +26,11 @@ def _stored(at, total, there):
 
 @jit
 def _products_kernel(
-    inputs,
-    slopes,
-    out,
-    squares,
-    pixels,
-    channels,
-    outputs,
+    inputs, slopes, out, squares, pixels, channels, outputs,
     HEIGHT: tl.constexpr,  # constants, since to divide by another number takes longer than a product
-    WIDTH: tl.constexpr,
-    SIDE: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    PIXELS: tl.constexpr,
-    EXACT: tl.constexpr,
-):
+    WIDTH: tl.constexpr, SIDE: tl.constexpr, OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr,
+    PIXELS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
     """A tile of a record's products: some outputs, some inputs, a row of places of the kernel.
 
     The three places of a row share the slopes, which are read once.
@@ -86,18 +76,9 @@ def _products_kernel(
 
 @jit
 def _sum_kernel(
-    total,
-    values,
-    factors,
-    step,
-    rows,
-    columns,
-    ROWS: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
+    total, values, factors, step, rows, columns, ROWS: tl.constexpr, TOGETHER: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = at < columns
     entries = tl.zeros([COLUMNS], dtype=tl.float64)
@@ -146,21 +127,10 @@ def products(inputs: Tensor, slopes: Tensor, records: int, side: int) -> tuple[T
     squares = torch.empty(records, tiles, dtype=torch.float64, device=inputs.device)
     with on(inputs.device):
         _products_kernel[(tiles, records)](
-            inputs.contiguous(),
-            slopes.contiguous(),
-            found,
-            squares,
-            pixels,
-            channels,
-            outputs,
-            HEIGHT=height,
-            WIDTH=width,
-            SIDE=side,
-            OUTPUTS=of_outputs,
-            CHANNELS=of_channels,
-            PIXELS=min(_PIXELS, max(16, power_of_2(pixels))),
-            EXACT=slopes.dtype == torch.float32,
-        )
+            inputs.contiguous(), slopes.contiguous(), found, squares, pixels, channels, outputs,
+            HEIGHT=height, WIDTH=width, SIDE=side, OUTPUTS=of_outputs, CHANNELS=of_channels,
+            PIXELS=min(_PIXELS, max(16, power_of_2(pixels))), EXACT=slopes.dtype == torch.float32,
+        )  # fmt: skip
     return found, squares.sum(1)
 
 
@@ -182,18 +152,9 @@ def add_on_grid(total: Tensor, values: Tensor, factors: Tensor, step: float) -> 
         grid = (ceil_div(columns, _COLUMNS), ceil_div(rows, _ROWS))
         with on(values.device):
             _sum_kernel[grid](
-                total,
-                values.contiguous(),
-                scaled,
-                step,
-                rows,
-                columns,
-                ROWS=_ROWS,
-                TOGETHER=_TOGETHER,
-                COLUMNS=_COLUMNS,
-                STAGES=_STAGES,
-                WHOLE=_WHOLE,
-            )
+                total, values.contiguous(), scaled, step, rows, columns, ROWS=_ROWS, TOGETHER=_TOGETHER,
+                COLUMNS=_COLUMNS, STAGES=_STAGES, WHOLE=_WHOLE,
+            )  # fmt: skip
         return
     kept = scaled > 0
     parts = (torch.split(part, max(1, _AT_ONCE // columns)) for part in (values[kept], scaled[kept]))

@@ -33,22 +33,11 @@ def _log_sum(terms):
 
 @jit
 def softmin_kernel(
-    costs,
-    potential,
-    log_weights,
-    old,
-    out,
-    epsilon,
-    share,
-    extra,
-    reach,
-    damping,
-    penalty,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    costs, potential, log_weights, old, out, epsilon, share, extra, reach, damping, penalty,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,  # a power of 2 that a row fits into
     CENTRED: tl.constexpr,
-):
+):  # fmt: skip
     """A program per row and problem: see ``softmin``."""
     i = tl.program_id(0)
     problem = tl.program_id(1)
@@ -93,24 +82,10 @@ def _shares(costs, others, weights, inverse, AXIS: tl.constexpr, LENGTH: tl.cons
 
 @jit
 def plans_kernel(
-    costs,
-    log_rows,
-    log_columns,
-    epsilons,
-    steps,
-    rows_out,
-    columns_out,
-    regularization,
-    share,
-    extra,
-    penalty,
-    N: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    AVERAGED: tl.constexpr,
-    RELAXED: tl.constexpr,
-):
+    costs, log_rows, log_columns, epsilons, steps, rows_out, columns_out, regularization, share, extra,
+    penalty, N: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    AVERAGED: tl.constexpr, RELAXED: tl.constexpr,
+):  # fmt: skip
     """A program per problem, which it holds as a whole: see ``plans``."""
     problem = tl.program_id(0)
     i = tl.arange(0, ROWS)
@@ -171,23 +146,10 @@ def softmin(
     block = _block(columns)
     with on(costs.device):
         softmin_kernel[(rows, problems)](
-            costs,
-            potential,
-            log_weights,
-            old,
-            out,
-            float(epsilon),
-            float(share),
-            float(extra),
-            2.0 * epsilon,
-            float(damping),
-            float(penalty or 1.0),
-            ROWS=rows,
-            COLUMNS=columns,
-            BLOCK=block,
-            CENTRED=penalty is not None,
-            num_warps=min(8, max(1, block // 128)),
-        )
+            costs, potential, log_weights, old, out, float(epsilon), float(share), float(extra),
+            2.0 * epsilon, float(damping), float(penalty or 1.0), ROWS=rows, COLUMNS=columns, BLOCK=block,
+            CENTRED=penalty is not None, num_warps=min(8, max(1, block // 128)),
+        )  # fmt: skip
     return out
 
 
@@ -225,25 +187,12 @@ def plans(
     blocks = _block(rows), _block(columns)
     with on(costs.device):
         plans_kernel[(problems,)](
-            costs,
-            log_rows,
-            log_columns,
-            _on_device(tuple(epsilons), costs.device),
-            len(epsilons),
-            in_rows,
-            in_columns,
-            float(regularization),
-            0.5 if averaged else 1.0,
-            0.0 if averaged else float(extra),
-            float(penalty or 1.0),
-            N=rows,
-            WIDTH=columns,
-            ROWS=blocks[0],
-            COLUMNS=blocks[1],
-            AVERAGED=averaged,
-            RELAXED=penalty is not None,
+            costs, log_rows, log_columns, _on_device(tuple(epsilons), costs.device), len(epsilons), in_rows,
+            in_columns, float(regularization), 0.5 if averaged else 1.0, 0.0 if averaged else float(extra),
+            float(penalty or 1.0), N=rows, WIDTH=columns, ROWS=blocks[0], COLUMNS=blocks[1],
+            AVERAGED=averaged, RELAXED=penalty is not None,
             num_warps=min(16, max(4, blocks[0] * blocks[1] // 1024)),
-        )
+        )  # fmt: skip
     return in_rows, in_columns
 
 

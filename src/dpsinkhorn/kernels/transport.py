@@ -36,25 +36,14 @@ def _label_differences(first, second, classes):
 
 @jit
 def costs_kernel(
-    x,
-    y,
-    x_labels,
-    y_labels,
-    count,
-    costs,
-    l1_weight,
+    x, y, x_labels, y_labels, count, costs, l1_weight,
     label_cost,  # cost of one differing entry of the one-hot labels
-    CLASSES: tl.constexpr,
-    SQUARED: tl.constexpr,
-    N: tl.constexpr,
-    RESAMPLED: tl.constexpr,
-    CAPACITY: tl.constexpr,
-    WIDTH: tl.constexpr,
-    D: tl.constexpr,
+    CLASSES: tl.constexpr, SQUARED: tl.constexpr, N: tl.constexpr, RESAMPLED: tl.constexpr,
+    CAPACITY: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr,  # of a tile
     COLUMNS: tl.constexpr,  # of a tile
     PIXELS: tl.constexpr,  # taken at a time
-):
+):  # fmt: skip
     """A program per tile of a cost matrix; its last grid axis is the problem."""
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -113,22 +102,13 @@ def _weighted(here, points, weights, k, k_there, l1_weight, SQUARED: tl.constexp
 
 @jit
 def gradient_kernel(
-    x,
-    y,
-    plans,
+    x, y, plans,
     again,  # the self problem's plan once more, or another one, for the gradient in its second points
-    count,
-    out,
-    l1_weight,
-    SQUARED: tl.constexpr,
-    N: tl.constexpr,
-    RESAMPLED: tl.constexpr,
-    CAPACITY: tl.constexpr,
-    WIDTH: tl.constexpr,
-    D: tl.constexpr,
+    count, out, l1_weight, SQUARED: tl.constexpr, N: tl.constexpr, RESAMPLED: tl.constexpr,
+    CAPACITY: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
     POINTS: tl.constexpr,  # taken at a time
     PIXELS: tl.constexpr,  # of a program
-):
+):  # fmt: skip
     """A program per row of the gradient and block of pixels.
 
     Row i has 2 Σ_j P_ij ∇c(x_i, y_j), less Σ_j Q_ij ∇c(x_i, b_j), where i < n, and less
@@ -253,24 +233,14 @@ class Step:
         grid = (ceil_div(self.rows, _TILE), ceil_div(self.width, _TILE), 2)
         with on(self.x.device):
             costs_kernel[grid](
-                self.x.contiguous(),
-                self.y.contiguous(),
+                self.x.contiguous(), self.y.contiguous(),
                 self.labels.contiguous() if labelled and self.labels is not None else self.x,
                 self.y_labels.contiguous() if labelled and self.y_labels is not None else self.y,
-                self.count,
-                out,
-                float(self.absolute),
-                float(self.label_cost),
-                CLASSES=self.classes if labelled else 0,
-                SQUARED=self.squared,
-                RESAMPLED=self.resampled,
-                D=self.x.shape[1],
-                ROWS=_TILE,
-                COLUMNS=_TILE,
-                PIXELS=_TILE_PIXELS,
-                num_warps=8,
+                self.count, out, float(self.absolute), float(self.label_cost),
+                CLASSES=self.classes if labelled else 0, SQUARED=self.squared, RESAMPLED=self.resampled,
+                D=self.x.shape[1], ROWS=_TILE, COLUMNS=_TILE, PIXELS=_TILE_PIXELS, num_warps=8,
                 **self._sizes,
-            )
+            )  # fmt: skip
 
     def plans(
         self, costs: Tensor, regularization: float, schedule: Schedule, out: Tensor, errors: Tensor
@@ -289,25 +259,12 @@ class Step:
         warps = 4 if rows * wide <= 64 * 128 else 16
         with on(self.x.device):
             _triton_plans.plans_kernel[(2,)](
-                costs,
-                out,
-                errors,
-                self.count,
-                math.log2(math.e) / regularization,
-                schedule.falls,
-                schedule.rounds,
-                schedule.relaxation - 1,
-                float(schedule.ahead),
-                ROWS=rows,
-                NARROW=_NARROW,
-                WIDE=wide,
-                LENGTH=schedule.per_round,
+                costs, out, errors, self.count, math.log2(math.e) / regularization, schedule.falls,
+                schedule.rounds, schedule.relaxation - 1, float(schedule.ahead), ROWS=rows, NARROW=_NARROW,
+                WIDE=wide, LENGTH=schedule.per_round,
                 LANES=2 if warps <= 4 else 4,  # so that a thread per row and lane uses all warps
-                HOLD=rows <= 64,
-                FAST=self.x.is_cuda,
-                num_warps=warps,
-                **self._sizes,
-            )
+                HOLD=rows <= 64, FAST=self.x.is_cuda, num_warps=warps, **self._sizes,
+            )  # fmt: skip
 
     def gradient(self, plans: Tensor, out: Tensor, second: Tensor | None = None) -> None:
         """Launch 3: rows of Eq. 6 from both plans.
@@ -318,21 +275,10 @@ class Step:
         grid = (len(self.x), ceil_div(self.x.shape[1], _PIXELS))
         with on(self.x.device):
             gradient_kernel[grid](
-                self.x.contiguous(),
-                self.y.contiguous(),
-                plans,
-                plans[1] if second is None else second,
-                self.count,
-                out,
-                float(self.absolute),
-                SQUARED=self.squared,
-                RESAMPLED=self.resampled,
-                D=self.x.shape[1],
-                POINTS=_POINTS,
-                PIXELS=_PIXELS,
-                num_warps=4,
-                **self._sizes,
-            )
+                self.x.contiguous(), self.y.contiguous(), plans, plans[1] if second is None else second,
+                self.count, out, float(self.absolute), SQUARED=self.squared, RESAMPLED=self.resampled,
+                D=self.x.shape[1], POINTS=_POINTS, PIXELS=_PIXELS, num_warps=4, **self._sizes,
+            )  # fmt: skip
 
 
 def eq6_gradient(

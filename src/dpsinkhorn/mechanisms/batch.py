@@ -10,7 +10,7 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.sinkhorn import NoisedRows
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy.mechanisms import BatchMechanism
+from dpsinkhorn.privacy.charges import BatchMechanism
 
 
 class Batch(NoisedRows):

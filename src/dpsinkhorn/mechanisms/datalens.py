@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy.mechanisms import VoteMechanism
+from dpsinkhorn.privacy.charges import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 _AGREED = 0.7  # of the teachers, for an entry to be moved, as published

@@ -20,13 +20,12 @@ from dpsinkhorn.generators import Flow as FlowGenerator
 from dpsinkhorn.generators import FlowConfig, MixtureConfig, draw_latents
 from dpsinkhorn.mechanisms.moments import Moments
 from dpsinkhorn.mechanisms.shared.base import Sample, TrainingMechanism, WorstCase, rows_of_classes
-from dpsinkhorn.mechanisms.shared.draws import Drawn, StepDraws
 from dpsinkhorn.mechanisms.shared.moment_steps import MomentSteps
-from dpsinkhorn.mechanisms.shared.record_gradients import RecordGradients, flow_loss
+from dpsinkhorn.mechanisms.shared.record_gradients import Drawn, RecordGradients, StepDraws, flow_loss
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import FlowSettings, Terms, one_pixel
 from dpsinkhorn.privacy import Charge
-from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.charges import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, announce
 from dpsinkhorn.ranks import over_ranks
 

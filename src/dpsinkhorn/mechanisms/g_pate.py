@@ -18,7 +18,7 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.steps import Sample
 from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism, part_of
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy.mechanisms import VoteMechanism
+from dpsinkhorn.privacy.charges import VoteMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 _DIRECTIONS = 10  # k, of an image, as published

@@ -17,7 +17,7 @@ from dpsinkhorn.mechanisms.shared.clipping import clip_rows
 from dpsinkhorn.mechanisms.shared.taught import PartCritics, TaughtMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import published_epsilon
-from dpsinkhorn.privacy.mechanisms import CriticMechanism
+from dpsinkhorn.privacy.charges import CriticMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.mechanisms.shared.fixed_rows import FixedRows
-from dpsinkhorn.mechanisms.shared.sinkhorn import NoisedRows
+from dpsinkhorn.mechanisms.shared.sinkhorn import FixedRows, NoisedRows
 from dpsinkhorn.mechanisms.shared.steps import Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.ot.divergence import split_generated
 from dpsinkhorn.privacy import published_epsilon
-from dpsinkhorn.privacy.mechanisms import ImageMechanism
+from dpsinkhorn.privacy.charges import ImageMechanism
 
 
 class Image(NoisedRows):

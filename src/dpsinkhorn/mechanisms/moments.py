@@ -26,7 +26,7 @@ from dpsinkhorn.mechanisms.shared.clipping import DIGITS, LARGEST_MARGIN, grid_b
 from dpsinkhorn.mechanisms.shared.persons import Weighing, first_records
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
-from dpsinkhorn.privacy.mechanisms import MomentsMechanism
+from dpsinkhorn.privacy.charges import MomentsMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, announce, gaussian_std
 from dpsinkhorn.ranks import over_ranks
 
@@ -100,6 +100,7 @@ class Moments(TrainingMechanism):
         "a person's part of the sums of deviations, counts or squares is clipped, and noise is added to them"
     )
     takes_samples = False
+    learns_on_cpu = True
     steps_are_costly = True
     sums_over_records = True
     audit_recipe = "mixture"
@@ -379,19 +380,14 @@ class Moments(TrainingMechanism):
 
     def place(self, centres: Tensor) -> Tensor:
         """Centres, which are public, brought to where images are, and onto their grid."""
-        finite = torch.nan_to_num(centres.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
-        most = 2.0**self._half
-        norms = torch.linalg.vector_norm(finite, dim=-1, keepdim=True)
-        return _rounded(finite * (most / norms).clamp_(max=1.0), self._bits)
+        return _rounded(_shortened(centres, 2.0**self._half), self._bits)
 
     def _matrix(self, coordinates: Tensor) -> Tensor:
-        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid, on the CPU."""
+        """W, which is public, brought to a Frobenius norm of at most 1, and onto its grid."""
         k = self.config.coefficients
         if coordinates.shape != (k, k):
             raise ValueError(f"coordinates: expected a matrix of {k} x {k}, got {tuple(coordinates.shape)}")
-        finite = torch.nan_to_num(coordinates.detach().cpu().double(), nan=0.0, posinf=0.0, neginf=0.0)
-        norm = torch.linalg.vector_norm(finite)
-        return _rounded(finite * (1 / norm).clamp_(max=1.0), _MAP_BITS)
+        return _rounded(_shortened(coordinates.flatten(), 1.0).view(k, k), _MAP_BITS)
 
 
 def _nearest(points: Tensor, centres: Tensor) -> Tensor:
@@ -407,6 +403,19 @@ def _by_class(kinds: Tensor, classes: int) -> tuple[Tensor, ...]:
     """The rows of each class."""
     order = torch.argsort(kinds, stable=True)
     return torch.split(order, torch.bincount(kinds, minlength=classes).tolist())
+
+
+def _shortened(rows: Tensor, most: float) -> Tensor:
+    """Rows, (..., n), brought to a norm of at most `most`: the same bits on every processor.
+
+    A library would add up squares in an order of its own; here it is halves onto halves.
+    """
+    finite = torch.nan_to_num(rows.detach().double(), nan=0.0, posinf=0.0, neginf=0.0)
+    squares = finite * finite
+    while (half := squares.shape[-1] // 2) > 0:
+        odd = squares[..., 2 * half :]
+        squares = torch.cat([squares[..., :half] + squares[..., half : 2 * half], odd], dim=-1)
+    return finite * (most / squares.sqrt_()).clamp_(max=1.0)
 
 
 def _rounded(values: Tensor, bits: int) -> Tensor:

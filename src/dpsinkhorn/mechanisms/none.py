@@ -7,7 +7,7 @@ from torch import Tensor
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.sinkhorn import RowGradients
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy.mechanisms import NonPrivate
+from dpsinkhorn.privacy.charges import NonPrivate
 from dpsinkhorn.privacy.noise import NoiseSource
 
 

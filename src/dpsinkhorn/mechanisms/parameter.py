@@ -10,7 +10,7 @@ from dpsinkhorn.mechanisms.shared.base import Parameters, Sample, pulled_back
 from dpsinkhorn.mechanisms.shared.clipping import clip_whole
 from dpsinkhorn.mechanisms.shared.sinkhorn import SinkhornMechanism
 from dpsinkhorn.mechanisms.shared.terms import Terms
-from dpsinkhorn.privacy.mechanisms import ParameterMechanism
+from dpsinkhorn.privacy.charges import ParameterMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 
 

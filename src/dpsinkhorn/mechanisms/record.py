@@ -21,7 +21,7 @@ from dpsinkhorn.mechanisms.shared.shares import SumOfShares, Tiles, arrange, cut
 from dpsinkhorn.mechanisms.shared.steps import Drawn, FixedStep, Setting
 from dpsinkhorn.mechanisms.shared.terms import Terms
 from dpsinkhorn.privacy import SeededNoise
-from dpsinkhorn.privacy.mechanisms import RecordMechanism
+from dpsinkhorn.privacy.charges import RecordMechanism
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import over_ranks
 

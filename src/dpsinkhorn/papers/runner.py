@@ -41,7 +41,7 @@ from dpsinkhorn.training import (
     load_recipe,
     plan_for,
 )
-from dpsinkhorn.training.defaults import DELTA
+from dpsinkhorn.training.recipe import DELTA
 from dpsinkhorn.training.watching import Watch
 
 _BUDGET = 10.0  # the papers' ε, for ours

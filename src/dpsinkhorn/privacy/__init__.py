@@ -1,13 +1,20 @@
 """Differential privacy, pure: mechanisms, what they cost, noise, sampling, and a record of what was spent."""
 
 from dpsinkhorn.errors import CalibrationError, MixedAdjacencyError, UnsupportedEventError
-from dpsinkhorn.privacy.accounting import ACCOUNTANTS, Accountant, epsilon, published_epsilon
-from dpsinkhorn.privacy.calibration import Calibration, calibrate
-from dpsinkhorn.privacy.charges import Adjacency, Charge, Event, compose, event_from_json, event_to_json
-from dpsinkhorn.privacy.groups import group_epsilon
-from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
-from dpsinkhorn.privacy.mechanisms import (
+from dpsinkhorn.privacy.accounting import (
+    ACCOUNTANTS,
+    Accountant,
+    Calibration,
+    calibrate,
+    epsilon,
+    group_epsilon,
+    published_epsilon,
+)
+from dpsinkhorn.privacy.charges import (
+    Adjacency,
     BatchMechanism,
+    Charge,
+    Event,
     GaussianMechanism,
     ImageMechanism,
     LaplaceMechanism,
@@ -16,7 +23,11 @@ from dpsinkhorn.privacy.mechanisms import (
     NonPrivate,
     ParameterMechanism,
     RecordMechanism,
+    compose,
+    event_from_json,
+    event_to_json,
 )
+from dpsinkhorn.privacy.ledger import Budget, BudgetExceededError, Ledger, Statement, read_ledger
 from dpsinkhorn.privacy.noise import SecureNoise, SeededNoise, add_gaussian, add_laplace
 from dpsinkhorn.privacy.sampling import poisson_sample
 from dpsinkhorn.privacy.words import (

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 import torch
 
-from dpsinkhorn.privacy.noise.exact import LAPLACE, Bounds, WordSource, decide, exp_bounds
-from dpsinkhorn.privacy.noise.lattice import ObservedNoise
+from dpsinkhorn.privacy.exact import LAPLACE, Bounds, WordSource, decide, exp_bounds
+from dpsinkhorn.privacy.noise import ObservedNoise
 
 _BITS = 50  # the exponential variables are known to 50 bits after the point, at first
 _RELATIVE = 2.0**-46  # more than float64's relative error in (cell 2^-50) / rate

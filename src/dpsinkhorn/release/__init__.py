@@ -3,8 +3,7 @@
 from dpsinkhorn.errors import ReleaseError
 from dpsinkhorn.release.export import check_samples_path, write_samples
 from dpsinkhorn.release.folder import load, make_release, save_release, write_release
-from dpsinkhorn.release.pictures import grid_image, grid_picture
-from dpsinkhorn.release.release import Release, to_uint8
+from dpsinkhorn.release.release import Release, grid_image, grid_picture, to_uint8
 from dpsinkhorn.release.statement import LABEL_SOURCES, TRUST, USUAL_TITLE, About, PrivacyStatement
 
 __all__ = [

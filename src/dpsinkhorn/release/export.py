@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import failing_as, new_file
-from dpsinkhorn.release._files import new_folder, refuse_existing
-from dpsinkhorn.release.pictures import check_images
+from dpsinkhorn.files import failing_as, new_file, new_folder, refuse_existing
+from dpsinkhorn.release.release import check_images
 
 _ROWS = 4096  # per row group of a parquet file: what a reader has to hold at a time
 _PICTURE = re.compile(r"\d{6,}\.png")
@@ -88,7 +87,7 @@ def write_samples(
             with new_file(target) as draft:
                 _write_parquet(draft, samples, report)
         else:
-            with new_folder(target, may_replace=_is_ours if overwrite else None) as draft:
+            with new_folder(target, ReleaseError, may_replace=_is_ours if overwrite else None) as draft:
                 _write_folder(draft, samples, report)
 
 
@@ -100,7 +99,7 @@ def check_samples_path(path: str | os.PathLike[str], *, overwrite: bool = False)
     if not target.parent.is_dir():
         raise ReleaseError(f"the folder {target.parent} does not exist; create it first")
     if target.suffix == "":
-        refuse_existing(target, _is_ours if overwrite else None)
+        refuse_existing(target, ReleaseError, _is_ours if overwrite else None)
     elif target.is_dir():
         raise ReleaseError(f"{target} is a folder; name a file")
     elif os.path.lexists(target) and not overwrite:

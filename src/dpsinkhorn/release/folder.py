@@ -5,32 +5,39 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
 
 from dpsinkhorn import _checks
 from dpsinkhorn.errors import ReleaseError
-from dpsinkhorn.files import failing_as, write_synced
+from dpsinkhorn.files import failing_as, new_folder, refuse_existing, write_synced
 from dpsinkhorn.generators import (
     CustomConfig,
     Generator,
     GeneratorConfig,
     GeneratorError,
     ModuleClass,
+    build_generator,
     config_from_json,
     config_to_json,
 )
+from dpsinkhorn.generators.custom import outline
 from dpsinkhorn.privacy import UnsupportedEventError, format_epsilon
-from dpsinkhorn.release import _files, hub
-from dpsinkhorn.release.pictures import grid_image
-from dpsinkhorn.release.release import Release, printable
+from dpsinkhorn.release import hub
+from dpsinkhorn.release.release import Release, grid_image, printable
 from dpsinkhorn.release.statement import TRUST, About, PrivacyStatement
 
 VERSION = 2
@@ -83,7 +90,7 @@ def make_release(
     """
     config, classes = generator.config, generator.config.classes
     try:
-        network = _files.from_bytes(_files.to_bytes(generator), config, generator.module_class)
+        network = _from_bytes(_to_bytes(generator), config, generator.module_class)
     except GeneratorError as error:
         raise ReleaseError(str(error)) from None
     if label_probabilities is None and classes:
@@ -116,7 +123,7 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
         ReleaseError: Something is wrong with the disk; nothing was written.
     """
     target = Path(os.path.abspath(folder))
-    data = _files.to_bytes(release.generator)
+    data = _to_bytes(release.generator)
     config = {
         "format": _CONFIG_FORMAT,
         "version": VERSION,
@@ -134,16 +141,16 @@ def save_release(folder: str | os.PathLike[str], release: Release, *, overwrite:
     }
     contents = {
         "README.md": model_card(release).encode(),
-        "config.json": _files.json_bytes(config),
+        "config.json": _json_bytes(config),
         "generator.safetensors": data,
-        "privacy.json": _files.json_bytes(privacy),
+        "privacy.json": _json_bytes(privacy),
         "samples.png": _picture(release),
     }
     may_replace = is_release if overwrite else None
     with failing_as(ReleaseError, f"cannot write the release {target}"):
-        _files.refuse_existing(target, may_replace)
+        refuse_existing(target, ReleaseError, may_replace)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _files.new_folder(target, may_replace=may_replace) as draft:
+        with new_folder(target, ReleaseError, may_replace=may_replace) as draft:
             for name, content in contents.items():
                 write_synced(draft / name, content, new=True)
             # what cannot be read back is not handed out
@@ -170,9 +177,9 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
     place = _find(Path(folder))
     entries = _read_json(place / "config.json", _CONFIG_FORMAT)
     if entries["version"] == 1:
-        _files.check_keys(entries, set(_CONFIG_KEYS) - _SINCE_2.keys(), "config.json")
+        _checks.keys(entries, "config.json", ReleaseError, expected=set(_CONFIG_KEYS) - _SINCE_2.keys())
         entries |= _SINCE_2
-    _files.check_keys(entries, _CONFIG_KEYS, "config.json")
+    _checks.keys(entries, "config.json", ReleaseError, expected=_CONFIG_KEYS)
     about = About(**{name: entries[name] for name in _ABOUT_KEYS})
     try:
         config = config_from_json(entries["generator"])
@@ -180,13 +187,13 @@ def load(folder: str | os.PathLike[str], *, generator: ModuleClass | None = None
             raise ReleaseError("config.json does not have every field of its generator")
         _check_module(config, generator)
         statement, releasable = _read_privacy(place / "privacy.json")
-        largest = _files.size_limits(config, generator)[1]
-        data = _files.read_file(place / "generator.safetensors", largest)
+        largest = _size_limits(config, generator)[1]
+        data = _read_file(place / "generator.safetensors", largest)
         if hashlib.sha256(data).hexdigest() != entries["generator_sha256"]:
             raise ReleaseError(
                 "generator.safetensors is not the one that config.json was written for; get it again"
             )
-        network = _files.from_bytes(data, config, generator)
+        network = _from_bytes(data, config, generator)
     except GeneratorError as error:
         raise ReleaseError(f"config.json: {error}") from None
     return Release(network, statement, releasable, about, **{name: entries[name] for name in _OWN_KEYS})
@@ -274,7 +281,7 @@ def _check_epsilon(privacy: PrivacyStatement) -> None:
 def _read_json(path: Path, form: str) -> dict[str, Any]:
     """Return the entries of a file that is of a format, in the version that is read here."""
     name = path.name
-    value = _files.read_json_bytes(_files.read_file(path, _LARGEST_JSON), name)
+    value = _read_json_bytes(_read_file(path, _LARGEST_JSON), name)
     if value.get("format") != form:
         raise ReleaseError(f"{name} is not of the format {form}")
     version, known = value.get("version"), _VERSIONS[form]
@@ -330,3 +337,126 @@ def _escaped(text: str) -> str:
     """
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", text)
+
+
+# ---- files that may be a stranger's: bytes, JSON and tensors
+
+_HEADER = 2**20  # bytes, ample: names, shapes and offsets of some hundred tensors
+_TYPES: dict[torch.dtype, tuple[str, str]] = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}
+
+
+def _read_file(path: Path, limit: int) -> bytes:
+    """Return the bytes of a plain file of at most `limit` bytes. Links, pipes and devices are refused."""
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    try:
+        if path.is_symlink():
+            raise ReleaseError(f"{path} is a link; a release holds plain files only")
+        handle = os.open(path, flags)
+    except FileNotFoundError:
+        raise ReleaseError(f"{path} is missing; is this a release, and all of it?") from None
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            raise ReleaseError(f"{path} is not a plain file; a release holds plain files only")
+        if state.st_size > limit:
+            raise ReleaseError(f"{path} has {state.st_size:,} bytes; at most {limit:,} are expected")
+        with open(handle, "rb", closefd=False) as file:
+            data = file.read(state.st_size + 1)
+    except OSError as error:
+        raise ReleaseError(f"cannot read {path}: {error.strerror}") from None
+    finally:
+        os.close(handle)
+    if len(data) > state.st_size:
+        raise ReleaseError(f"{path} grew while it was read; is it still being written?")
+    return data
+
+
+def _json_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _read_json_bytes(data: bytes, name: str) -> dict[str, Any]:
+    """Read a JSON object in UTF-8. Keys that come twice and numbers that are none are refused."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ReleaseError(f"{name} is damaged: not valid JSON; get the release again") from None
+    if not isinstance(value, dict):
+        raise ReleaseError(f"{name} is damaged: not a JSON object; get the release again")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key comes twice")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _size_limits(config: GeneratorConfig, module_class: ModuleClass | None = None) -> tuple[int, int]:
+    """Return how small and how large the file of a config's generator can be, in bytes.
+
+    A file within them bounds the memory that its config can make a reader take.
+    """
+    if isinstance(config, CustomConfig) and module_class is not None:
+        state = outline(config, module_class).state_dict().values()
+        least = sum(value.numel() * value.itemsize for value in state)
+        return least, least + _HEADER
+    return 4 * config.parameters, 8 * config.parameters + _HEADER  # with fewer buffers than parameters
+
+
+def _to_bytes(generator: Generator) -> bytes:
+    """Return all parameters and buffers, float32 and int64, as safetensors bytes."""
+    state = {}
+    for name, value in generator.stored.state_dict().items():
+        value = value.detach().to("cpu", torch.float32 if value.is_floating_point() else torch.int64)
+        # a copy: layers may share storage or have another layout, which the format does not know
+        state[name] = value.clone(memory_format=torch.contiguous_format)
+    _check_values(state)
+    return save(state)
+
+
+def _from_bytes(data: bytes, config: GeneratorConfig, module_class: ModuleClass | None = None) -> Generator:
+    """Return the generator, in eval mode, without gradients.
+
+    Names, shapes and types must be the config's own, or those of the user's module.
+    """
+    least, most = _size_limits(config, module_class)
+    if not least <= len(data) <= most:
+        raise ReleaseError(f"generator.safetensors has {len(data):,} bytes; that does not fit config.json")
+    try:
+        found: dict[str, dict[str, Any]] = dict(safetensors.deserialize(data))  # type: ignore[no-untyped-call]
+    except Exception:  # whatever the parser raises on a stranger's bytes means the same
+        raise ReleaseError("generator.safetensors is damaged; get the release again") from None
+    generator = build_generator(config, 0, module_class)  # with a seed, so that no random state is touched
+    expected = generator.stored.state_dict()
+    for name in sorted(found.keys() ^ expected.keys()):
+        state = "lacks" if name in expected else "has an unknown"
+        raise ReleaseError(f"generator.safetensors {state} tensor {name[:80]!r}; it does not fit config.json")
+    state_dict = {}
+    for name, value in expected.items():
+        code, layout = _TYPES[value.dtype]
+        tensor = found[name]
+        if tensor["dtype"] != code or tuple(tensor["shape"]) != tuple(value.shape):
+            raise ReleaseError(f"tensor {name!r} of generator.safetensors does not fit config.json")
+        array = np.frombuffer(tensor["data"], dtype=layout).astype(layout[1:]).reshape(tensor["shape"])
+        state_dict[name] = torch.from_numpy(array)
+    _check_values(state_dict)
+    generator.stored.load_state_dict(state_dict)
+    return generator.eval().requires_grad_(False)
+
+
+def _check_values(state: dict[str, Tensor]) -> None:
+    for name, value in state.items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise ReleaseError(f"tensor {name!r} of the generator holds numbers that are not finite")
+        if name.endswith("running_var") and (value < 0).any():
+            raise ReleaseError(f"tensor {name!r} of the generator holds a negative variance")

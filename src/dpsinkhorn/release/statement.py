@@ -24,7 +24,6 @@ from dpsinkhorn.privacy import (
     format_epsilon,
     group_epsilon,
 )
-from dpsinkhorn.release._files import check_keys
 
 USUAL_TITLE = "Private image generator"
 """The title of a release that was given none."""
@@ -189,7 +188,8 @@ class PrivacyStatement:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PrivacyStatement:
         """Read back `to_json`; anything else raises `ReleaseError`."""
-        check_keys(value, [field.name for field in dataclasses.fields(cls)], "the privacy statement")
+        expected = [field.name for field in dataclasses.fields(cls)]
+        _checks.keys(value, "the privacy statement", ReleaseError, expected=expected)
         for name in ("charges", "notes"):
             if not isinstance(value[name], list):
                 raise ReleaseError(f"{name} of the privacy statement must be a list")

@@ -11,7 +11,7 @@ from typing import Any
 from dpsinkhorn.data import KNOWN
 from dpsinkhorn.errors import ReportError
 from dpsinkhorn.release import Release
-from dpsinkhorn.report.pictures import Picture, class_title, curators_picture
+from dpsinkhorn.report.findings import Picture, class_title, curators_picture
 
 _SHOWN = 20  # classes, the worst served first if there are more
 _CLASSIFIERS = {

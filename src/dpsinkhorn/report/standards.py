@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from dpsinkhorn import __version__
 from dpsinkhorn.errors import ReportError
-from dpsinkhorn.privacy.mechanisms import VoteMechanism
+from dpsinkhorn.privacy.charges import VoteMechanism
 from dpsinkhorn.privacy.words import PUBLIC_FACTS, format_epsilon
 from dpsinkhorn.release import TRUST
-from dpsinkhorn.report.gather import Findings
-from dpsinkhorn.report.guarantee import decimal
-from dpsinkhorn.report.settings import ACCOUNTANTS, data_rows, labels_in_words, mechanism_in_words
+from dpsinkhorn.report.findings import Findings
+from dpsinkhorn.report.words import ACCOUNTANTS, data_rows, decimal, labels_in_words, mechanism_in_words
 
 _EXACT = (
     "Noise is drawn exactly and added in whole numbers on a public lattice; clipped sums are exact, or "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.privacy import format_epsilon
-from dpsinkhorn.training.defaults import members
+from dpsinkhorn.training.recipe import members
 
 if TYPE_CHECKING:  # which imports this module
     from dpsinkhorn.training.plan import Plan

@@ -18,17 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
 
 from dpsinkhorn.data import Dataset, from_arrays, load_dataset, number_classes, read_records
-from dpsinkhorn.errors import TrainingError, refused
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import ModuleClass, Variation, choose_device, register_module
 from dpsinkhorn.privacy import Accountant
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.ranks import Ranks, joined
 from dpsinkhorn.release import PrivacyStatement, Release, load, save_release
 from dpsinkhorn.training.advice import advice_on
-from dpsinkhorn.training.defaults import DELTA, choose_recipe
 from dpsinkhorn.training.fitting import check_all, follow, hand_out, run_in, shown, train_alone, train_in
-from dpsinkhorn.training.plan import Plan, Request, plan_for
-from dpsinkhorn.training.recipe import Recipe
+from dpsinkhorn.training.plan import Plan, Request, plan_for, refused
+from dpsinkhorn.training.recipe import DELTA, Recipe, choose_recipe
 from dpsinkhorn.training.records import facts_of
 from dpsinkhorn.training.used_data import note_use
 from dpsinkhorn.training.watching import Watch

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import torch
 
-from dpsinkhorn._interrupt import stop_on_interrupt
 from dpsinkhorn.data import Dataset
 from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import ModuleClass
 from dpsinkhorn.privacy import format_epsilon, read_ledger
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, load, save_release
-from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.account import Account, begin_ledger, check_ledger
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.run import Run
-from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.shared_records import answer
 from dpsinkhorn.training.trainer import Trainer, check_data
 from dpsinkhorn.training.watching import (
@@ -30,6 +28,7 @@ from dpsinkhorn.training.watching import (
     Watch,
     notebook_or_terminal,
     progress_bar,
+    stop_on_interrupt,
 )
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.errors import TrainingError, refused
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import GeneratorConfig, config_from_json
 from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared.base import TrainingMechanism
@@ -32,8 +33,7 @@ from dpsinkhorn.privacy import (
     epsilon,
 )
 from dpsinkhorn.training.advice import expectation
-from dpsinkhorn.training.defaults import DELTA, choose_recipe
-from dpsinkhorn.training.recipe import MOST_STEPS, Recipe, read_value
+from dpsinkhorn.training.recipe import DELTA, MOST_STEPS, Recipe, choose_recipe, read_value
 from dpsinkhorn.training.records import facts_of
 
 __all__ = ["Facts", "Plan", "Request", "make_plan", "plan_for"]
@@ -44,6 +44,15 @@ _COUNT_NOISE = 25.0
 _MOST_GENERATED = 10**6  # images in a step
 _SEARCH_STEPS = 14
 _ROUNDING = 1 + 1e-9  # of the same ε, composed in another order
+
+
+@contextmanager
+def refused(what: str = "") -> Iterator[None]:
+    """Within it a value that is refused becomes a `TrainingError`, with `what` before it."""
+    try:
+        yield
+    except ValueError as error:
+        raise TrainingError(f"{what}{error}") from error
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.privacy.words import new_run_name
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import About, ReleaseError, grid_picture, save_release
-from dpsinkhorn.training.account import Account
+from dpsinkhorn.training.account import Account, begin_ledger, check_ledger
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.recipe import read_value
-from dpsinkhorn.training.shared_ledger import begin_ledger, check_ledger
 from dpsinkhorn.training.state import read_extra
 from dpsinkhorn.training.trainer import Block, Trainer, check_data
 from dpsinkhorn.training.watching import Pace, Progress, Saving, Watch

@@ -22,12 +22,9 @@ from dpsinkhorn.mechanisms.shared.class_counts import Labels
 from dpsinkhorn.privacy import SecureNoise, SeededNoise, poisson_sample
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.ranks import Others, Ranks
-from dpsinkhorn.training.arithmetic import check_float64, computed_by
 from dpsinkhorn.training.plan import Plan
 from dpsinkhorn.training.records import StoredRecords, records_of
-from dpsinkhorn.training.state import TrainingState
-
-__all__ = ["SharedRecords", "answer"]
+from dpsinkhorn.training.state import TrainingState, check_float64, computed_by
 
 _MOST_RANKS = 64  # whose sums may be added up in any order: docs/proofs/record-rounding.md
 
@@ -49,7 +46,7 @@ class _Part:
 
     def ready(self) -> list[str]:
         """Say by what sums are computed here; rank 0 hears it of all ranks, once they are ready."""
-        return self._ranks.words(computed_by(self._device))
+        return self._ranks.words(computed_by(self.plan.kind.learns_on(self._device)))
 
     def draw(self, rate: float, noise: NoiseSource) -> Sample:
         """A Poisson sample of the units here; at rank 0 of all units, where it takes the whole sample.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.data import Dataset
-from dpsinkhorn.errors import TrainingError, refused
+from dpsinkhorn.errors import TrainingError
 from dpsinkhorn.generators import draw_labels, draw_latents, recompute_batch_statistics
 from dpsinkhorn.mechanisms.shared.base import Barrier
 from dpsinkhorn.mechanisms.shared.class_counts import release_label_frequencies
@@ -26,11 +26,10 @@ from dpsinkhorn.privacy.noise import ObservedNoise
 from dpsinkhorn.ranks import Ranks
 from dpsinkhorn.release import Release, make_release, to_uint8
 from dpsinkhorn.training.account import Account
-from dpsinkhorn.training.arithmetic import check_float64, computed_by
-from dpsinkhorn.training.plan import Plan
+from dpsinkhorn.training.plan import Plan, refused
 from dpsinkhorn.training.records import Records, facts_of, records_of
 from dpsinkhorn.training.shared_records import SharedRecords
-from dpsinkhorn.training.state import TrainingState
+from dpsinkhorn.training.state import TrainingState, check_float64, computed_by
 from dpsinkhorn.training.steps import Steps, make_steps
 
 _BLOCK_SECONDS = 1.0  # about how long a block of steps takes: what a crash may cost, and Ctrl-C may wait
@@ -91,7 +90,8 @@ class Trainer:
         self._account = account
         self._records: Records | SharedRecords
         if ranks is None:
-            self._records, self._computed = records_of(dataset.part(0, 1)[0], device), computed_by(device)
+            self._records = records_of(dataset.part(0, 1)[0], device)
+            self._computed = computed_by(plan.kind.learns_on(device))
         else:
             self._records = SharedRecords(ranks, plan, dataset, device)
             self._computed = self._records.computed_by

@@ -1,11 +1,13 @@
-"""Who looks on at a training: its progress bar, trackers of experiments; and how often a run writes."""
+"""Who looks on at a training, or stops it: progress bar, trackers, Ctrl-C; and how often a run writes."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import math
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -221,3 +223,43 @@ class _Sparingly:
         yield
         self._last = time.monotonic()
         self.rest = self._times * (self._last - started)
+
+
+# ---- Ctrl-C: a training stops where it can go on later
+
+
+_SAME_SECONDS = 1.0  # a terminal and whatever stands between may each send the same Ctrl-C
+
+
+class _Stop:
+    asked = False
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[_Stop]:
+    """Let Ctrl-C, or a polite kill, ask the run to stop after the block of steps; a second one is immediate.
+
+    What arrives within a second of the first is the first: `timeout`, say, signals a process and its group.
+    Outside of the main thread, where no signal arrives, nothing is changed.
+    """
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    first = 0.0
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal first
+        del number, frame
+        now = time.monotonic()
+        if not stop.asked:
+            stop.asked, first = True, now
+        elif now - first > _SAME_SECONDS:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -23,8 +23,7 @@ from torch import Tensor
 from dpsinkhorn.errors import TransportError
 from dpsinkhorn.ot import Cost
 from dpsinkhorn.privacy import Adjacency, Charge, compose
-from dpsinkhorn.privacy.noise import NoiseSource, laplace_cells
-from dpsinkhorn.privacy.noise.sources import LATTICE_BITS
+from dpsinkhorn.privacy.noise import LATTICE_BITS, NoiseSource, laplace_cells
 from dpsinkhorn.transport import checks, statistics
 from dpsinkhorn.transport.certified import rounding
 from dpsinkhorn.transport.charging import Account, LedgerLike

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsinkhorn import _interrupt, load
-from dpsinkhorn._interrupt import stop_on_interrupt
+from dpsinkhorn import load
 from dpsinkhorn.privacy import epsilon, read_ledger
-from dpsinkhorn.training import Run
+from dpsinkhorn.training import Run, watching
+from dpsinkhorn.training.watching import stop_on_interrupt
 from support.processes import Command
 from support.runs import bits, header, lines
 from support.train_command import TINY, begin, done, lines_so_far, steps_on_record
@@ -156,7 +156,7 @@ class TestTwice:
     @pytest.fixture
     def clock(self, monkeypatch):
         now = SimpleNamespace(value=50.0)
-        monkeypatch.setattr(_interrupt, "time", SimpleNamespace(monotonic=lambda: now.value))
+        monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now.value))
         return now
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

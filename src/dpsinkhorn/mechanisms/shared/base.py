@@ -14,7 +14,7 @@ from dpsinkhorn.generators import GeneratorConfig, MixtureConfig
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, FixedStep, NetworkLearner, Sample, Setting, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import Charge, poisson_sample
-from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism
+from dpsinkhorn.privacy.charges import ImageMechanism, Mechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 
 __all__ = [
@@ -119,6 +119,9 @@ class TrainingMechanism(Barrier):
     private: ClassVar[bool] = True
     trains_mixtures: ClassVar[bool] = False
     """Whether a generator is a mixture of Gaussians; else it is a network."""
+    learns_on_cpu: ClassVar[bool] = False
+    """Whether all that follows its noised sums is computed on the CPU, on whatever device records are: where
+    the sums are exact, a seeded run then ends with the same bits on every device."""
     takes_persons: ClassVar[bool] = True
     takes_samples: ClassVar[bool] = True
     """Whether a step sees a Poisson sample, or all records."""
@@ -159,6 +162,11 @@ class TrainingMechanism(Barrier):
     def release_of_size(cls, noise_multiplier: float, rows: int = 1) -> Mechanism:
         """Return a release that costs as much, where no plan is known; `rows` are clipped one by one."""
         return ImageMechanism(1.0, noise_multiplier, rows)
+
+    @classmethod
+    def learns_on(cls, device: torch.device) -> torch.device:
+        """Return where what follows its noised sums is computed, for records on this device."""
+        return torch.device("cpu") if cls.learns_on_cpu else device
 
     @classmethod
     def preparation(cls, terms: Terms) -> Charge | None:  # noqa: ARG003

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpsinkhorn.mechanisms.shared.clipping import clip_rows
-from dpsinkhorn.privacy.mechanisms import GaussianMechanism
+from dpsinkhorn.privacy.charges import GaussianMechanism
 from dpsinkhorn.privacy.noise import NoiseSource, add_gaussian
 from dpsinkhorn.ranks import over_ranks
 
@@ -43,7 +43,7 @@ def release_label_frequencies(
     noised = add_gaussian(
         counts, sensitivity=mechanism.sensitivity, noise_multiplier=mechanism.noise_multiplier, noise=noise
     )
-    positive = noised.clamp(min=0)
+    positive = noised.cpu().clamp(min=0)  # on all devices the same bits from here on
     total = float(positive.sum())
     shares = positive / total if total > 0 else torch.full_like(positive, 1 / classes)
     return tuple(shares.tolist())

@@ -29,8 +29,7 @@ def clip_whole(values: Tensor, bound: float) -> Tensor:
     tensor([0.6000, 0.8000], dtype=torch.float64)
     """
     finite = _finite(values)
-    norm = (finite * finite).sum(-1).sum().sqrt()
-    return finite * (within(bound, depth(finite)) / norm).clamp(max=1.0)
+    return finite / _excess(torch.linalg.vector_norm(finite), within(bound, finite.numel()))
 
 
 def clip_rows(values: Tensor, bound: float) -> Tensor:
@@ -41,14 +40,13 @@ def clip_rows(values: Tensor, bound: float) -> Tensor:
             [0.3000, 0.4000]], dtype=torch.float64)
     """
     finite = _finite(values)
-    norms = (finite * finite).sum(-1, keepdim=True).sqrt()  # infinite if a square overflows: then 0 remains
-    return finite * (within(bound, values.shape[-1]) / norms).clamp(max=1.0)
+    norms = torch.linalg.vector_norm(finite, dim=-1, keepdim=True)
+    return finite / _excess(norms, within(bound, values.shape[-1]))
 
 
-def depth(values: Tensor) -> int:
-    """Additions that a square passes through, at most, when rows are added up first, then their sums."""
-    rows = math.prod(values.shape[:-1])
-    return values.shape[-1] + rows
+def _excess(norms: Tensor, bound: float) -> Tensor:
+    """What to divide by. A norm is infinite if a square overflows: then 0 remains."""
+    return (norms / bound).clamp_(min=1.0)
 
 
 def within(bound: float, additions: int) -> float:

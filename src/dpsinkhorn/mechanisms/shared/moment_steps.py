@@ -5,13 +5,15 @@ rare ones are shrunk. The steps that follow are of k-means, each from the noised
 nearest centre; the last finds the covariance within components, class by class. From step 2 on deviations are
 clipped in coordinates that the common covariance scales. All that a step leaves behind is in the generator's
 own tensors, coordinates and radius are computed from these anew, and all of it is post-processing of noised
-sums.
+sums. That is computed on the CPU, wherever the sums come from: they are the same bits on every device, and so
+is then what is learnt from them.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from dpsinkhorn.generators import Mixture
 from dpsinkhorn.generators.mixture import bands
-from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments
+from dpsinkhorn.mechanisms.moments import COUNT_SENSITIVITY, DEVIATION_SENSITIVITY, Moments, Squares, Sums
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, Steps
 
 _MEANS_RADIUS = 1.75  # images lie this much farther from black than from their class's mean
@@ -46,20 +48,21 @@ class MomentSteps(Steps):
     def __init__(self, state: Learner, records: AllRecords, moments: Moments, *, horizon: int) -> None:
         assert isinstance(state.generator, Mixture)
         self._state, self._records, self._moments, self._horizon = state, records, moments, horizon
-        self._mixture = state.generator
+        self._mixture = copy.deepcopy(state.generator).cpu()  # where all is computed
         self._sigma = moments.mechanism.noise_multiplier
         self._radius = moments.radius
         self._bands = bands(moments.config)
 
     def take(self, count: int) -> None:
+        own = [parameter.detach() for parameter in self._mixture.parameters()]
         for _ in range(count):
-            before = [parameter.detach().clone() for parameter in self._state.parameters]
+            before = [parameter.detach().cpu().clone() for parameter in self._state.parameters]
+            _copy(own, before)
             with torch.no_grad():
                 self._step(self._state.step)
             # no gradients here: what each tensor was changed by stands in their place
-            self._state.gradients = [
-                now.detach() - then for now, then in zip(self._state.parameters, before, strict=True)
-            ]
+            self._state.gradients = [now - then for now, then in zip(own, before, strict=True)]
+            _copy([parameter.detach() for parameter in self._state.parameters], own)
             self._state.step += 1
 
     def _step(self, step: int) -> None:
@@ -75,7 +78,7 @@ class MomentSteps(Steps):
     def _find_means(self) -> None:
         mixture, radius = self._mixture, _MEANS_RADIUS * self._radius
         origin = torch.zeros_like(mixture.middles).unsqueeze(1)
-        sums = self._moments.deviations(self._records.every(), origin, radius, self._state.noise)
+        sums = self._deviations(origin, radius)
         least = max(1.0, 4 * COUNT_SENSITIVITY * self._sigma)  # of a count that is more than noise
         counts = sums.counts.clamp(min=least)
         middles = radius * sums.deviations[:, 0] / counts
@@ -87,20 +90,18 @@ class MomentSteps(Steps):
     def _find_common_covariance(self) -> None:
         mixture, state = self._mixture, self._state
         middles = mixture.middles.unsqueeze(1)
-        squares = self._moments.squares(
-            self._records.every(), middles, self._radius, state.noise, pooled=True
-        )
+        squares = self._squares(middles, self._radius, pooled=True)
         scale = self._radius**2 / float(self._counts_in(squares.counts).sum())
         noise = self._moments.square_sensitivity * self._sigma * scale
-        groups = self._bands.to(squares.matrices.device)
-        values, vectors = torch.linalg.eigh(smoothed(squares.matrices[0] * scale, noise, groups))
+        values, vectors = torch.linalg.eigh(smoothed(squares.matrices[0] * scale, noise, self._bands))
         values = values.clamp(min=LEAST_VARIANCE)
         mixture.factors.copy_((vectors * values.sqrt()).expand_as(mixture.factors))
         middles = self._shrunk_means(values, vectors)
         mixture.middles.copy_(middles)
         mixture.centres.copy_(middles.unsqueeze(1).expand_as(mixture.centres))
         if self.components > 1:
-            draws = torch.randn(mixture.centres.shape, generator=state.random, device=state.device).double()
+            random = state.random
+            draws = torch.randn(mixture.centres.shape, generator=random, device=random.device).cpu().double()
             mixture.centres.add_(_SPREAD * (draws * values.sqrt()) @ vectors.T)
 
     def _shrunk_means(self, values: Tensor, vectors: Tensor) -> Tensor:
@@ -116,13 +117,7 @@ class MomentSteps(Steps):
         mixture = self._mixture
         place = Coordinates.of(mixture.factors[0])
         radius = self._radius_in(place)
-        sums = self._moments.deviations(
-            self._records.every(),
-            mixture.centres,
-            radius / place.size,
-            self._state.noise,
-            coordinates=place.matrix,
-        )
+        sums = self._deviations(mixture.centres, radius / place.size, place.matrix)
         even = self._counts_in(sums.counts if self._moments.persons else None).unsqueeze(1) / self.components
         counts = torch.maximum(sums.counts, _LEAST_SHARE * even)
         found = self._from_middles(place) + radius * sums.deviations / counts.unsqueeze(-1)
@@ -138,23 +133,33 @@ class MomentSteps(Steps):
         mixture = self._mixture
         place = Coordinates.of(mixture.factors[0])
         radius = self._radius_in(place)
-        released = self._moments.squares(
-            self._records.every(),
-            mixture.centres,
-            radius / place.size,
-            self._state.noise,
-            pooled=False,
-            coordinates=place.matrix,
-        )
+        released = self._squares(mixture.centres, radius / place.size, place.matrix, pooled=False)
         squares, counts = released.matrices * radius**2, self._counts_in(released.counts)
         noise = self._moments.square_sensitivity * self._sigma * radius**2
         total = float(counts.sum())
         # independent noise on as many sums as there are classes
         spread = noise * math.sqrt(len(squares)) / total
-        groups = like_ranks(len(place.scales)).to(squares.device)
-        common = smoothed(squares.sum(0) / total, spread, groups)
+        common = smoothed(squares.sum(0) / total, spread, like_ranks(len(place.scales)))
         own = towards(squares / counts.view(-1, 1, 1), common, noise / counts)
         mixture.factors.copy_(place.back(root(own).mT).mT)
+
+    def _deviations(self, centres: Tensor, radius: float, coordinates: Tensor | None = None) -> Sums:
+        """Noised sums of deviations, on the CPU."""
+        state = self._state
+        sums = self._moments.deviations(
+            self._records.every(), centres.to(state.device), radius, state.noise, coordinates=coordinates
+        )
+        return Sums(sums.deviations.cpu(), sums.counts.cpu())
+
+    def _squares(
+        self, centres: Tensor, radius: float, coordinates: Tensor | None = None, *, pooled: bool
+    ) -> Squares:
+        """Noised sums of squares, on the CPU."""
+        state, places = self._state, centres.to(self._state.device)
+        found = self._moments.squares(
+            self._records.every(), places, radius, state.noise, pooled=pooled, coordinates=coordinates
+        )
+        return Squares(found.matrices.cpu(), None if found.counts is None else found.counts.cpu())
 
     def _radius_in(self, place: Coordinates) -> float:
         """Where deviations from centres are clipped in these coordinates."""
@@ -189,6 +194,11 @@ class MomentSteps(Steps):
             return self._counts
         share = float(released.sum() / self._counts.sum())
         return self._counts * min(max(share, 1 / _MOST_SHARE), _MOST_SHARE)
+
+
+def _copy(places: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for place, value in zip(places, values, strict=True):
+        place.copy_(value)
 
 
 _LITTLE = 1e-3  # in some direction, so that every number has all its digits

@@ -35,11 +35,8 @@ class Steps(ABC):
     """Steps come in multiples of this, up to the horizon: randomness is drawn for as many at a time."""
     updates: int = 0
     """Updates before the first step, by what was released already: they cost nothing."""
-
-    @property
-    def how_taken(self) -> str:
-        """Say in words how steps are taken. A seeded run replays where they are taken in the same way."""
-        return "one by one"
+    how_taken: str = "one by one"
+    """How steps are taken, in words. A seeded run replays where they are taken in the same way."""
 
     def update(self, count: int) -> None:
         """Make so many of the updates before the first step, and advance the training state by as many."""

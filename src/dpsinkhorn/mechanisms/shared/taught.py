@@ -23,7 +23,7 @@ from dpsinkhorn.mechanisms.shared.clipping import tidy
 from dpsinkhorn.mechanisms.shared.steps import AllRecords, Learner, NetworkLearner, Steps
 from dpsinkhorn.mechanisms.shared.terms import Terms, one_pixel
 from dpsinkhorn.privacy import SeededNoise, poisson_sample
-from dpsinkhorn.privacy.mechanisms import ImageMechanism, Mechanism, VoteMechanism, parts_of
+from dpsinkhorn.privacy.charges import ImageMechanism, Mechanism, VoteMechanism, parts_of
 from dpsinkhorn.privacy.noise import NoiseSource, announce
 
 _HIDDEN = 128  # numbers in each of two layers

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -162,14 +163,20 @@ def one_run_bound(
     delta: float,
     confidence: float = 0.95,
     guesses: Sequence[int] | None = None,
+    p_value_of: Callable[[int, int, int, float, float], float] = p_value,
 ) -> OneRunBound:
     """The ε that guesses by `scores` exclude: half of the guesses are the highest scores, half the lowest.
+
+    It is the largest ε such that it, and all below it, have a p-value that is too small. "All below it" is
+    what makes the error hold at the true ε, whichever that is, for p-values need not grow with ε everywhere
+    once δ comes in.
 
     Args:
         scores: one per canary; the higher, the more likely it was included.
         included: whether it was.
         guesses: how many guesses to make. Several numbers share the error between them (each is tested at its
             part of 1 - `confidence`); by default all of the canaries, a half, a quarter and so on.
+        p_value_of: canaries, guesses, correct ones, ε and δ.
 
     >>> rng = np.random.default_rng(0)
     >>> included = rng.random(1000) < 0.5
@@ -177,19 +184,35 @@ def one_run_bound(
     >>> 0.4 < found.epsilon < 2
     True
     """
-    return _bound(p_value, scores, included, delta, confidence, guesses)
+    tried = guess(scores, included, guesses)
+    canaries, error = len(np.asarray(scores)), _share_of_error(confidence, tried)
+
+    def largest(each: Guesses) -> float:
+        def excluded(epsilon: float) -> bool:
+            return p_value_of(canaries, each.made, each.correct, epsilon, delta) < error
+
+        if not excluded(0.0):
+            return 0.0
+        low, high = 0.0, _GRID
+        while excluded(high):
+            low, high = high, high + _GRID
+            if high > _LARGEST:
+                return low
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excluded(middle) else (low, middle)
+        return low
+
+    bounds = [largest(each) for each in tried]
+    at = int(np.argmax(bounds))
+    return OneRunBound(bounds[at], delta, confidence, canaries, tried[at].made, tried[at].correct)
 
 
 def f_dp_bound(
-    scores: npt.ArrayLike,
-    included: npt.ArrayLike,
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    guesses: Sequence[int] | None = None,
+    scores: npt.ArrayLike, included: npt.ArrayLike, *, delta: float, **options: Any
 ) -> OneRunBound:
     """As `one_run_bound`, by `pair_p_value`: tighter, with nothing more assumed."""
-    return _bound(pair_p_value, scores, included, delta, confidence, guesses)
+    return one_run_bound(scores, included, delta=delta, p_value_of=pair_p_value, **options)
 
 
 def f_dp_gaussian_bound(
@@ -274,43 +297,6 @@ def guess(
         right = truth[order[count - high :]].sum() + (~truth[order[: each - high]]).sum()
         found.append(Guesses(each, int(right)))
     return tuple(found)
-
-
-def _bound(
-    value: Callable[[int, int, int, float, float], float],
-    scores: npt.ArrayLike,
-    included: npt.ArrayLike,
-    delta: float,
-    confidence: float,
-    guesses: Sequence[int] | None,
-) -> OneRunBound:
-    """Return the largest ε such that it, and all below it, have a p-value that is too small.
-
-    "All below it" is what makes the error hold at the true ε, whichever that is, for p-values need not grow
-    with ε everywhere once δ comes in.
-    """
-    tried = guess(scores, included, guesses)
-    canaries, error = len(np.asarray(scores)), _share_of_error(confidence, tried)
-
-    def largest(each: Guesses) -> float:
-        def excluded(epsilon: float) -> bool:
-            return value(canaries, each.made, each.correct, epsilon, delta) < error
-
-        if not excluded(0.0):
-            return 0.0
-        low, high = 0.0, _GRID
-        while excluded(high):
-            low, high = high, high + _GRID
-            if high > _LARGEST:
-                return low
-        for _ in range(20):
-            middle = (low + high) / 2
-            low, high = (middle, high) if excluded(middle) else (low, middle)
-        return low
-
-    bounds = [largest(each) for each in tried]
-    at = int(np.argmax(bounds))
-    return OneRunBound(bounds[at], delta, confidence, canaries, tried[at].made, tried[at].correct)
 
 
 def _share_of_error(confidence: float, tried: Sequence[Guesses]) -> float:

@@ -20,8 +20,7 @@ from dpsinkhorn.errors import AuditError
 from dpsinkhorn.privacy import _pld
 from dpsinkhorn.privacy.accounting import epsilon as epsilon_of
 from dpsinkhorn.privacy.audit.one_run import least_refuted_noise
-from dpsinkhorn.privacy.charges import flatten
-from dpsinkhorn.privacy.mechanisms import GaussianMechanism
+from dpsinkhorn.privacy.charges import GaussianMechanism, flatten
 
 Scores = npt.NDArray[np.float64]
 

@@ -75,6 +75,7 @@ class FixedSteps(Steps):
         self._pixels = stored.dimension
         numbers = max(fixed.noise_rows * self._pixels, int(plan.expected_batch), 1)
         self.multiple = max(1, min(_MOST_STEPS, _MOST_NUMBERS // numbers))
+        self.how_taken = f"{self.multiple} at a time"
         device = state.device
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)
         self._labels = labels
@@ -88,10 +89,6 @@ class FixedSteps(Steps):
         if capture:
             self._steps_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._draws_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    @property
-    def how_taken(self) -> str:
-        return f"{self.multiple} at a time"
 
     def take(self, count: int) -> None:
         if not self._capture:

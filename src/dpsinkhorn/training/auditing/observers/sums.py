@@ -22,7 +22,7 @@ from dpsinkhorn.mechanisms.moments import (
 from dpsinkhorn.mechanisms.record import Record
 from dpsinkhorn.mechanisms.shared.base import Sample
 from dpsinkhorn.mechanisms.shared.clipping import on_grid
-from dpsinkhorn.mechanisms.shared.draws import StepDraws
+from dpsinkhorn.mechanisms.shared.record_gradients import StepDraws
 from dpsinkhorn.privacy.noise import NoiseSource
 from dpsinkhorn.training.auditing.observers.evidence import (
     Evidence,
