@@ -15,6 +15,7 @@ from dpsinkhorn.ot import (
     SquaredEuclidean,
     empirical_loss,
     native,
+    semi_debiased_loss,
     solve,
     transport_loss,
 )
@@ -123,6 +124,11 @@ def test_the_order_of_geomloss_is_named():
     weights = torch.ones(4), torch.ones(5)
     with pytest.raises(ValueError, match=r"^x: expected points, .* GeomLoss has loss\(a, x, b, y\)$"):
         SinkhornLoss(0.1)(weights[0], X, weights[1], Y)
+    for loss in (transport_loss, empirical_loss, semi_debiased_loss):
+        for order in ((weights[0], X, weights[1], Y), (X, Y, *weights)):
+            for rest in ({}, {"regularization": 0.1}):
+                with pytest.raises(TypeError, match=rf"^{loss.__name__}: expected \(x, y, reg.* a=, b=.*$"):
+                    loss(*order, **rest)  # type: ignore[call-arg]
 
 
 def test_costs_that_overflow_are_named():

@@ -216,19 +216,24 @@ def test_a_cost_is_that_of_two_points_alone(cost: Cost, dtype: torch.dtype, d: i
 @needs_library
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("offset", [0.0, 100.0])
-def test_squared_distances_by_a_product(offset: float, monkeypatch: pytest.MonkeyPatch):
-    """Of float32 clouds too large for differences; pairs so near that a product says nothing of them too."""
-    monkeypatch.setattr("dpsinkhorn.ot.costs._DIRECT_TERMS", 0)
-    monkeypatch.setattr("dpsinkhorn.ot.costs._DIRECT_GRADIENT", 0)
-    x, y = (draw(*shape, 40, seed=k, dtype=torch.float32) + offset for k, shape in enumerate([(90,), (80,)]))
-    y[:5] = x[:5] + 1e-3 * draw(5, 40, dtype=torch.float32)
-    y[5] = x[6]
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, 5e-6), (torch.float64, 1e-11)])
+def test_squared_distances_by_a_product(
+    offset: float, dtype: torch.dtype, precision: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Of clouds too large for differences; pairs so near that a product says nothing of them too."""
+    for limit in ("_DIRECT_TERMS", "_DIRECT_TERMS_64", "_DIRECT_GRADIENT"):
+        monkeypatch.setattr(f"dpsinkhorn.ot.costs.{limit}", 0)
+    x, y = (draw(*shape, 40, seed=k, dtype=dtype) + offset for k, shape in enumerate([(90,), (80,)]))
+    for row, distance in enumerate([0.3, 0.1, 0.03, 1e-3, 0.0]):
+        y[row] = x[row] + distance * draw(40, dtype=dtype)
     cost = SquaredEuclidean()
     exact = (x.double()[:, None] - y.double()).square().sum(-1)
-    torch.testing.assert_close(cost.pairwise(x, y).double(), exact, rtol=5e-6, atol=0)
-    plan = torch.softmax(draw(90, 80, seed=3, dtype=torch.float32), -1) / 90
+    torch.testing.assert_close(cost.pairwise(x, y).double(), exact, rtol=precision, atol=0)
+    plan = torch.softmax(draw(90, 80, seed=3, dtype=dtype), -1) / 90
     expected = (2 * plan.double().unsqueeze(-1) * (x.double()[:, None] - y.double())).sum(1)
-    torch.testing.assert_close(cost.gradient(x, y, plan).double(), expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        cost.gradient(x, y, plan).double(), expected, rtol=20 * precision, atol=precision / 50
+    )
 
 
 @needs_library

@@ -181,7 +181,7 @@ class _Climber:
         self.history: list[tuple[int, float, float]] = []
         self.least_ridge = 1e-12 if dual.work == torch.float64 else 1e-6
         self.ridge = [self.least_ridge] * dual.batch
-        self.largest = max(abs(dual.highest), abs(dual.lowest))
+        self.largest = dual.largest
         self.eps = torch.finfo(dual.work).eps
 
     def arrived(self, regularization: float, tolerance: float) -> bool:

@@ -104,7 +104,7 @@ class SquaredEuclidean(Cost):
     pixels = PixelCost(squared=True, absolute=0.0)
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        if _direct(x, y) and (costs := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+        if (costs := _squares_by_differences(x, y)) is not None:
             return costs
         if x.dtype == torch.float32 and x.is_cpu and x.numel() * y.shape[-2] <= _DIRECT_TERMS:
             return self.against(y.double())(x.double()).float()
@@ -114,7 +114,7 @@ class SquaredEuclidean(Cost):
         around_y, squares, centre = centred(y)  # distances do not change, cancellation does
 
         def costs(x: Tensor) -> Tensor:
-            if _direct(x, y) and (found := native.pairwise(x, y, SquaredEuclidean.pixels)) is not None:
+            if (found := _squares_by_differences(x, y)) is not None:
                 return found
             around_x, own, _ = centred(x, centre)
             products = product(around_x, around_y.mT)
@@ -209,35 +209,16 @@ class L1L2(Cost):
         return PixelCost(squared=True, absolute=float(self.l1_weight))
 
     def pairwise(self, x: Tensor, y: Tensor) -> Tensor:
-        if not self.l1_weight:
-            return SquaredEuclidean().pairwise(x, y)
-        if (costs := _by_differences(x, y, self.pixels)) is not None:
-            return costs
-        squared = SquaredEuclidean().pairwise(x, y)
-        return squared.add_(Cityblock().pairwise(x, y), alpha=self.l1_weight)
-
-    def against(self, y: Tensor) -> Callable[[Tensor], Tensor]:
-        if not self.l1_weight:
-            return SquaredEuclidean().against(y)
-        prepared: list[Callable[[Tensor], Tensor]] = []
-
-        def costs(x: Tensor) -> Tensor:
-            if (fused := _by_differences(x, y, self.pixels)) is not None:
-                return fused
-            if not prepared:
-                prepared.extend([SquaredEuclidean().against(y), Cityblock().against(y)])
-            squared, absolute = prepared
-            return squared(x).add_(absolute(x), alpha=self.l1_weight)
-
-        return costs
+        costs = _by_differences(x, y, self.pixels) if self.l1_weight else None
+        return self._mixed(lambda part: part.pairwise(x, y)) if costs is None else costs
 
     def gradient(self, x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
-        if not self.l1_weight:
-            return SquaredEuclidean().gradient(x, y, plan)
-        if (gradient := native.gradient(x, y, plan, self.pixels)) is not None:
-            return gradient
-        squared = SquaredEuclidean().gradient(x, y, plan)
-        return squared.add_(Cityblock().gradient(x, y, plan), alpha=self.l1_weight)
+        gradient = native.gradient(x, y, plan, self.pixels) if self.l1_weight else None
+        return self._mixed(lambda part: part.gradient(x, y, plan)) if gradient is None else gradient
+
+    def _mixed(self, of: Callable[[Cost], Tensor]) -> Tensor:
+        squared = of(SquaredEuclidean())
+        return squared.add_(of(Cityblock()), alpha=self.l1_weight) if self.l1_weight else squared
 
 
 @dataclass(frozen=True)
@@ -356,6 +337,11 @@ def _by_differences(x: Tensor, y: Tensor, pixels: PixelCost) -> Tensor | None:
     if x.ndim == 2 and launch.available(x.device) and max(x.numel(), y.numel()) < 2**31:
         return pairs.costs(x, y, squared=pixels.squared, absolute=pixels.absolute)
     return native.pairwise(x, y, pixels)
+
+
+def _squares_by_differences(x: Tensor, y: Tensor) -> Tensor | None:
+    """Squared distances by the compiled loops, where that is no slower or more exact than by a product."""
+    return native.pairwise(x, y, SquaredEuclidean.pixels) if _direct(x, y) else None
 
 
 def _direct(x: Tensor, y: Tensor, dimensions: int = _DIRECT_DIMENSIONS, terms: int = _DIRECT_TERMS) -> bool:

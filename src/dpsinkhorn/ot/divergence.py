@@ -12,11 +12,14 @@ Models with Sinkhorn Divergence".
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
+from dpsinkhorn.ot import exact
 from dpsinkhorn.ot.ascent import Method
 from dpsinkhorn.ot.costs import Cost, CostLike, as_cost
 from dpsinkhorn.ot.native import small
@@ -32,9 +35,26 @@ from dpsinkhorn.ot.sinkhorn import (
     tolerance_of,
 )
 
+_Arguments = ParamSpec("_Arguments")
 _SETTINGS = ("tolerance", "max_iterations", "method", "storage", "marginals")
 
 
+def _clouds_first(loss: Callable[_Arguments, Tensor]) -> Callable[_Arguments, Tensor]:
+    """Have a loss of (x, y, regularization) say so where it is called with weights among the clouds."""
+
+    @wraps(loss)
+    def call(*given: _Arguments.args, **options: _Arguments.kwargs) -> Tensor:
+        if len(given) + ("regularization" in options) > 3:
+            raise TypeError(
+                f"{loss.__name__}: expected (x, y, regularization), weights by name: a=, b=; "
+                "SamplesLoss has GeomLoss's loss(a, x, b, y)"
+            )
+        return loss(*given, **options)
+
+    return call
+
+
+@_clouds_first
 def transport_loss(
     x: Tensor,
     y: Tensor,
@@ -85,6 +105,7 @@ def _wants_gradient(each: object) -> bool:
     return isinstance(each, Tensor) and each.requires_grad and torch.is_grad_enabled()
 
 
+@_clouds_first
 def empirical_loss(x: Tensor, y: Tensor, regularization: float, **options: Any) -> Tensor:
     """Eq. 4: ``2 W(x, y) - W(x, x) - W(y, y)``. Zero where the clouds are equal.
 
@@ -129,6 +150,7 @@ def debiased_loss(
     return 2 * cross - own_x - own_y
 
 
+@_clouds_first
 def semi_debiased_loss(
     x: Tensor,
     y: Tensor,
@@ -373,6 +395,8 @@ def _small(
     check_settings(regularization, **settings)
     if settings["method"] != "newton" or settings["storage"] == "streamed":
         return None
+    if regularization == 0:
+        return exact.transport(problem, wrt_x=wrt_x, wrt_y=wrt_y)
     return small.transport(
         problem,
         float(regularization),

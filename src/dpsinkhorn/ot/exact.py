@@ -8,8 +8,9 @@ histograms with Gaussian tails, no sequence of decreasing λ gets there as fast,
 
 from __future__ import annotations
 
+import math
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from dpsinkhorn.ot import native
+from dpsinkhorn.ot.native.small import Small
+from dpsinkhorn.ot.problem import Problem, check_range
 from dpsinkhorn.ot.semidual import SemiDual
 
 _Array = npt.NDArray[np.float64]
@@ -25,35 +29,68 @@ _PIVOTS = 10**8  # far more than are needed
 _LARGEST_START = 2**20
 
 
-def simplex(costs: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """An optimal plan ``(n, m)`` and potentials f, g of costs ``(n, m)`` and weights that sum to one."""
-    from ot.lp import emd  # type: ignore[import-untyped]  # POT takes its time to import
+class Vertex(NamedTuple):
+    """An optimal plan ``(n, m)``, feasible potentials, their value, and the L1 error of the plan."""
 
-    least, most = torch.aminmax(costs)
-    scale = max(abs(float(least)), abs(float(most))) or 1.0
-    scaled = costs / scale  # its tolerance is absolute
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        plan, found = emd(
-            a.numpy(), b.numpy(), scaled.numpy(), numItermax=_PIVOTS, log=True, check_marginals=False,
-            center_dual=False,
-        )  # fmt: skip
-    g = torch.from_numpy(found["v"]) * scale
-    f = torch.sub(costs, g, out=scaled).amin(1)  # transforms: feasible whatever rounding did
-    g = torch.sub(costs, f.unsqueeze(-1), out=scaled).amin(0)
-    return torch.from_numpy(plan), f, g
+    plan: Tensor
+    f: Tensor
+    g: Tensor
+    value: Tensor
+    error: Tensor
 
 
-def solve_exact(dual: SemiDual) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Plan, f, g and value of every problem of the batch, unregularised; potentials are feasible."""
-    parts = [each.cpu() for each in (dual.all_costs().double(), dual.a, dual.b)]
-    if dual.a.ndim == 1:
-        plan, f, g = simplex(*parts)
-    else:
-        found = [simplex(*each) for each in zip(*parts, strict=True)]
-        plan, f, g = (torch.stack(each) for each in zip(*found, strict=True))
-    plan, f, g = (each.to(dual.device) for each in (plan, f, g))
-    return plan, f, g, torch.linalg.vecdot(dual.a, f) + torch.linalg.vecdot(dual.b, g)
+def simplex(costs: Tensor, a: Tensor, b: Tensor, largest: float) -> Vertex:
+    """The unregularised solution for costs ``(n, m)`` and weights that sum to one, in float64."""
+    scale = largest if largest and not 2**-4 <= largest <= 2**16 else 1.0  # its tolerance is absolute
+    plan, g = _plan_and_potential(a, b, costs if scale == 1 else costs / scale)
+    g = g if scale == 1 else g * scale
+    # Transforms are feasible whatever rounding did.
+    if (settled := native.settle(costs, plan, a, b, g)) is not None:
+        f, numbers = settled
+        return Vertex(plan, f, g, *numbers.unbind())
+    f = (costs - g.masked_fill(b <= 0, -math.inf)).amin(1)
+    g = (costs - f.unsqueeze(-1)).amin(0)
+    error = (plan.sum(1) - a).abs().sum() + (plan.sum(0) - b).abs().sum()
+    return Vertex(plan, f, g, a @ f + b @ g, error)
+
+
+def _plan_and_potential(a: Tensor, b: Tensor, costs: Tensor) -> tuple[Tensor, Tensor]:
+    """POT's plan, and its g where b is positive."""
+    arrays = [each.contiguous().numpy() for each in (a, b, costs)]
+    try:  # what `emd` calls, without its checks, which take half as long as all of 50 x 50 costs
+        from ot.lp.emd_wrap import emd_c  # type: ignore[import-untyped]  # POT takes its time to import
+
+        plan, _, _, g, _ = emd_c(*arrays, _PIVOTS, 1)
+    except (ImportError, TypeError, ValueError):  # another version
+        from ot.lp import emd  # type: ignore[import-untyped]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plan, found = emd(*arrays, numItermax=_PIVOTS, log=True, check_marginals=False, center_dual=False)
+        g = found["v"]
+    return torch.from_numpy(plan), torch.from_numpy(g)
+
+
+def solve_exact(dual: SemiDual) -> Vertex:
+    """The unregularised solution of every problem of the batch."""
+    costs = dual.all_costs().double()
+    if dual.a.ndim == 1 and costs.is_cpu:
+        return simplex(costs, dual.a, dual.b, dual.largest)
+    parts = [each.cpu().reshape(-1, *each.shape[dual.a.ndim - 1 :]) for each in (costs, dual.a, dual.b)]
+    found = [simplex(C, a, b, float(C.abs().max())) for C, a, b in zip(*parts, strict=True)]
+    whole = (torch.stack(each) if dual.a.ndim > 1 else each[0] for each in zip(*found, strict=True))
+    return Vertex(*(each.to(dual.device) for each in whole))
+
+
+def transport(problem: Problem, *, wrt_x: bool, wrt_y: bool) -> Small | None:
+    """The solution of a single problem on the CPU, with gradients; None for any other."""
+    if problem.batched or not problem.x.is_cpu:
+        return None
+    costs, dtype = problem.costs.double().contiguous(), problem.x.dtype
+    ends = native.value_range(costs) or (float(costs.min()), float(costs.max()))
+    largest = max(map(abs, check_range(ends, dtype)))
+    plan, f, g, value, _ = simplex(costs, problem.a, problem.b, largest)
+    return Small(value, f, g, *problem.gradients(plan.to(dtype), wrt_x=wrt_x, wrt_y=wrt_y))
 
 
 def start(dual: SemiDual, regularization: float) -> Tensor | None:
@@ -65,7 +102,8 @@ def start(dual: SemiDual, regularization: float) -> Tensor | None:
     if costs is None or costs.numel() > _LARGEST_START or (_alike(dual.a) and _alike(dual.b)):
         return None
     costs = costs.double()
-    plan, f, g, C, a, b = (each.numpy() for each in (*simplex(costs, dual.a, dual.b), costs, dual.a, dual.b))
+    found = simplex(costs, dual.a, dual.b, dual.largest)
+    plan, f, g, C, a, b = (each.numpy() for each in (*found[:3], costs, dual.a, dual.b))
     rows, columns = np.nonzero(plan)
     lengths = C[rows, columns] + regularization * np.log(plan[rows, columns] / (a[rows] * b[columns]))
     return torch.from_numpy(_along_edges(rows, columns, lengths, f, g))

@@ -112,6 +112,12 @@ class Problem(_Weighted):
     def _against_y(self) -> Callable[[Tensor], Tensor]:
         return self.cost.against(self.y)
 
+    def gradients(self, plan: Tensor, *, wrt_x: bool, wrt_y: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of ``<C, P>`` in the points for a plan of their type; None for what is not wanted."""
+        cost, x, y = self.cost, self.x, self.y
+        in_x = check_gradient(cost, cost.gradient(x, y, plan), x) if wrt_x else None
+        return in_x, check_gradient(cost, cost.gradient_y(x, y, plan), y) if wrt_y else None
+
     def flipped(self) -> Problem:
         """The same problem with the roles of ``x`` and ``y`` exchanged."""
         cost = self.cost if self.cost.symmetric else Flipped(self.cost)
@@ -201,6 +207,15 @@ def check_gradient(cost: Cost, gradient: Tensor, points: Tensor) -> Tensor:
         f"cost: the gradient of {name} is not finite; autograd has NaN for sqrt at 0, as in norms at equal "
         "points: write `gradient`, or add a small number under the root"
     )
+
+
+def check_range(ends: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """Least and greatest cost, for points of this type, if they are finite."""
+    if not all(map(math.isfinite, ends)):
+        raise ValueError(
+            f"cost: has values that are not finite in {dtype}; scale the points down or use float64"
+        )
+    return ends
 
 
 def _without_checks(kind: type[_Kind], **fields: object) -> _Kind:

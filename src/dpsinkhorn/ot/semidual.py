@@ -36,7 +36,7 @@ from dpsinkhorn.kernels import launch, pairs
 from dpsinkhorn.kernels.pairs import Pairs, Powers
 from dpsinkhorn.ot import native
 from dpsinkhorn.ot.costs import PixelCost
-from dpsinkhorn.ot.problem import MatrixProblem, Problem
+from dpsinkhorn.ot.problem import MatrixProblem, Problem, check_range
 
 LN2 = math.log(2.0)
 # Elements in a block: about what stays in a core's cache; on a GPU, enough to fill it.
@@ -93,7 +93,6 @@ class SemiDual:
             self.a, self.b = self.a * problem.masses[0], self.b * problem.masses[1]
         self.device = self.a.device
         self.left_out: Tensor | None = None  # (..., m), columns that take no part
-        self.least_weight = float(self.b.min())
         self.fused = self.a.ndim == 1 and launch.available(self.device)
         self._slices = self._row_slices(stored)
         self._stored = self._store() if stored else None
@@ -104,6 +103,11 @@ class SemiDual:
     def stored(self) -> bool:
         """Whether the cost matrix is in memory."""
         return self._stored is not None
+
+    @property
+    def largest(self) -> float:
+        """The size of the greatest cost."""
+        return max(abs(self.lowest), abs(self.highest))
 
     @property
     def cheap_products(self) -> bool:
@@ -141,7 +145,7 @@ class SemiDual:
         for costs, a, b in zip(self._stored, self.a, self.b, strict=True):
             single = copy.copy(self)
             single.batch, single.a, single.b, single._stored = 1, a, b, costs
-            single.least_weight = float(b.min())
+            single.__dict__.pop("least_weight", None)
             single._slices = single._row_slices(stored=True)
             single._keep_kernel = True
             singles.append(single)
@@ -153,7 +157,11 @@ class SemiDual:
         stored = self.stored_costs
         return stored.double() if stored is not None and stored.numel() <= _NATIVE_LIMIT else None
 
-    # What the compiled iterate does without is made when it is first needed.
+    # What the compiled iterate, or exact transport, does without is made when it is first needed.
+
+    @cached_property
+    def least_weight(self) -> float:
+        return float(self.b.min())
 
     @cached_property
     def kernel(self) -> Tensor | None:
@@ -305,8 +313,7 @@ class SemiDual:
 
     def _narrow(self, scale: float) -> bool:
         """Whether rounding of exponents to float32 changes powers by no more than they may be off."""
-        largest = scale * max(abs(self.lowest), abs(self.highest))
-        return self.work == torch.float32 and largest * 2**-23 <= self.rounding
+        return self.work == torch.float32 and scale * self.largest * 2**-23 <= self.rounding
 
     def _pairs(self) -> Iterator[tuple[slice, Pairs]]:
         """The costs as kernels take them: a matrix, a block of one at a time, or points of few dimensions."""
@@ -377,13 +384,7 @@ class SemiDual:
             parts = [torch.stack(torch.aminmax(costs)) for _, costs in self._blocks()]
             lowest, highest = torch.stack(parts).double().unbind(-1)
             ends = float(lowest.min()), float(highest.max())
-        low, high = ends
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise ValueError(
-                f"cost: has values that are not finite in {self.problem.points.dtype}; "
-                "scale the points down or use float64"
-            )
-        return low, high
+        return check_range(ends, self.problem.points.dtype)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,10 @@ class SinkhornResult:
         if not isinstance(problem, Problem):
             raise ValueError("problem: a cost given by its matrix has no gradient in the points")
         want_rows, want_columns = (wrt_y, wrt_x) if self._flipped else (wrt_x, wrt_y)
+        if self._exact_plan is not None:
+            plan = self._exact_plan.to(self._dtype)
+            found = problem.gradients(plan, wrt_x=want_rows, wrt_y=want_columns)
+            return found[::-1] if self._flipped else found
         cost = problem.cost
         parts: list[Tensor] = []
         columns: Tensor | None = None
@@ -284,7 +288,7 @@ def solve(
     )
     if regularization == 0:
         return _exact(dual, tolerance, flipped)
-    largest = max(abs(dual.lowest), abs(dual.highest))
+    largest = dual.largest
     if not math.isfinite(largest / regularization):
         raise ValueError(f"regularization: {regularization} is too small for costs of up to {largest:.1e}")
     problems = dual.problems()
@@ -374,9 +378,7 @@ def tolerance_of(tolerance: float | None, dtype: torch.dtype) -> float:
 
 
 def _exact(dual: SemiDual, tolerance: float, flipped: bool) -> SinkhornResult:
-    plan, f, g, value = solve_exact(dual)
-    rows, columns = (plan.sum(-1).sub_(dual.a), plan.sum(-2).sub_(dual.b))
-    error = torch.linalg.vector_norm(rows, 1, -1) + torch.linalg.vector_norm(columns, 1, -1)
+    plan, f, g, value, error = solve_exact(dual)
     f, g = (g, f) if flipped else (f, g)
     return SinkhornResult(f, g, value, error, error <= tolerance, 0, 0.0, (), dual, flipped, plan)
 

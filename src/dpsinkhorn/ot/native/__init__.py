@@ -24,8 +24,11 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dpsinkhorn.ot.costs import PixelCost
 
-_VERSION = 4  # of the functions and their arguments; that of kernels.c
+_VERSION = 5  # of the functions and their arguments; that of kernels.c
 _THREADED = 2**26  # sums of more terms than this are shared out to threads
+# At hand, as they are asked for at every call.
+_PLAIN, _TYPES, _STRIDED = (Tensor, torch.nn.Parameter), (torch.float32, torch.float64), torch.strided
+_transforms = torch._C._functorch.peek_interpreter_stack
 
 _ADDRESS, _COUNT, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
 _POINTS: list[type] = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _COUNT, _FLAG, _NUMBER]
@@ -42,6 +45,7 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "turn": ([_ADDRESS, _NUMBER], None),
     "scaling_steps": ([_ADDRESS, _NUMBER, _NUMBER, _COUNT, _COUNT, _ADDRESS], None),
     "plan": ([*[_ADDRESS] * 7, _COUNT, _COUNT, _NUMBER, _FLAG], None),
+    "settle": ([*[_ADDRESS] * 7, _COUNT, _COUNT, _ADDRESS], None),
     "range": ([_ADDRESS, _COUNT, _ADDRESS], None),
     "finite": ([_FLAG, _ADDRESS, _COUNT], _FLAG),
     "pairwise": ([_FLAG, *_POINTS], None),
@@ -125,6 +129,19 @@ def value_range(array: Tensor) -> tuple[float, float] | None:
     return ends[0], ends[1]
 
 
+def settle(costs: Tensor, plan: Tensor, a: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Feasible potentials of an exact plan: the transform of g, where b is positive, and in g that of this.
+
+    With their dual value and the L1 error of the plan, ``(2,)``. All is of one problem, in float64.
+    """
+    if library is None or not all(map(readable, (costs, plan, a, b, g))):
+        return None
+    (n, m), f, numbers = costs.shape, torch.empty_like(a), b.new_empty(2)
+    arrays = (costs, plan, a, b, f, g, b.new_empty(2 * m))
+    library.settle(*(array.data_ptr() for array in arrays), n, m, numbers.data_ptr())
+    return f, numbers
+
+
 def plan(costs: Tensor, f: Tensor, g: Tensor, a: Tensor, b: Tensor, regularization: float) -> Tensor | None:
     """``a b^T exp((f + g - C) / λ)`` for costs ``(..., n, m)``, in their type."""
     vectors = [v.contiguous() for v in (f, g, a, b)]
@@ -199,12 +216,12 @@ def _by_rows(function: Callable[..., Any], x: Tensor, y: Tensor, cost: PixelCost
             raise MemoryError
 
     threads = torch.get_num_threads() if x.numel() * m > _THREADED else 1
-    parts = min(n, 4 * threads) if threads > 1 else 1
-    shares = [(k, n * part // parts, n * (part + 1) // parts) for k in range(batch) for part in range(parts)]
     if threads == 1:
-        for share in shares:
-            rows(*share)
+        for k in range(batch):
+            rows(k, 0, n)
         return
+    parts = min(n, 4 * threads)
+    shares = [(k, n * part // parts, n * (part + 1) // parts) for k in range(batch) for part in range(parts)]
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(rows, *share) for share in shares]:
             done.result()
@@ -217,12 +234,12 @@ def readable(array: Tensor) -> bool:
 
 def _on_cpu(array: Tensor) -> bool:
     return (
-        type(array) in (Tensor, torch.nn.Parameter)
+        type(array) in _PLAIN
         and array.is_cpu
-        and array.dtype in (torch.float32, torch.float64)
-        and array.layout == torch.strided
+        and array.dtype in _TYPES
+        and array.layout == _STRIDED
         and not array.is_neg()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and _transforms() is None
     )
 
 

@@ -16,14 +16,13 @@
 #include <xmmintrin.h>
 #endif
 
-#define VERSION 4
+#define VERSION 5
 
 #define LN2 0.69314718055994531
 #define LEAST_EXPONENT (-1021.0) /* below, powers of two count as zero */
 #define NEGLIGIBLE 1e-18         /* part of a sum below its rounding */
 #define STRETCH 256              /* terms summed in the points' own type */
 #define BLOCK 32                 /* rows whose columns are summed in the costs' own type */
-#define CANCELLED 0.0625         /* less than this part of |x|^2 + |y|^2 left is computed pair by pair */
 #define FEW 32                   /* dimensions up to which points y are laid side by side, */
 #define WIDTH 64                 /*   so many at a time */
 #define ROWS 16                  /* points x whose gradient is formed together */
@@ -54,6 +53,7 @@ typedef struct {
 /* Of the type that points.h and scaling.h are included for: */
 #define REAL_EPS (REAL_IS_FLOAT ? (REAL)FLT_EPSILON : (REAL)DBL_EPSILON)
 #define REAL_REACH (REAL_IS_FLOAT ? 30.0 : 200.0)         /* how far from its point a kernel is used, in powers of 2 */
+#define REAL_CANCELLED (REAL)(REAL_IS_FLOAT ? 0.0625 : 0.001) /* less of |x|^2 + |y|^2 left is computed pair by pair */
 #define REAL_LARGEST (REAL_IS_FLOAT ? 0x1p30 : 0x1p200) /* entry of v */
 
 #define STATE_NUMBERS ((int64_t)((sizeof(State) + 63) / 64 * 8))
@@ -290,6 +290,12 @@ EXPORT void dps_plan(const void *costs, const double *f, const double *g, const 
 {
     const double scale = 1.0 / (regularization * LN2);
     EITHER(plan, costs, f, g, a, b, scratch, out, n, m, scale);
+}
+
+EXPORT void dps_settle(const double *costs, const double *plan, const double *a, const double *b, double *f, double *g,
+                       double *scratch, int64_t n, int64_t m, double *out)
+{
+    BEST(settle)(costs, plan, a, b, f, g, scratch, n, m, out);
 }
 
 EXPORT void dps_range(const double *values, int64_t count, double *out) { BEST(range_64)(values, count, out); }

@@ -271,6 +271,37 @@ static void NAME(newton)(State *s, double ridge, double *out)
     out[0] = NAME(centre_proposal)(s);
 }
 
+/* Potentials of an exact plan made feasible whatever rounding did: f is the transform of g, where b is positive, and
+ * g becomes that of f. scratch: two vectors over columns. out: the dual value, and the L1 error of the plan's
+ * marginals. */
+static void NAME(settle)(const double *costs, const double *plan, const double *a, const double *b, double *restrict f,
+                         double *restrict g, double *scratch, int64_t n, int64_t m, double *out)
+{
+    double value = 0.0, error = 0.0, *restrict residual = scratch, *restrict from = scratch + m;
+    for (int64_t j = 0; j < m; j++)
+        from[j] = b[j] > 0.0 ? g[j] : -INFINITY, g[j] = INFINITY, residual[j] = -b[j];
+    for (int64_t i = 0; i < n; i++) {
+        const double *restrict row = costs + i * m, *restrict flow = plan + i * m;
+        double least = INFINITY, mass = -a[i];
+#pragma omp simd reduction(min : least) reduction(+ : mass)
+        for (int64_t j = 0; j < m; j++) {
+            const double left = row[j] - from[j];
+            least = left < least ? left : least;
+            mass += flow[j];
+        }
+#pragma omp simd
+        for (int64_t j = 0; j < m; j++) {
+            const double left = row[j] - least;
+            g[j] = left < g[j] ? left : g[j];
+            residual[j] += flow[j];
+        }
+        f[i] = least, value += a[i] * least, error += fabs(mass);
+    }
+    for (int64_t j = 0; j < m; j++)
+        value += b[j] * g[j], error += fabs(residual[j]);
+    out[0] = value, out[1] = error;
+}
+
 static int NAME(finite_32)(const uint32_t *restrict bits, int64_t count)
 {
     int bad = 0;

@@ -148,10 +148,10 @@ static void REAL_NAME(finish)(const REAL *x, const REAL *y, const REAL *x_square
         for (int64_t j = 0; j < m; j++) {
             const REAL sum = own + y_squares[j];
             row[j] = sum - 2 * row[j];
-            near += row[j] < sum * (REAL)CANCELLED;
+            near += row[j] < sum * REAL_CANCELLED;
         }
         for (int64_t j = 0; near && j < m; j++) {
-            if (row[j] < (own + y_squares[j]) * (REAL)CANCELLED)
+            if (row[j] < (own + y_squares[j]) * REAL_CANCELLED)
                 REAL_NAME(pairwise)(x + i * d, y + j * d, row + j, 1, 1, d, 1, 0.0);
         }
     }

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpsinkhorn.ot import ascent, native
 from dpsinkhorn.ot.costs import PixelCost
 from dpsinkhorn.ot.native.iterates import PATIENCE
-from dpsinkhorn.ot.problem import Problem, check_gradient
+from dpsinkhorn.ot.problem import Problem
 
 # Pairs up to which a problem is small; terms of their distances up to which all is done in the call; pairs
 # up to which it is solved in float64; and the range of the costs over λ from which on the kernel domain will
@@ -97,8 +97,5 @@ def transport(
         found_values.append(values[0])
     value = torch.tensor(found_values if problem.batched else found_values[0], dtype=torch.float64)
     if plan is not None:
-        cost = problem.cost
-        clouds = problem.x, problem.y
-        in_x = check_gradient(cost, cost.gradient(*clouds, plan), clouds[0]) if wrt_x else None
-        in_y = check_gradient(cost, cost.gradient_y(*clouds, plan), clouds[1]) if wrt_y else None
+        in_x, in_y = problem.gradients(plan, wrt_x=wrt_x, wrt_y=wrt_y)
     return Small(value, f, g, in_x, in_y)
