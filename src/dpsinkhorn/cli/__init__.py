@@ -14,8 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
     After Ctrl-C there is one line too, and the status is 130, as early as while modules are imported.
     """
     try:
-        from dpsinkhorn.cli._application import application
-        from dpsinkhorn.cli._shared import run
+        from dpsinkhorn.cli._shared import application, run
 
         for stream in (sys.stdout, sys.stderr):
             _write_greek(stream)

@@ -1,4 +1,4 @@
-"""What all commands share: how options are declared, and how results, and bad input, reach the user."""
+"""What all commands share: the application, how options are declared, how results and bad input are shown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:  # it loads PyTorch, which --help can do without
     from dpsinkhorn.data import Dataset
     from dpsinkhorn.training import Progress as RunProgress
 
+_COMMANDS = (
+    *("data", "privacy", "transport", "train", "sample"),
+    *("evaluate", "export", "report", "audit", "compare", "reproduce"),
+)
 BAD_INPUT = 2
 _LARGEST_COUNT = 10**18  # of steps, rows or records; beyond it products leave the range of float64
 STOPPED = 130  # exit status after Ctrl-C, as shells have it
@@ -50,6 +55,34 @@ class BadInputError(DPSinkhornError):
 
 class StoppedError(Exception):
     """What was stopped by Ctrl-C, and how to go on, in one line."""
+
+
+def application(command: str) -> typer.Typer:
+    """Return the application with this command alone, so that no other is imported; else with all of them."""
+    app = typer.Typer(
+        name="dpsinkhorn",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in (command,) if command in _COMMANDS else _COMMANDS:
+        module = import_module(f"dpsinkhorn.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    """Differentially private optimal transport and generators."""
+    if version:
+        from dpsinkhorn import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
