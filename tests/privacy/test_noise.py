@@ -199,6 +199,22 @@ def test_counting_zeros_goes_on_past_a_word() -> None:
     assert exact._trailing_zeros(words).tolist() == [0, 1, 2, 3, 63, 64]
 
 
+@pytest.mark.parametrize("zeros", [3, 64 * 31, 64 * 40])
+def test_the_farthest_cells_keep_their_sign(zeros: int) -> None:
+    class Tail:
+        """One proposal, in the tail, as many units beyond the edge as there are zeros; its uniform is 0."""
+
+        def __init__(self) -> None:
+            self.first = [-1 << 48, *[0] * (zeros // 64), 1 << zeros % 64]  # the slot, then the coins
+
+        def words(self, count: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
+            first = self.first.pop(0) if self.first else 0
+            return torch.tensor([first] + [0] * (count - 1), device=device)
+
+    (cell,) = exact.LAPLACE._propose(Tail(), 1, 30, True, CPU).tolist()
+    assert cell == min(8 + zeros, 2047) << 30
+
+
 def test_open_comparisons_are_settled_right() -> None:
     """A uniform that agrees with the chance in its first 53 bits is decided by further bits, either way."""
     third = Fraction(1, 3)

@@ -26,6 +26,7 @@ _STRIPS = 32  # strips per unit of x
 _POSITION_BITS = 52  # x is first known to 52 bits after the point: 5 name the strip, 47 the place in it
 _OFFSET_BITS = 47
 _UNIFORM_BITS = 53
+_FARTHEST = 2047  # units: cells of 52 bits after the point fit into 64 bits; what lies beyond is drawn here
 _MARGIN = 2.0**-40  # float64 gets the acceptance probability right to better than 2^-45
 _CHUNK = 1 << 21  # proposals at a time: enough to keep a GPU busy, some 200 MB of temporaries
 
@@ -145,6 +146,7 @@ class Staircase:
         tail = (strip == self._tail).nonzero().squeeze(1)
         if len(tail):
             unit, place = self._tail_places(source, len(tail), strip.device)
+            unit.clamp_(max=_FARTHEST - self._edge)
             position[tail] = ((self._edge + unit) << _POSITION_BITS) | place
             doublings[tail] = unit + 1
         x = position.double() * 2.0**-_POSITION_BITS

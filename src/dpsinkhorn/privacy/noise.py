@@ -189,7 +189,7 @@ class SeededNoise:
 
 _STEP = 2.0**-LATTICE_BITS  # lattice step / std
 _ROUNDING = 2.0  # by how many steps rounding can move two neighbours apart, per coordinate
-_LARGEST = 2.0**50  # lattice values are clamped to this: below it float64 division errs by less than 1/2
+_LARGEST = 2.0**50  # lattice values are clamped to this: below it `values / step` errs by less than 1/2
 _UP = 1 + 2.0**-40  # more than all rounding errors in computing a scale
 
 
