@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from dpsinkhorn.data import load_dataset
+from dpsinkhorn.mechanisms import find_mechanism
 from dpsinkhorn.mechanisms.shared import base
 from dpsinkhorn.privacy import ImageMechanism, MomentsMechanism, SeededNoise, published_epsilon
 from dpsinkhorn.privacy.audit import AuditError, threshold_bound
@@ -71,6 +73,19 @@ class TestStep:
             scores = game.play(800, SeededNoise(2), present=present)
             assert abs(scores.mean() - mean) < 5 * 2 / math.sqrt(800)
             assert 0.85 < scores.std() / 2 < 1.15
+
+    def test_a_worst_case_that_does_not_fit_is_refused(self, monkeypatch):
+        case = find_mechanism("record").worst_case(1.0)
+
+        def play(**changes):
+            changed = staticmethod(lambda *_: dataclasses.replace(case, **changes))
+            monkeypatch.setattr(find_mechanism("record"), "worst_case", changed)
+            StepGame(StepSetting("record", 1.0)).play(1, SeededNoise(0), present=True)
+
+        with pytest.raises(AuditError, match="moves nothing that is noised: give the mechanism record"):
+            play(clipped=lambda _: case.clipped(False))
+        with pytest.raises(AuditError, match="4 numbers are noised and 3 released: give"):
+            play(release=lambda *given: case.release(*given)[:3])
 
     def test_seeds_replay(self):
         game = StepGame(StepSetting("batch", 1.0, sampling_rate=0.5))

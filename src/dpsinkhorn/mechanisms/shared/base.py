@@ -148,7 +148,7 @@ class TrainingMechanism(Barrier):
     audit_recipe: ClassVar[str] = "digits"
     """The recipe that audits change into a small one."""
     unused_settings: ClassVar[frozenset[str]] = frozenset({"flow"})
-    """Settings of a recipe that play no part, as `section` or `section.name`."""
+    """Settings of a recipe that play no part, as `section` or `section.name`; another set takes its place."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.mechanism = terms, self.releases(terms)
@@ -223,8 +223,9 @@ class TrainingMechanism(Barrier):
     def exact_releases(self, record: Tensor) -> dict[str, Callable[..., object]]:  # noqa: ARG002
         """Return releases, by name, in which no sum over records is ever rounded, for audits.
 
-        Each is a function of samples and of `noise`. Public state is the worst there is, aimed at a record,
-        (1, d), where it can be.
+        Each is called as ``release(samples, noise=noise)``, with samples that make up all records, and
+        releases sums over all of them. Public state is the worst there is, aimed at a record, (1, d),
+        where it can be.
         """
         return {}
 
@@ -279,6 +280,9 @@ class GradientMechanism(GradientBarrier, TrainingMechanism):
         Without it a step of the Sinkhorn loss sees the self term alone, which drives the images apart; with
         it the cross term outweighs that, and draws them together. Both gradients are clipped, so that all of
         the release flips: the most that there can be. In a sum over records the one has a share of full norm.
+
+        A mechanism has its own case where its gradient is not `clipped` with noise, entry by entry and with
+        the same sign, or where a record at 0 has no share of full norm.
         """
         built = cls(one_pixel(noise_multiplier, rows))
         images = nn.Parameter(torch.tensor([[-0.5], [0.5]], dtype=torch.float64).repeat(rows // 2, 1))

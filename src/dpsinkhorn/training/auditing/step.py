@@ -95,6 +95,12 @@ class StepGame:
         # What an adversary knows who chose the record: the release without noise, in either case.
         self._without = self._case.clipped(False)
         self._difference = self._case.clipped(True) - self._without
+        if not self._difference.any():
+            raise AuditError(f"the record moves nothing that is noised: {self._own_case}")
+
+    @property
+    def _own_case(self) -> str:
+        return f"give the mechanism {self.setting.mechanism} a worst_case of its own"
 
     @property
     def move(self) -> float:
@@ -122,6 +128,9 @@ class StepGame:
         Along the direction of the difference a step is N(0, 1) without the record; with it, N(μ, 1) with the
         probability of being sampled. Wrong noise, or a wrong clip, makes this another score, not a wrong one.
         """
+        if releases.shape[1:] != self._without.shape:
+            noised, released = self._without.numel(), releases[0].numel()
+            raise AuditError(f"{noised} numbers are noised and {released} released: {self._own_case}")
         length = float(self._difference.norm())
         std, rate = self._case.mechanism.noise_std, self.setting.sampling_rate
         along = (releases - self._without) @ (self._difference / length) / std
