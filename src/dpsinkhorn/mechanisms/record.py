@@ -53,7 +53,9 @@ class Record(GradientMechanism):
     on_the_grid = True
     sums_over_records = True
     sums_are_exact = False
-    unused_settings = frozenset({"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations"})
+    unused_settings = frozenset(
+        {"loss.debias", "loss.label_weight", "loss.marginals", "loss.iterations", "flow"}
+    )
     resampled_learn = False
 
     def __init__(self, terms: Terms) -> None:

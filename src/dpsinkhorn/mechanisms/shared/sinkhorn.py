@@ -40,7 +40,7 @@ class SinkhornMechanism(GradientMechanism):
     as it is and says nothing, for whether it converged depends on the records.
     """
 
-    unused_settings = frozenset({"loss.self_weight"})
+    unused_settings = frozenset({"loss.self_weight", "flow"})
 
     tolerance, max_iterations = 1e-6, 1000  # of a solve
 
