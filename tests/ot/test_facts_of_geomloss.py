@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -81,6 +81,8 @@ def test_gradients_of_convex_functions(seed: int, batch: int, n: int, d: int, dt
 @given(
     seeds, batches, sizes, sizes, st.floats(1e-2, 10.0), st.none() | st.floats(1e-2, 10.0), st.floats(0.1, 10)
 )
+@example(seed=0, batch=0, n=8, m=8, regularization=0.25, rho=0.0625, unit=3.0)  # masses of 10^11
+@example(seed=5, batch=0, n=8, m=8, regularization=0.0625, rho=0.0625, unit=3.0)  # of 10^21
 def test_symmetry_and_units(
     seed: int, batch: int, n: int, m: int, regularization: float, rho: float | None, unit: float
 ):

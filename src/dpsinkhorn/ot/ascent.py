@@ -232,7 +232,9 @@ class _Climber:
             steps = [walker.step for walker in walkers]
 
     def _rounding(self, value: float, regularization: float) -> float:
-        return 2**-50 * (abs(value) + self.largest) + 2 * self.eps * regularization
+        # a relaxed value is made of powers, which are off by what their exponents are rounded by
+        powers = max(1.0, self.largest / regularization) if self.dual.relaxed else 1.0
+        return 2**-50 * (powers * abs(value) + self.largest) + 2 * self.eps * regularization
 
     def _turn(self, regularization: float, walkers: list[_Walker], taken: list[bool]) -> None:
         """Turn to Newton's direction where it can be had and ascends, else to Sinkhorn's."""
