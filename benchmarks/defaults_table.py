@@ -123,7 +123,7 @@ def demo(rows: list[Row]) -> list[str]:
             *(_cell([row[column] for row in group]) for column in ("frechet", "recall")),
         ]
         seconds = [row["seconds"] for row in group if "seconds" in row]
-        cells += [f"{statistics.median(seconds):.0f}" if seconds else ""]
+        cells += [f"{statistics.median(seconds):.1f}" if seconds else ""]
         lines += [f"| {title} | {' | '.join(cells)} |"]
     return lines
 

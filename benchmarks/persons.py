@@ -140,7 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         seconds = np.median([row["seconds"] for row in found])
         lines.append(
             f"| {one['side']} x {one['side']} | {one['records']} | {one['mix']} | {one['epsilon']:g} "
-            f"| {one['way']} | {scores} | {seconds:.0f} | {len(found)} |"
+            f"| {one['way']} | {scores} | {seconds:.1f} | {len(found)} |"
         )
     return "\n".join(lines)
 
